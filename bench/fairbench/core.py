@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
-# ``LIGHTEST, HEAVIEST`` are the limits of a client's weight, the client's entitlement relative to
-# other clients.
+# ``LIGHTEST, HEAVIEST`` are the limits on a client's weight, which is the client's entitlement
+# relative to other clients.
 LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
@@ -31,9 +31,9 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-# ``new_tuple`` creates a NamedTuple in a third of the time that the class's constructor needs.
+# ``new_tuple`` creates a NamedTuple in a third of the time that the constructor of its class needs.
 new_tuple = tuple.__new__
-LENGTH = itemgetter(1)  # a fast getter of a segment's length
+LENGTH = itemgetter(1)  # a fast way to read the length of a segment
 
 
 def prompt_tokens(prompt: Prompt) -> int:
@@ -121,7 +121,7 @@ class Demand:
     output_tokens: int
 
 
-OUTPUT_PRICE = 2  # in input tokens ([VTC] §3.1, [DLPM] §3)
+OUTPUT_PRICE = 2  # price of an output token in input tokens ([VTC] §3.1, [DLPM] §3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,9 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions treats ``::error::text`` at the start of a line, after any blanks, as a command. A
-# name at the start of a table's line may therefore be such a command. GitHub Actions treats the
-# older form ``##[error]`` as a command anywhere in a line.
+# GitHub Actions treats ``::error::text`` as a command if only blanks stand before it in its line. A
+# name at the start of a table's line could therefore act as a command of GitHub Actions. GitHub
+# Actions treats the older form ``##[error]`` as a command at any place in a line.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
@@ -134,12 +134,13 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-# Tables and arrays are nested at most ``MAX_DEPTH`` levels, so that recursion over values is safe.
+# Tables and arrays may be nested at most ``MAX_DEPTH`` levels deep, so that recursive functions are
+# safe.
 MAX_DEPTH = 32
-# At most ``MAX_SHOWN`` characters of a wrong value are printed.
+# An error message prints at most ``MAX_SHOWN`` characters of a wrong value.
 MAX_SHOWN = 100
-# If the allowed names have more than ``MAX_CHOICES`` characters in all, only ``FEW_CHOICES`` names
-# are printed.
+# If the names that a message could list have more than ``MAX_CHOICES`` characters in all, the
+# message lists only ``FEW_CHOICES`` names.
 MAX_CHOICES, FEW_CHOICES = 450, 12
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
@@ -166,7 +167,7 @@ def validated(shape: type[T], data: Any) -> T:
     Raises pydantic's ValidationError, or TypeError for dates and times, which JSON does not have.
     """
     plain: type = shape
-    # Validation goes through JSON, because pydantic's strict mode then accepts an array for a tuple
+    # Data are validated as JSON, because pydantic's strict mode then accepts an array for a tuple
     # and a table for a dataclass.
     made: T = adapter_of(plain).validate_json(json.dumps(data), strict=True)
     return made

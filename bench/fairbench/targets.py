@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from fairbench.errors import UsageError, unknown_name
 
-LATENCIES = ("ttft", "tpot", "e2el")  # vLLM's and AIPerf's names of latencies
+LATENCIES = ("ttft", "tpot", "e2el")  # names of latencies in vLLM and AIPerf
 SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)", re.ASCII)
 WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency alone such as 5x"
 
@@ -125,7 +125,7 @@ def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
         output_tokens: Length of the output, in tokens.
     """
     ttft_s = costs.frontend_s(input_tokens) + costs.prefill_s(0, input_tokens)
-    # ``last`` is the context of the last decode step.
+    # ``last`` is the context of the last decode step, in tokens.
     last = input_tokens + max(1, output_tokens - 1)
     tpot_s = (costs.decode_step_s(1, input_tokens + 1) + costs.decode_step_s(1, last)) / 2
     return Alone(ttft_s, tpot_s, ttft_s + max(0, output_tokens - 1) * tpot_s)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from fairbench_attacks.search import Search
     from fairbench_attacks.store import SearchPlan
 
-QUICK_S = 60.0  # seconds of arrivals in each simulation with ``--quick``
-LENGTHS = {"trials", "cpu_hours"}  # these options may be combined with ``--resume``
+QUICK_S = 60.0  # With ``--quick``, requests arrive for this number of seconds in each simulation.
+LENGTHS = {"trials", "cpu_hours"}  # options that can be combined with ``--resume``
 
 
 @takes(AttackFlags)
@@ -132,7 +132,7 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                # The lock prevents another process from continuing this search at the same time.
+                # The lock prevents another process from continuing the same search.
                 with run_folder(resume, "search"):
                     store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
             _check_plan(store.spec(), store.plan())
@@ -181,8 +181,8 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # The time after the last arrival matters only for latencies, so the simulation continues for at
-    # most ``duration_s`` after it.
+    # Only latencies depend on the time after the last arrival, so the simulation continues for at
+    # most ``duration_s`` seconds after it.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 
@@ -228,7 +228,8 @@ def _replay(
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        # With the scenario "none", the function ``pair`` reports that the scenario is missing.
+        # With the scenario "none", the function ``pair`` reports that the workload has no such
+        # scenario.
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))

@@ -21,7 +21,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench_attacks.workload import ATTACK, HONEST
 
-PERCENT = 95  # this percentile of the victims' latency is measured
+PERCENT = 95  # percentile of the victims' latency that is measured
 
 
 class Seen(NamedTuple):

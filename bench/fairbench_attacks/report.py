@@ -18,7 +18,7 @@ from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench_attacks.flags import LABELS, Objective, value_of
 from fairbench_attacks.search import ConfirmedAttack, Search
 
-DIGITS = 2  # decimal places of a ratio in the table
+DIGITS = 2  # number of decimal places of a ratio in the table of attacks
 KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "All columns are relative to the run in which the attacker is honest. kept: fraction "

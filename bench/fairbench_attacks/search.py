@@ -50,11 +50,12 @@ Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
 """Pairs of a simulated attack and the value of the attack. Higher values mean stronger attacks."""
 
-# This is the probability that a random behaviour keeps the honest value of a choice. Most known
-# attacks change few choices.
+# Probability that a random behaviour keeps the honest value of a choice. The probability is high,
+# because most known attacks change few choices.
 HONEST_PART = 2 / 3
-RANDOM_FIRST = 24  # number of random trials before TPE is used
-MAX_DRAWS = 1000  # limit on attempts to draw a behaviour that the search has not yet tried
+RANDOM_FIRST = 24  # number of random trials before the optimiser TPE starts
+# limit on the attempts to draw a behaviour that the attack search has not tried yet
+MAX_DRAWS = 1000
 RANDOM, TPE = "random", "tpe"
 
 
@@ -127,10 +128,11 @@ def _optuna() -> Any:
     return optuna
 
 
-# Number of trials per batch, which is constant so that results do not depend on the number of CPU
+# Number of trials in a batch, which is constant so that results do not depend on the number of CPU
 # cores.
 BATCH = 8
-# Seeds from this number on confirm the worst attacks. The search itself uses lower seeds.
+# Simulations that confirm the worst attacks use seeds from ``CONFIRM_FROM`` on. The attack search
+# itself uses seeds below ``CONFIRM_FROM``.
 CONFIRM_FROM = 1000
 
 

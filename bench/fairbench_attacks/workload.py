@@ -159,7 +159,8 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# Each function divides the output of a program among more calls; the key is the kind of program.
+# ``SPLITS`` maps a kind of program to a function that divides the output of a program among more
+# calls.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,

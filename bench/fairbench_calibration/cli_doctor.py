@@ -62,7 +62,7 @@ def doctor(
     live.require_live_extra()
     root, headers = profiling.root_of(base_url), parse_headers(header)
     of_flood = parse_headers(flood_header, "--flood-header")
-    # This call checks the URL and the headers.
+    # The constructor checks the URL and the headers.
     live.DriverTarget(root, headers={**headers, **of_flood})
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()

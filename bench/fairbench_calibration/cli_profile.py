@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from fairbench_calibration.profiling.derived_profile import Derived
     from fairbench_calibration.profiling.figure import Points
 
-# The following options have the names of simulation flags, but other allowed values.
+# The options below have the same names as flags of simulations, but accept other values.
 GPU_OPTION = RUN["gpu"].but(default="")
 ENGINE = RUN["engine"].but(default="", metavar=None)
-SUFFIX = ".toml"  # suffix of profile files for --gpu
+SUFFIX = ".toml"  # suffix of the timing profile files that --gpu accepts
 
 
 class Dtype(StrEnum):

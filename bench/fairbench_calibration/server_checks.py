@@ -32,22 +32,22 @@ from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_i
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-# The output lengths in tokens differ, so that requests do not all end at the same time.
+# Output lengths in tokens are varied, so that requests do not all end at the same time.
 OUTPUT_TOKENS = range(16, 49)
 # ``ALONE`` is the fraction of the trial in which the well-behaved client is alone.
 ALONE = 0.25
-# ``PAUSE_S`` is the time between requests of the well-behaved client, and after a failed request.
+# During the fraction ``ALONE`` of the trial, the well-behaved client sends requests alone.
 PAUSE_S = 0.2
-# The flood has ``UNKNOWN_FLOOD`` concurrent requests if the server's limit is unknown, and never
-# more than ``MOST_FLOOD``.
+# If the server's limit is unknown, the flood keeps ``UNKNOWN_FLOOD`` requests in flight; it never
+# exceeds ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-# The flood has ``OVERFILL`` times as many concurrent requests as the server runs.
+# The flood keeps ``OVERFILL`` times as many requests in flight as the server can run.
 OVERFILL = 3
-# The flood waits if its mean time to first token exceeds ``WAITS`` times the mean time of the
-# well-behaved client alone.
+# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean of
+# the well-behaved client alone.
 WAITS = 2.0
-# A client waits like the flood if its mean time to first token exceeds the fraction ``SPARED`` of
-# the flood's mean time.
+# The well-behaved client counts as delayed if its mean time to first token exceeds the fraction
+# ``SPARED`` of the flood's mean.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
@@ -100,7 +100,7 @@ def _from_info(info: Mapping[str, Any]) -> ServerFacts:
 
 def _from_metrics(page: str) -> ServerFacts:
     """Return the facts in ``/metrics`` of vLLM or of ``fairbench serve``."""
-    # The package is in the extra `live`.
+    # The package prometheus_client belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(page):

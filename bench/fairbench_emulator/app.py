@@ -176,7 +176,8 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# A refused client may retry after this many seconds. The scheduler limits tokens per minute.
+# A client whose request was refused may send it again after this many seconds. The wait is long,
+# because the scheduler limits tokens per minute.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
@@ -255,7 +256,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
         except BadRequest as error:
             return _refusal(api, str(error))
         try:
-            # The client learns of a refusal only after the emulated HTTP delay.
+            # A client learns that its request was refused only after the emulated HTTP delay.
             if emulator.engine.may_refuse:
                 await generation.begun()
             if generation.refused:

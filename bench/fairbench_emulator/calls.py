@@ -29,12 +29,13 @@ from fairbench.live.headers import (
 from fairbench.live.openai import DEFAULT_NEW_TOKENS
 from fairbench_emulator.tokens import Ids, Text
 
-MAX_ID = 2**31 - 1  # highest token id and highest count that a request may contain
+MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may contain
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
-One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # the emulator produces one choice per request
+# The emulator produces exactly one answer (choice) per request.
+One = Annotated[int, msgspec.Meta(ge=1, le=1)]
 B = TypeVar("B", bound=msgspec.Struct)
 STOP, LENGTH = "stop", "length"
 
@@ -186,7 +187,7 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
     token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
-    lengths = [0]  # the lengths in characters of the first 0, 1, 2, ... tokens
+    lengths = [0]  # lengths in characters of the first 0, 1, 2, ... tokens of the answer
     if stops.texts or token is not None:
         lengths += accumulate(len(text.decode([one])) for one in ids)
     if token is not None:
@@ -219,7 +220,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # number of tokens of the stream that were sent so far
+        self._sent = 0  # number of tokens that the stream has sent so far
         self._ids = ids
         self._text = text
         self._news = Event()

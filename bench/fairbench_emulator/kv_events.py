@@ -30,8 +30,8 @@ from fairbench.live.kv_event_wire import (
 from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 
-BLOCK_TOKENS = 8  # number of tokens in a reported block
-MEDIUM = "GPU"  # the events name this kind of memory
+BLOCK_TOKENS = 8  # number of tokens in a block that a KV event reports
+MEDIUM = "GPU"  # KV events name this kind of memory.
 
 
 class PublishingCache(KVCache):
@@ -48,7 +48,7 @@ class PublishingCache(KVCache):
         super().__init__(capacity)
         self._streams = streams
         self._send = send
-        # Maps each node to the hashes of the blocks that end in the node.
+        # ``_hashes`` maps each tree node to the hashes of the blocks that end in the node.
         self._hashes: dict[KVNode, list[int]] = {}
         self._events: list[Event] = []
 
@@ -110,9 +110,9 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-# ZMQ queues this many messages for a slow subscriber, and then discards messages.
+# ZMQ queues this number of messages for a slow subscriber, and discards further messages.
 HIGH_WATER_MARK = 100_000
-KEPT_MESSAGES = 10_000  # number of recent messages that subscribers can request again
+KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
 
 
 class Publisher:
@@ -124,15 +124,15 @@ class Publisher:
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:
         self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
-        # A plain (not asyncio) socket never waits. Such a socket discards a message that cannot be
-        # sent at once.
+        # A plain ZMQ socket (not the asyncio socket) never waits. A plain socket discards a message
+        # that it cannot send at once.
         self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
         self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
         self._next_seq = 0
         self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
         try:
             self._pub.set_hwm(HIGH_WATER_MARK)
-            # With a limit, a ROUTER socket would discard messages of a long replay.
+            # If its queue were limited, the ROUTER socket would discard messages of a long replay.
             self._router.set_hwm(0)
             self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
             self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")
@@ -152,7 +152,7 @@ class Publisher:
         while True:
             frames = await self._router.recv_multipart()
             if len(frames) != 3 or len(frames[2]) != SEQ_BYTES:
-                continue  # The request is malformed, so the sender could not read an answer.
+                continue  # The request is malformed, so its sender could not read an answer.
             peer, _, start = frames
             first = int.from_bytes(start, "big")
             for seq, message in list(self._kept):

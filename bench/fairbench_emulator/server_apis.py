@@ -200,7 +200,7 @@ class EmulatedCompletions(OpenAIApi):
         return _openai_call(body, prompt_ids(body.prompt, text), body.max_tokens, headers)
 
     def rendered(self, call: EmulatedCall) -> Any:
-        # vLLM returns a list, because a completion request may contain several prompts
+        # vLLM answers with a list, because a completion request may contain several prompts.
         return [super().rendered(call)]
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class EmulatedChat(OpenAIApi):
         turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
         texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
         prompt = "".join([beside_messages(seen), *texts])
-        # The output begins with a space, which belongs to the answer.
+        # The output begins with a space, which is part of the answer.
         ids = text.encode(f"{prompt}\n<assistant>")
         return _openai_call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
 

@@ -142,8 +142,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # A prompt that is one token longer than the KV pool is refused, so further tokens are not
-        # needed.
+        # The emulator refuses a prompt with one token more than the KV pool, so further tokens are
+        # not generated.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

@@ -18,7 +18,7 @@ from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench.schedulers.token_pages import prompt_apart
 from fairbench.schedulers.views import RunningView
 
-NO_OUTPUT = Segment("", 0)  # The queue does not read outputs, so this output is a placeholder.
+NO_OUTPUT = Segment("", 0)  # The queue reads no outputs, so this output is a placeholder.
 
 
 class Match(NamedTuple):
@@ -40,12 +40,12 @@ class Spot:
     ``latest`` is the last of these requests in the order of the queue, or None if unknown.
     """
 
-    parent: Spot | None = None  # only the simulated engine uses this field
+    parent: Spot | None = None  # Only the simulated engine uses this field.
 
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        # maps each waiting request to the part of its prompt that would extend its match
+        # for each waiting request, the part of its prompt that would extend its match
         self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 
@@ -96,7 +96,7 @@ class KeptMatches(ABC):
             for waiter in waiters:
                 self.on_moved(waiter)
 
-    # The following methods are the interface for the queue (a MatchCache).
+    # The queue calls the methods of this section (the interface ``MatchCache``).
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
         self.refresh_stamp += 1
@@ -152,7 +152,7 @@ class KeptMatches(ABC):
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # the request may have moved to the front of the queue
+            spot.latest = None  # The request may have moved to the front of the queue.
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -194,7 +194,8 @@ class EngineQueue(MatchedQueue[Spot]):
         of the queue, or to the head with ``first``.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
-        # Only the first tokens are compared, to find requests without a match that share a prefix.
+        # Only the first tokens are compared, to find requests that share a prefix without a match
+        # in the cache.
         waiting.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)

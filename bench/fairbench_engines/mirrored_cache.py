@@ -12,7 +12,7 @@ from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.eviction.policies import EvictionPolicy
 
-# The tokens of all clients that the policy does not know are recorded under this name.
+# Under this name, the cache records the tokens of all clients that the policy does not know.
 OTHERS = "clients without an entitlement"
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
@@ -70,7 +70,7 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        # maps each node to its tokens, without the tokens of the node's ancestors
+        # the tokens of each node, without the tokens of its ancestors
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
@@ -170,7 +170,7 @@ class MirroredCache(ClientCache):
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # Other requests had already stored the remaining tokens.
+        # The remaining tokens were already stored by other requests.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

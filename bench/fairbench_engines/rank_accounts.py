@@ -57,7 +57,7 @@ class RankAccount(ABC):
                 rank.
             now_s: Time on the host's clock, in seconds.
         """
-        # no client may leave the account before all new charges are applied
+        # No client may leave the account before all new charges are applied.
         busy = dict(self._elsewhere)
         for totals in told.values():
             busy |= dict.fromkeys((*totals.charged, *totals.raised), False)
@@ -123,7 +123,8 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        return ()  # counters depend only on clients that wait, which the totals list
+        # The counters depend only on clients that wait, and the totals list these clients.
+        return ()
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:

@@ -9,9 +9,9 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-# With each later observation, the weight of an observation is multiplied by this factor.
+# Each new observation multiplies the weights of all earlier observations by this factor.
 FORGET = 0.999
-FEW = 8  # The first prediction needs at least this number of observations.
+FEW = 8  # The first prediction of a step time needs at least this number of observations.
 
 
 class _Fit:
@@ -24,7 +24,7 @@ class _Fit:
         self._products = [[0.0] * (counts + 1) for _ in range(counts + 1)]
         self._targets = [0.0] * (counts + 1)
         self._seen = 0
-        # the fitted coefficients, or None after a new observation
+        # the fitted coefficients; None if there is a new observation
         self._found: list[float] | None = None
 
     def observe(self, seconds: float, *counts: float) -> None:
@@ -52,7 +52,8 @@ class _Fit:
         return self._found
 
     def _solved(self) -> list[float]:
-        # Only schedulers that need a fit import numpy, which each engine has installed.
+        # numpy is imported here, because only schedulers that need a fit use it; every engine
+        # installs numpy.
         import numpy as np
 
         products = np.array(self._products)
@@ -140,7 +141,7 @@ class StepTimes:
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # time in seconds up to which GPU time has been charged
+        self._until_s = 0.0  # GPU time is charged up to this time in seconds
 
     def step(
         self,

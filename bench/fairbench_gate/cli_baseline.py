@@ -63,7 +63,7 @@ def check(
     with reporting(output):
         specs = gate.read_specs(folder)
         gate.check_stored(folder, specs)
-        # The clauses are parsed first, so that a wrong clause is refused before the runs.
+        # The limits are parsed first, so that a wrong limit is refused before the runs.
         for text in fail_if or []:
             clause = gate.parse_clause(text, gate.metrics_stored(folder, specs))
             stored.check_metrics_of([clause.metric], list(specs.values()), "--fail-if")

@@ -19,7 +19,7 @@ from fairbench.errors import NotJudged, RunFailed, UsageError
 if TYPE_CHECKING:
     from fairbench_gate.outcome import Outcome
 
-# GitHub Actions shows the Markdown of the file that the variable ``JOB_SUMMARY`` names.
+# GitHub Actions shows the Markdown file that the environment variable ``JOB_SUMMARY`` names.
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 

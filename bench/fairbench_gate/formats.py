@@ -71,7 +71,8 @@ MARKS = {
     Verdict.ERROR: "💥 error",
 }
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-# The Markdown text has at most ``MOST_CHARACTERS``, because GitHub refuses comments above 65,536.
+# The Markdown text is cut to ``MOST_CHARACTERS``, because GitHub refuses comments above 65,536
+# characters.
 MOST_CHARACTERS = 60_000
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")

@@ -22,7 +22,7 @@ SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-# A number that is never negative can fall by at most 100 percent.
+# A quantity that is never negative can fall by at most 100 percent.
 MOST_PERCENT = 100
 
 
@@ -88,7 +88,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
-    # The entry splits[k][s] counts the subsets of k values, among the values so far, with rank sum
+    # splits[k][s] is the number of subsets of k values, among the values so far, whose ranks sum to
     # s.
     splits = [Counter({0: 1}), *(Counter[int]() for _ in second)]
     for value in pooled:
@@ -116,7 +116,7 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "FAIL"
     INCONCLUSIVE = "inconclusive"
-    ERROR = "ERROR"  # no metric of a failed run can be judged
+    ERROR = "ERROR"  # If a run failed, none of its metrics can be judged.
 
 
 class Judgement(NamedTuple):
@@ -142,7 +142,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # The true value is strictly beyond a bound.
+    # The true value lies strictly beyond a bound.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:

@@ -27,7 +27,7 @@ from fairbench.results.experiments import (
 )
 from fairbench.results.store import EXPERIMENT, Summary
 
-# A message names at most ``MAX_SHOWN`` keys in which two experiments differ.
+# If two experiments differ, a message names at most ``MAX_SHOWN`` keys of the difference.
 MAX_SHOWN = 4
 
 
@@ -80,7 +80,7 @@ def read_pairs(
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])
-    # The scheduler determines the router and the local scheduler.
+    # The key ``scheduler`` determines the router and the local scheduler.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
@@ -192,7 +192,7 @@ def _changes(one: GatePoint, other: GatePoint) -> SpecChanges:
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
     """Return the former defaults that simulated runs keep, as reruns of a stored file do."""
-    # An experiment of another version may be invalid in this version.
+    # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:
             changed = old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))

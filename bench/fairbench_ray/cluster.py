@@ -21,12 +21,14 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-# Seconds between two checks for a message or an interruption.
+# Seconds between two checks for messages or an interruption.
 POLL_S = 0.2
-# Connecting to the cluster may take this many seconds, because Ray connects slowly on a busy host.
+# Connecting to the cluster may take this number of seconds, because Ray connects slowly on a busy
+# host.
 CONNECT_S = 180.0
-PATIENCE_S = 300.0  # most seconds for which the head of the cluster may be unreachable
-MOST_LOSSES = 3  # limit on consecutive losses of the cluster's head without a finished task
+PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
+# limit on losses of the cluster's head node in a row, without a finished task between them
+MOST_LOSSES = 3
 
 
 class _NotThere(Exception):
@@ -119,7 +121,7 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # A process that is still connecting would not read a request to stop.
+        if not connected:  # A process that is still connecting does not read a request to stop.
             child.process.kill()
 
 

@@ -22,16 +22,16 @@ from fairbench_ray.connection import connected
 
 # Seconds between two checks for answers while calls are open.
 POLL_S = 0.05
-# Seconds between two checks for a message while no call is open.
+# Seconds between two checks for messages while no call is open.
 IDLE_POLL_S = 0.5
-# Seconds within which all actors must close.
+# Seconds within which all actors must close their servers.
 CLOSE_S = 30.0
-# An actor runs up to this many calls at once, so that a status check need not wait for a stop.
+# An actor runs up to ``AT_ONCE`` calls at a time, so that a status check need not wait for a stop.
 AT_ONCE = 4
 CPU, GPU = "CPU", "GPU"
 
-# Ray kills the direct children of an actor that ends. The shell makes the reaper a grandchild of
-# the actor, so that the reaper lives long enough to end its server.
+# When an actor ends, Ray kills its direct children. The shell makes the reaper a grandchild of the
+# actor, so that the reaper lives long enough to end the server.
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
@@ -80,7 +80,8 @@ class ReplicaActor:
     def look(self) -> tuple[int | None, bytes]:
         """Return the server's exit code (None while the server runs) and its new output."""
         assert self._server is not None
-        # The exit code is read before the log, so that the log of an ended server is complete.
+        # The exit code is read before the log, so that the log of a server that has ended is
+        # complete.
         exit_code = self._server.exit_code
         with self._log.open("rb") as log:
             log.seek(self._read)
@@ -191,7 +192,7 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
             return True
         pipe.send(Placing(placed, text))
         if pipe.poll(IDLE_POLL_S):
-            # Before the replicas are placed, the parent sends no message except ``Close``.
+            # Until the replicas are placed, the parent process sends no message except ``Close``.
             return False
 
 

@@ -18,9 +18,9 @@ from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.tasks import Failure, Interruption, Saving, attempt
 from fairbench_ray.connection import connected, give_up
 
-POLL_S = 0.2  # seconds between two checks for a request to stop
+POLL_S = 0.2  # seconds between two checks whether the tasks should stop
 STOP = "stop"  # the message that asks the process to stop all tasks
-MOST_LOST = 5  # a task that has lost this many nodes fails, because the task may crash nodes
+MOST_LOST = 5  # a task that has lost this many nodes fails, because it may crash nodes
 
 
 class StartedTasks:
@@ -59,7 +59,8 @@ def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # ``ray.get`` would give this task's CPU core to another task, so the code waits for a future.
+    # ``ray.get`` would give the CPU core of this task to another task, so the code waits for a
+    # future.
     if not started.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
@@ -122,7 +123,7 @@ class _Bridge:
             num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
         )
         self._started = actor.remote()
-        # With max_retries above 0, Ray would also retry a task that has crashed its process.
+        # With max_retries above 0, Ray would also repeat a task that crashed its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
         self._sent_files = ray.put(sent_files)
         self._lost = dict.fromkeys(tasks, 0)
@@ -160,12 +161,13 @@ class _Bridge:
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
             self._lose(index, error)
         except errors.TaskCancelledError:
-            # The method ``_stop`` cancelled this task before the task started.
+            # ``_stop`` cancelled this task before it started.
             pass
-        # A task's own error is part of its outcome; a RayTaskError comes from the code around it.
+        # An error in a task is part of its result; a RayTaskError comes from the code around the
+        # task.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                # The actor runs on the node of this process, so this node is about to fail.
+                # The actor runs on the same node as this process, so this node is about to fail.
                 give_up()
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:

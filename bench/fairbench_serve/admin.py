@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# how many seconds the answer to a request to add a worker waits until the worker is healthy
+# seconds for which the answer to a request that adds a worker waits until the worker is healthy
 PATIENCE_S = 2.0
-MOST_BYTES = 2**16  # limit on the bytes of a request body
+MOST_BYTES = 2**16  # limit on the bytes of the body of an admin request
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        # This lock prevents two concurrent calls from adding the same worker.
+        # Without this lock, two calls at the same time could add the same worker.
         self._adding = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:

@@ -27,7 +27,8 @@ from fairbench.live.openai import (
 )
 from fairbench_serve.prompts import TOKEN_BYTES
 
-MAX_EVENT_BYTES = 2**22  # limit on the bytes of an event that the router keeps in memory
+# limit on the bytes of one event of a stream that the router keeps in memory
+MAX_EVENT_BYTES = 2**22
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -197,7 +198,7 @@ class StreamReader:
     def _passed(self, event: bytes) -> bytes:
         data = b"\n".join(data_lines(event))
         if self._is_done or (self.is_complete and data != DONE):
-            return b""  # the client receives nothing after the last event of an answer
+            return b""  # After the last event of an answer, the client receives nothing more.
         if not data:
             return event if self._is_passing else b""
         if data == DONE:
@@ -240,13 +241,13 @@ def _said_bytes(answer: Answered) -> int:
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 
 
-# assumed seconds per token before a worker has completed an answer (8B model on an A100)
+# Before a worker has completed an answer, this time per token in seconds is assumed (8B model on an
+# A100).
 FIRST_TOKEN_S = 0.02
-# These two numbers define how much of the remaining output an engine keeps memory free for: a
-# fraction, and a limit in tokens. SGLang reserves memory for at most 4,096 tokens, times the
-# minimum of its new_token_ratio.
+# An engine keeps memory free for this fraction of the remaining output, up to a limit in tokens.
+# SGLang reserves memory for at most 4,096 tokens, multiplied by the minimum of its new_token_ratio.
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
-LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average
+LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of answer lengths
 
 
 class Charge(NamedTuple):

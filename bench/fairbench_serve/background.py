@@ -12,9 +12,12 @@ from typing import Any, TypeAlias
 log = logging.getLogger(__name__)
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-GIVE_BACK_S = 30.0  # seconds between two returns of freed memory to the operating system
-LARGE_BYTES = 2**17  # bytes of a large buffer; asyncio allocates 256 KiB for each read
-M_MMAP_THRESHOLD = -3  # number of this parameter of ``mallopt`` in the C header malloc.h
+# seconds between two times at which freed memory is returned to the operating system
+GIVE_BACK_S = 30.0
+# number of bytes from which a buffer is large; asyncio allocates 256 KiB for each read
+LARGE_BYTES = 2**17
+# number of the parameter M_MMAP_THRESHOLD of ``mallopt`` in the C header malloc.h
+M_MMAP_THRESHOLD = -3
 
 
 @asynccontextmanager

@@ -18,19 +18,22 @@ from aiohttp import web
 
 from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
 
-# Values of Content-Encoding that mean no compression.
+# Values of the header Content-Encoding that mean no compression.
 PLAIN = ("", "identity")
-# values of zlib's parameter ``wbits``: for a gzip header, and for a zlib header ("deflate")
+# Values of zlib's parameter ``wbits`` for a gzip header, and for a zlib header ("deflate").
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-RAW_DEFLATE = -zlib.MAX_WBITS  # value of ``wbits`` for "deflate" without a zlib header
+# value of zlib's parameter ``wbits`` for "deflate" without a zlib header
+RAW_DEFLATE = -zlib.MAX_WBITS
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-# Limit on the bytes of one decompressed piece.
+# Limit on the bytes of one decompressed piece of a body.
 PIECE_BYTES = 2**20
-# limit on gzip members in a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
+# limit on the gzip members of a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
 MOST_MEMBERS = 2048
-BODY_S = 120.0  # seconds within which a body must arrive completely
-ARRIVING_BYTES = 2**15  # bytes of memory for the connection, task and buffer of an arriving body
-SHARE = 4  # The default limit on all bodies is the machine's memory divided by this number.
+BODY_S = 120.0  # seconds within which a request body must arrive completely
+# bytes of memory that the connection, task and buffer of an arriving body take
+ARRIVING_BYTES = 2**15
+# By default, all request bodies together may take the machine's memory divided by this number.
+SHARE = 4
 
 
 class Decoder:

@@ -10,25 +10,25 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-# Number of consecutive failures that open a breaker.
+# Number of failures in a row after which the breaker opens.
 TRIPS_AFTER = 3
-# Seconds for which a worker gets no requests after its breaker first opens.
+# Seconds for which a worker gets no requests after its breaker opens for the first time.
 FIRST_REST_S = 5.0
-# Most seconds for which a worker gets no requests.
+# Limit on the seconds for which a worker gets no requests.
 LONGEST_REST_S = 60.0
-# Limit on the number of remembered kinds of requests, clients and failing workers.
+# Limit on the remembered kinds of requests, clients and failing workers.
 MOST_KINDS = 1024
 
 
 @dataclass(slots=True)
 class _State:
-    # Number of failures without a success between them.
+    # Number of failures in a row without a success.
     failures: int = 0
-    # The first two clients whose requests failed.
+    # The first two clients whose requests failed at the worker.
     clients: set[str] = field(default_factory=set)
-    # how many seconds the worker gets no requests after its breaker opens the next time
+    # Seconds for which the worker gets no requests after its breaker opens the next time.
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
-    until_s: float = -inf  # time in seconds at which an open breaker allows a probe
+    until_s: float = -inf  # time in seconds at which the open breaker lets a test request through
     open: bool = False
     probing: bool = False
 
@@ -48,8 +48,8 @@ class Breakers:
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # These lists hold the times (seconds) at which a worker last served each client, the latest
-        # last.
+        # For each worker and client, the time in seconds at which the worker last served the
+        # client, the latest time last.
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 
@@ -72,7 +72,7 @@ class Breakers:
         state.failures += 1
         if len(state.clients) < 2:
             state.clients.add(client)
-        # Requests that were sent before the breaker opened do not count.
+        # Requests that were sent before the circuit breaker opened do not count.
         if state.open and not state.probing:
             return False
         if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):

@@ -126,7 +126,7 @@ class _Bucket:
     """
 
     def __init__(self, now_s: float) -> None:
-        # Tokens that the bucket lacks to be full; a change of the quota does not change this
+        # The tokens by which the bucket is not full; a change of the quota does not change this
         # number.
         self._missing = 0.0
         self._counted_s = now_s

@@ -18,7 +18,7 @@ from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
 from fairbench_serve.flags import SERVE
 from fairbench_serve.keys_file import WorkerKeys
 
-LONGEST_MS = 86_400_000  # longest deadline that a header may set, in milliseconds (one day)
+LONGEST_MS = 86_400_000  # longest deadline in milliseconds that a header may set (one day)
 
 
 @dataclass(frozen=True, slots=True)

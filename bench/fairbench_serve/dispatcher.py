@@ -37,9 +37,9 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# Size of the assumed cache of a followed worker, as a multiple of the worker's KV pool. KV events
-# report evictions of this worker, so the assumed cache must not evict earlier than the worker. The
-# size of the assumed cache then only limits the memory of the router.
+# The router assumes that the cache of a worker with KV events is this multiple of its KV pool. KV
+# events report the evictions of such a worker, so the assumed cache must not evict earlier than the
+# worker. The assumed size then only limits the memory of the router.
 FOLLOWED_SLACK = 2
 
 
@@ -48,21 +48,23 @@ class _LosingCache(KVCache):
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
-        # Number of removed nodes of the prefix tree that are still in the list of leaves.
+        # Number of nodes that were removed from the prefix tree but are still in the list of
+        # leaves.
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
         """Remove the last ``tokens`` tokens of a prefix, unless a longer known prompt has them."""
         total = prompt_tokens(prefix)
         start = total - tokens
-        self.match(prefix, start)  # ``match`` splits the node of the prefix tree at token ``start``
+        # ``match`` splits the node of the prefix tree at the token ``start``.
+        self.match(prefix, start)
         node, _ = self.match(prefix, total)
         heard, self.on_evict = self.on_evict, None
         while node.depth > start and not node.children:
             parent = node.parent
             assert parent is not None
             self._drop(node)
-            node.locks, node.edge = 1, ()  # the cache skips locked nodes when it evicts
+            node.locks, node.edge = 1, ()  # When the cache evicts nodes, it skips locked nodes.
             self._lost += node.listed
             node = parent
         self.on_evict = heard
@@ -94,7 +96,7 @@ class AssumedCache:
     def add_prompt(self, prompt: Prompt) -> None:
         """Record that the worker has finished a request with this prompt."""
         cache, tokens = self._cache, prompt_tokens(prompt)
-        if tokens > cache.capacity:  # a worker refuses a prompt that is longer than its KV pool
+        if tokens > cache.capacity:  # A worker refuses a prompt that is longer than its KV pool.
             self._on_evict(prompt, tokens)
             return
         node, place = cache.match(prompt, tokens)
@@ -295,8 +297,8 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # The output is not divided into token pages, so no later request matches or evicts the
-            # output.
+            # The output is not divided into pages of tokens, so no later request matches or evicts
+            # it.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()

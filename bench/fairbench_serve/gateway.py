@@ -95,7 +95,8 @@ async def hold_requests(
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    if config.limits_clients and not config.peers:  # clients may also send requests to the peers
+    # Clients may also send requests to the peers of this router.
+    if config.limits_clients and not config.peers:
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits
         if limits and policy is None:

@@ -27,16 +27,18 @@ from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# This request tests whether an engine decodes. All engines serve the request with any model.
+# A request to this path tests whether an engine still decodes. All engines serve this path for
+# every model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-# Number of checks of each worker within the stall timeout.
+# Each worker is checked this number of times within the stall timeout.
 LOOKS = 8
-# seconds per output token that an answer without streaming may take; its tokens are not visible
+# An answer that is not streamed may take this number of seconds per output token, because the
+# router cannot see its tokens.
 SLOWEST_TOKEN_S = 0.1
-# An answer without streaming may take this many times the stall timeout.
+# An answer that is not streamed may take this multiple of the stall timeout.
 LONGEST_STALLS = 5
-# metrics that change while an engine decodes: token counts, and the used fraction of the KV pool
+# Metrics that change while an engine decodes: token counts, and the used fraction of the KV pool.
 MOVING = (
     *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
     *("sglang:num_used_tokens", *USAGE),
@@ -200,7 +202,7 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # The metrics are compared as text, because a float NaN differs from itself.
+        # The metrics are compared as text, because NaN is not equal to itself.
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
@@ -252,7 +254,7 @@ class WorkerWatch:
         except ValueError:
             return
         before = self._told.pop(worker, None)
-        if told:  # the metrics page of an engine may lack token counts before the first token
+        if told:  # Before the first token, the metrics page of an engine may lack token counts.
             self._told[worker] = [str(value) for name, value in told if name in MOVING]
             if before is not None and before != self._told[worker]:
                 self.heard(worker)

@@ -24,20 +24,21 @@ from fairbench_serve.answers import Charge
 class AttemptFailure(Enum):
     """The reason why an attempt at a worker gave the client no complete answer."""
 
-    # No connection could be opened, so the worker has not received the request.
+    # The router could open no connection, so the worker has not received the request.
     UNREACHED = auto()
-    # The connection ended before the answer. The worker may have closed the connection while idle.
+    # The connection ended before the answer began. The worker may have closed the connection while
+    # it was idle.
     STALE = auto()
-    BROKE = auto()  # the connection ended within the answer, or the data was not a valid answer
-    ANSWERED = auto()  # the worker answered with an error or with an empty answer
-    HUNG = auto()  # the worker is running but does not answer
-    DIED = auto()  # the worker's process has ended
-    CUT = auto()  # the worker failed after the client had received the start of the answer
-    LEFT = auto()  # the client disconnected
-    EVICTED = auto()  # another client took the slot of the request
+    BROKE = auto()  # The connection ended within the answer, or the data was no valid answer.
+    ANSWERED = auto()  # The worker answered with an error, or with an empty answer.
+    HUNG = auto()  # The worker runs but does not answer.
+    DIED = auto()  # The process of the worker has ended.
+    CUT = auto()  # The worker failed after the client had received the beginning of the answer.
+    LEFT = auto()  # The client has disconnected.
+    EVICTED = auto()  # The slot of the request went to another client.
 
 
-# Attempts have these outcomes in metrics and traces.
+# An attempt to serve a request has one of these outcomes in metrics and traces.
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
@@ -94,10 +95,11 @@ def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
-    return segments_of(whole)[:-1]  # the last segment holds the appended token
+    # The last segment contains the appended token, so it is left out.
+    return segments_of(whole)[:-1]
 
 
-# shortest time in seconds between two alarms, which prevents a busy loop after rounding errors
+# Shortest time in seconds between two alarms, which prevents a busy loop after rounding errors.
 SHORTEST_NAP_S = 0.001
 
 

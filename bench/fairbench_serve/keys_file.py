@@ -22,7 +22,7 @@ OTHERS = "*"
 CLIENTS = "clients"
 WEIGHT = "weight"
 FIELDS = (WEIGHT, TOKENS, REQUESTS)
-MOST = 10**12  # highest quota in tokens or requests per minute
+MOST = 10**12  # highest quota of a client, in tokens or requests per minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _check_client_table(table: Mapping[str, Any], where: str) -> None:
             raise DataError(f"{where}: {name} = {most!r}: must be a whole number from 1 to {MOST}")
 
 
-LOOK_S = 1.0  # seconds between two checks of the key file
+LOOK_S = 1.0  # seconds between two checks whether the key file has changed
 
 log = logging.getLogger(__name__)
 

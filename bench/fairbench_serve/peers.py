@@ -39,18 +39,19 @@ ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even if con
 MOST_TOKENS = 1e15  # limit on a total in tokens, which a cluster would need decades to reach
 MOST_VERSION = 2**53  # limit on the version number of totals
 MOST_ORIGINS = 1_000  # limit on the routers in one message, including stopped routers
-MOST_CLIENTS = 200_000  # limit on the client entries in one message
-LONGEST_ORIGIN = 64  # limit on the characters of a router's identifier
+MOST_CLIENTS = 200_000  # limit on the entries for clients in one message
+LONGEST_ORIGIN = 64  # limit on the characters of a router's id
 
 Versions = dict[str, dict[str, int]]
 """The last known version of the totals, by router and by part of the router."""
 PATH = "/peers/totals"
-# Seconds within which a peer must answer.
+# Seconds within which another router must answer.
 PATIENCE_S = 2.0
-# The totals of stopped routers are sent, too, for this many seconds after a peer changes.
+# After a peer has changed, the totals of stopped routers are also sent for this number of seconds.
 RELAYED_S = 30.0
-ROUTER, GATEWAY = "router", "gateway"  # names of the parts that may share totals
-MOST_KNOWN = 1_000  # limit on the routers whose totals are kept
+# parts of `fairbench serve` that may share totals with other routers
+ROUTER, GATEWAY = "router", "gateway"
+MOST_KNOWN = 1_000  # limit on the number of routers whose totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,10 +130,10 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # The parts number their totals by worker (router) and by priority band (gateway).
+    # The parts number their totals: the router by worker, and the gateway by priority.
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # These are the times of the first and last message from each router, on the dispatcher's clock.
+    # For each router, the times of its first and last message, on the dispatcher's clock.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # The import of ``fairbench.live`` needs the optional dependencies ``live``.
+        WorkerKeys,  # Importing ``fairbench.live`` needs the packages of the extra ``live``.
     )
 
 
-AUTO = "auto"  # value of --max-inflight-per-worker that means the limit that the worker reports
+AUTO = "auto"  # With this value, --max-inflight-per-worker is the limit that the worker reports.
 
 
 class GatewayChoice(NamedTuple):
@@ -255,7 +255,7 @@ def named_workers(
             raise UsageError(
                 f"--worker-url {worker.url}: given twice{shown}; give each worker once"
             )
-    if all_named:  # without an admin port, no worker can be added later
+    if all_named:  # Without an admin port, nobody can add a worker later.
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
@@ -275,7 +275,8 @@ def planned_workers(
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # The started workers get neither clients' weights nor settings of the queue and the router.
+    # The workers that the command starts get neither the clients' weights nor settings of the queue
+    # and the router.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))
@@ -318,7 +319,7 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        # After this check, the workers are ready, and no further interruption is checked.
+        # From here on, the workers are ready, and an interruption is not checked any more.
         if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)

@@ -11,13 +11,13 @@ from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
-# number of tokens that is assumed for the KV pool of a worker that reports no size
+# number of tokens that is assumed for the KV pool of a worker that does not report its size
 UNKNOWN_POOL_TOKENS = 2**21
-# This limit on bytes per token is far above the mean of any language and vocabulary.
+# Limit on bytes per token, which is far above the mean of any language and vocabulary.
 LONGEST_TOKEN_BYTES = 16
-# These limits bound the structural JSON characters in a body, per token of the longest prompt.
+# Limits on JSON signs in a body: signs per token of the longest prompt.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# A body may have this many structural JSON characters beyond the other limits.
+# Besides the other limits, a body may contain this number of JSON signs such as commas.
 OTHER_SIGNS = 100_000
 
 
@@ -49,7 +49,7 @@ class TokenizerTokens:
         self.method = f"tokenizer file {name}"
 
     def ids(self, text: str) -> array[int]:
-        # Unlike ``encode``, ``encode_batch`` lets other threads run during the call.
+        # While ``encode_batch`` runs, other threads can run; ``encode`` would block them.
         with tokenizer_errors(self._name):
             return array("I", self._tokenizer.encode_batch([text])[0].ids)
 

@@ -50,7 +50,7 @@ async def wait_until_sent(
         return flight
     try:
         await told.wait()
-    except asyncio.CancelledError:  # cancellation means that the client has disconnected
+    except asyncio.CancelledError:  # A cancelled task means that the client has disconnected.
         for one in went:
             if isinstance(one, RequestInFlight):
                 dispatcher.finish(one, 0, failed=True)
@@ -59,7 +59,7 @@ async def wait_until_sent(
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    # The worker left before this task received the request's state.
+    # The worker was removed before this task received the state of the request.
     if not dispatcher.is_under_way(result):
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)
@@ -68,11 +68,11 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# In these failures, the worker may not have seen the request.
+# Failures in which the worker may not have received the request.
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# In these failures, the worker runs but failed the request.
+# Failures in which the worker runs but did not serve the request.
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
-# These are failures of a connection, after which a health check shows whether the worker is up.
+# After these failures of a connection, a health check shows whether the worker runs.
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
 # These HTTP statuses concern the worker's load or the router's API key, not the request.
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
@@ -240,7 +240,7 @@ class Attempts:
         if len(seen) > 1:
             is_cheap = all(reason is AttemptFailure.ANSWERED for reason in seen)
             return is_cheap and bool(others - self._doubted(tries))
-        # A broken connection may be accidental, but an error answer would probably occur again.
+        # A broken connection may be an accident, but an error answer would probably be repeated.
         return last.reason is AttemptFailure.BROKE or (
             last.reason is not AttemptFailure.DIED and bool(others)
         )
@@ -271,7 +271,7 @@ class Attempts:
         if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            # The worker stays in use because no other worker is available.
+            # No other worker is available, so the worker stays in use.
             self.breakers.reset(worker)
             return
         log.warning(
@@ -335,7 +335,8 @@ class Attempts:
         if not healthy and failed.reason is not AttemptFailure.UNREACHED:
             return AttemptFailure.DIED
         if is_retry and failed.reason is AttemptFailure.STALE:
-            return AttemptFailure.BROKE  # a retry uses a new connection, which cannot be stale
+            # A retry uses a new connection, which the worker cannot have closed while idle.
+            return AttemptFailure.BROKE
         return failed.reason
 
     def _record_attempt(
@@ -356,7 +357,7 @@ class Attempts:
         asking.bill.add_charge(charge)
         self.dispatcher.finish(flight, charge.output_tokens)
         self._record_attempt(asking, flight.worker, outcome_of(failure), charge)
-        # An answer that is not streamed does not show the time of its first token.
+        # If an answer is not streamed, the time of its first token is unknown.
         if flight.first_token_s is not None:
             waited_s = flight.first_token_s - asking.request.arrival_s
             self.metrics.totals.waited(FIRST_TOKEN, asking.request.client, waited_s)

@@ -16,7 +16,7 @@ from fairbench_serve.ingress import LEFT, OK
 
 NAMES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 REFUSED = "refused"
-FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans at the end
+FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans when the router ends
 
 
 @dataclass(slots=True)
@@ -66,7 +66,8 @@ def otel_traces() -> Traces:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # The variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service name.
+    # The environment variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service
+    # name.
     provider = TracerProvider(resource=Resource.create({"service.name": "fairbench-router"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return OtelTraces(provider)
@@ -102,8 +103,8 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # OpenTelemetry's convention for servers is that an error of the client does not mark
-            # the span as failed.
+            # By OpenTelemetry's convention for servers, an error of the client does not mark the
+            # span as failed.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()

@@ -21,16 +21,16 @@ from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# These are SGLang's page of loads, the page of metrics, and the names of the load metrics in
-# SGLang, in the emulator and in vLLM.
+# SGLang's page of loads, the page of metrics, and the names of the load metrics in SGLang, in the
+# emulator and in vLLM.
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
 RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
 USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
-TIMEOUT = ClientTimeout(total=1.0)  # most seconds for a worker's load report
-BLIND_S = 5.0  # seconds after the last report from which a worker's load counts as unknown
+TIMEOUT = ClientTimeout(total=1.0)  # limit in seconds on a worker's report of its load
+BLIND_S = 5.0  # After this number of seconds without a report, a worker's load counts as unknown.
 
 
 class Told(NamedTuple):
@@ -57,7 +57,7 @@ class PolledLoads:
 
     def __post_init__(self) -> None:
         self._told: dict[int, tuple[float, Told]] = {}
-        # Numbers of the workers whose last answer contained no load report.
+        # Numbers of the workers whose last answer contained no report of the load.
         self._asked: set[int] = set()
 
     def workers(self) -> Collection[int]:
@@ -185,14 +185,15 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# An unknown KV pool counts as this many tokens, like that of an 8B model on a GPU with 80 GB.
+# Number of tokens that is assumed for an unknown KV pool: as for an 8B model on a GPU with 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
-# Seconds within which a worker must return a page; vLLM's page takes seconds.
+# Limit in seconds on the page of a worker; vLLM's page takes seconds.
 ASK_TIMEOUT = ClientTimeout(total=5.0)
-# SGLang, the emulator, and vLLM in development mode return their server information at this path.
-# Only this page of vLLM reports the limit on running requests.
+# At this path, SGLang, the emulator, and vLLM in development mode return information about the
+# server. In vLLM, only this page reports the limit on running requests.
 SERVER_INFO = "/server_info?config_format=json"
-HEADROOM = 0.05  # fraction of an engine's running requests that may wait in its own queue
+# At most this fraction of an engine's running requests may wait in the engine's own queue.
+HEADROOM = 0.05
 
 log = logging.getLogger(__name__)
 

@@ -51,9 +51,9 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# Maps the title of a setting to whether the setting is a preset.
+# For each title of a setting, True if the setting is a preset.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
-TIMED = "fig4"  # the only figure that shows timings instead of runs
+TIMED = "fig4"  # the only figure that shows measured times instead of simulated runs
 
 
 @dataclass(frozen=True)

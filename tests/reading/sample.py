@@ -55,8 +55,8 @@ def of_code(path: Path) -> Iterator[Text]:
         text = token.string.lstrip("# ")
         if rest[1] == (line + 1, column):
             text += f" {rest[0]}"
-        rest = text, token.start
-        if (line - 1, column) not in starts and not re.match(r"fmt:|noqa|type:", text):
+        rest = ("", (-1, -1)) if code else (text, token.start)
+        if (code or (line - 1, column) not in starts) and not re.match(r"fmt:|noqa|type:", text):
             yield "comments", line, f"{text}  ({code})" if code else text
 
 

@@ -48,7 +48,7 @@ from fairbench.scoring.records import read_scored
 from fairbench.scoring.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
-NAME = "data"  # Messages and answers call a table in memory by this name.
+NAME = "data"  # Error messages and results call a table in memory by this name.
 Data = Any
 """A data frame of pandas (or of another library with Arrow's interface), an Arrow table, a list of
 dicts, a dict of columns, or the name of a file."""
@@ -195,7 +195,8 @@ class Answer:
 def diagnose(
     data: Data,
     *,
-    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
+    # The command `fairbench diagnose` has a flag named --map.
+    map: Mapping[str, str] | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
     gpu: str | None = None,
@@ -216,7 +217,7 @@ def diagnose(
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
     if slo:
-        parse_slos(slo)  # A wrong target is refused before the replay.
+        parse_slos(slo)  # A wrong latency target is refused before the log is replayed.
     flags = {"gpu": gpu, "model": model, "engine": engine}
     known = {key: value for key, value in flags.items() if value is not None}
     asked = DiagnosisInput(known, dp, tuple(scheduler), tuple(slo), not no_plan)
@@ -231,7 +232,7 @@ def diagnose(
 
 def score(
     *data: Data,
-    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
+    map: Mapping[str, str] | None = None,  # The command `fairbench score` has a flag named --map.
     layout: str | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     line: int | None = None,
@@ -291,10 +292,10 @@ def plan(
     data: Data | None = None,
     *,
     slo: Sequence[str],
-    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
+    map: Mapping[str, str] | None = None,  # The command `fairbench score` has a flag named --map.
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
     dp: tuple[int, int] | None = None,
-    max: Literal["users"] | None = None,  # The command has a flag of this name.
+    max: Literal["users"] | None = None,  # The command `fairbench score` has a flag of this name.
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),

@@ -168,7 +168,7 @@ class Result:
 
         Raises UsageError without the plot extra.
         """
-        from fairbench.api.plot import draw  # The import needs the plot extra.
+        from fairbench.api.plot import draw  # Drawing needs the packages of the extra `plot`.
 
         return draw(self._run)
 

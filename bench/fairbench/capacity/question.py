@@ -34,7 +34,8 @@ RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
 MOST_NAMED = 5  # The message for an unknown metric has at most this number of names.
 USUAL_RANKS = (50, 99)  # Every summary has these percentiles of latency.
 
-# Factors that convert the unit of a target to the unit of its metric, by (metric, target).
+# ``UNITS`` maps the unit of a metric and the unit of a target to the factor that converts the
+# target.
 UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
 
 
@@ -55,7 +56,7 @@ class Slo(NamedTuple):
     def entry(self) -> Metric:
         """The catalogue entry of the metric."""
         found = metric_of(self.metric)
-        assert found is not None  # ``parse_slo`` refuses unknown metrics.
+        assert found is not None  # ``parse_slo`` has already refused unknown metrics.
         return found
 
     @property
@@ -176,7 +177,9 @@ def _unknown_metric(name: str) -> UsageError:
 
 USERS, REPLICAS = "users", "replicas"
 """A plan seeks one of two sizes: the most users of a cluster, or the fewest replicas."""
-MOST_TIMES = 64  # A plan tries up to this multiple of the experiment's number of clients.
+# A plan for the largest number of users tries at most ``MOST_TIMES`` times the experiment's number
+# of clients.
+MOST_TIMES = 64
 
 NUM_RUNS = 3  # Each cluster is simulated with this number of seeds by default.
 
@@ -289,7 +292,8 @@ class Clusters:
         for slo in self.targets:
             if reason := why_missing(slo.metric, smallest):
                 raise UsageError(f"--slo {slo.text}: {reason}")
-        for choice in question.choices:  # An impossible question is refused before the first run.
+        # A question that no plan can answer is refused before the first run.
+        for choice in question.choices:
             self.spec(choice, self.last_size)
 
     def _user_range(self, first: PlanChoice) -> tuple[int, int]:

@@ -202,7 +202,8 @@ def _kept(slo: Slo, value: Value, number: Any) -> bool:
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
-# The keys of a summary that ``answer.json`` repeats.
+# ``SHARED`` lists the keys of a run's summary that are copied to the file ``answer.json`` of a
+# plan.
 SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
 
 Judge = Callable[[PlanChoice, int], Sequence[JudgedTarget]]

@@ -27,12 +27,13 @@ from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# The common flags in the order of --help; all other flags follow in the order of declaration.
+# ``FIRST`` lists the flags that --help shows first; all other flags follow in the order of
+# declaration.
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
     *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
 )
-# The --help of these commands shows the flags in groups with titles ("panels").
+# ``PANELLED`` lists the commands whose --help shows the flags in titled groups ("panels").
 PANELLED = ("run", "sweep", "plan", "compare")
 
 
@@ -64,7 +65,8 @@ class PanelCommand(TyperCommand):
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
 
-# The headings of ``fairbench --help`` in order; an extension package may add a heading.
+# The headings of the command list in ``fairbench --help``, in order; a package that adds commands
+# may add a heading.
 SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and records"
 SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
 
@@ -109,7 +111,11 @@ _OWN: Mapping[str, Command] = {
         "diagnose:diagnose_log",
     ),
     "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
-    "trace": _own(LOGS, "Inspect a trace of recorded traffic, or write a changed copy of the trace.", "trace:trace"),
+    "trace": _own(
+        LOGS,
+        "Inspect a trace of recorded traffic, or write a changed copy of the trace.",
+        "trace:trace",
+    ),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 
@@ -134,7 +140,7 @@ def command_named(name: str) -> Command:
 def _shown(name: str) -> Command:
     try:
         return command_named(name)
-    except UsageError as error:  # the extension package with the command is not installed
+    except UsageError as error:  # The package that provides this command is not installed.
         return Command(PAPERS, str(error).partition(": ")[2], "")
 
 
@@ -150,11 +156,11 @@ def commands() -> Mapping[str, Command]:
     }
 
 
-# The base class of Typer's usage errors, which is click's class or Typer's copy of click's class.
+# ``WrongUsage`` is the base class of usage errors: a class of click, or Typer's copy of this class.
 WrongUsage: Any = typer.BadParameter.__base__
 
 
-_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # separators between the numbers in a flag's value
+_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # characters that separate the numbers in a flag's value
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORECASE)
 
 
@@ -186,7 +192,8 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WrongUsage as error:
-            # A group of commands, such as `fairbench trace`, was called without a command.
+            # The user called a group of commands, such as `fairbench trace`, without a command of
+            # the group.
             if (text := error.format_message()).startswith("Usage: "):
                 typer.echo(text, err=True)
             else:
@@ -198,7 +205,7 @@ class _Commands(TyperGroup):
         except MemoryError:
             complain("there is not enough memory")
             code = FAILED
-        # Input files are checked where they are opened, so the error concerns an output file.
+        # Input files are checked when they are opened, so an OSError here concerns an output file.
         except OSError as error:
             complain(f"{written_file(error)}: {error.strerror or error}")
             discard_output()
@@ -229,7 +236,7 @@ class _Commands(TyperGroup):
         for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
-                # An empty value usually comes from an unset variable of a script.
+                # The value of a flag is usually empty because a variable of a script is not set.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
 
@@ -278,7 +285,8 @@ def _before_typer() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
         raise typer.Exit(interrupted(error)) from None
-    except BrokenPipeError:  # the program that reads standard output, such as head, ended
+    # The program that reads the standard output of fairbench, such as head, has ended.
+    except BrokenPipeError:
         discard_output()
         raise typer.Exit(FAILED) from None
 

@@ -78,7 +78,7 @@ def diagnose_log(
     """
     check_writable(report)
     if slo:
-        capacity.parse_slos(slo)  # A wrong target is refused before the replay starts.
+        capacity.parse_slos(slo)  # A wrong latency target is refused before the log is replayed.
     params = log_params(file, log_flags)
     flags: dict[str, Any] = given_options({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
@@ -93,9 +93,8 @@ def diagnose_log(
     else:
         show(diagnosis.diagnosis_text, found)
     if report is not None:
-        write_report(
-            diagnosis.diagnosis_page(found), report
-        )  # The report is written after the answer is printed, so a full disk loses no answer.
+        # The answer is printed before this line, so the user sees it even if the disk is full.
+        write_report(diagnosis.diagnosis_page(found), report)
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

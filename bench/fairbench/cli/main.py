@@ -28,13 +28,13 @@ def main() -> None:
     try:
         heed_sigterm()
         for stream in (sys.stdout, sys.stderr):
-            # Characters that the encoding of the stream lacks are printed as escapes.
+            # A character that the stream's encoding lacks is printed as an escape sequence.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         if sys.stdout is None:
             complain("standard output is closed")
             sys.exit(FAILED)
-        # The import stands inside ``try``, because Ctrl-C may come during imports.
+        # The import stands inside ``try``, because the user may press Ctrl-C during the imports.
         from fairbench.cli.app import app
 
         app()

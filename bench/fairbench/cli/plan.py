@@ -28,7 +28,8 @@ from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
-SIZES, ONE, LOADS = "1..32", "1", "1"  # defaults of the flags --dp and --loads
+# default values of the flags --dp and --loads of `fairbench plan`
+SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 

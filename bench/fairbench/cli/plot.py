@@ -17,7 +17,7 @@ from fairbench.errors import UsageError, unknown_name, writing
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
-# suffix of the directory with quick runs of a figure, which have one seed per point
+# ``QUICK`` ends the names of directories with quick runs, which have one seed per point.
 QUICK = "-quick"
 
 
@@ -43,7 +43,7 @@ def plot(
         str | None,
         Option(
             metavar="NAME",
-            help="Preset whose settings the figure uses (`fairbench list presets` shows all presets).",
+            help="Preset whose settings the figure uses (see `fairbench list presets`).",
         ),
     ] = None,
     formats: Annotated[
@@ -128,10 +128,12 @@ def _plot_own(
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
-    if table is not None:  # the table is first, because the table needs no drawing library
+    # The table is written before the figures, because the table needs no drawing library.
+    if table is not None:
         text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
-            if table.parent == output_dir:  # A missing output directory is created.
+            # If the table belongs in the output directory, the directory is created.
+            if table.parent == output_dir:
                 output_dir.mkdir(parents=True, exist_ok=True)
             results.write_text(table, text)
         typer.echo(table)

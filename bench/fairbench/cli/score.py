@@ -93,7 +93,7 @@ def score(
         str | None,
         Option(
             metavar="A,B",
-            help="Names of clients that are counted even if the file has no records of these clients.",
+            help="Clients that are counted even if the file contains none of their requests.",
         ),
     ] = None,
     misbehaving: Annotated[

@@ -55,7 +55,8 @@ def sweep(
         option_of(
             SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
-            **{"least": None, "most": None},  # the sweep checks the limits of this flag
+            # The sweep itself checks the limits on the value of this flag.
+            **{"least": None, "most": None},
         ),
     ] = None,
     quick: Annotated[
@@ -131,7 +132,7 @@ def sweep(
     runs_on = executor_named(executor, ray_address)
     others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # This call raises DataError unless the directory contains a sweep.
+        other.sweep()  # The call of ``sweep`` raises DataError if the directory contains no sweep.
     live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         execute.try_untested(specs)

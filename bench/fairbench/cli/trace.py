@@ -46,9 +46,7 @@ Output = Annotated[
 AsJson = Annotated[bool, json_option("the numbers")]
 Seed = Annotated[
     int,
-    Option(
-        help="Seed for the values that the trace does not record and that fairbench draws at random."
-    ),
+    Option(help="Seed of the values that fairbench draws because the trace does not record them."),
 ]
 
 
@@ -159,7 +157,7 @@ def combine(
         Option(
             "--prompts-of",
             metavar="FILE",
-            help="Trace from which the prompt lengths, output lengths and shared prefixes are taken.",
+            help="Trace whose prompt lengths, output lengths and shared prefixes are used.",
         ),
     ],
     output: Output,

@@ -48,10 +48,10 @@ from fairbench.schedulers.peers import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# engines for which prefill and decode workers and eviction policies are simulated
+# engines for which the simulator supports prefill and decode workers, and eviction policies
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
-# keys that are not supported with separate prefill and decode replicas
+# keys that cannot be combined with separate prefill and decode replicas
 APART = ("routers", "eviction", "memory_records")
 
 
@@ -177,7 +177,8 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
         policy = draft[EVICTION]
         if not isinstance(policy, str):
             raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
-        if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
+        # The real code of an engine has scheduling policies of its own.
+        if draft.get(ENGINE_CODE) is None:
             eviction_class(policy)
 
 
@@ -250,7 +251,7 @@ def memory_parts(
     return (MEMORY,)
 
 
-# parameters of several routers that real routers support
+# parameters for several routers that `fairbench serve` supports, too
 SERVED = ("every_s", "ahead_tok_s", "forget_s")
 
 
@@ -285,20 +286,23 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
 
 
 GATEWAY_KEYS = ("gateway", "saturation")
-ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GPU is named
-# the default saturation detector of `serve`, which works with any engine
+ADMISSION_MODEL = "llama-3.1-8b"  # the model of the timing profile if the user names only a GPU
+# The saturation detector that `fairbench serve` uses by default, because it works with any engine.
 SERVED_DETECTOR = "concurrency"
 MOST_REQUESTS = (
-    f"{SERVED_DETECTOR}.requests"  # name of the setting that limits the requests at a worker
+    # name of the setting that limits how many requests are at a worker
+    f"{SERVED_DETECTOR}.requests"
 )
 HEADROOM = (
-    f"{SERVED_DETECTOR}.headroom"  # name of the setting that limits requests waiting at a worker
+    # name of the setting that limits how many requests wait at a worker
+    f"{SERVED_DETECTOR}.headroom"
 )
-# Settings that limit the load of every client: in tokens of context, in requests, in tokens of
+# Settings that limit the load of each client: in tokens of context, in requests, and in tokens of
 # reserved memory.
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# default of `serve`, at which a single active client gets four fifths of the workers
+# default reserve of `fairbench serve`: a client that sends requests alone gets four fifths of the
+# workers
 DEFAULT_RESERVE = 0.25
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`
 
@@ -418,12 +422,14 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
 
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
-WITH_SETTINGS = frozenset({"lpm"})  # policies inside engines that have parameters in fairbench
+# scheduling policies of engines that have parameters in fairbench
+WITH_SETTINGS = frozenset({"lpm"})
 
-# Keys of parts that fairbench simulates, and that an engine's own code lacks or implements
+# Keys of features that the simulator models, but that an engine's real code lacks or implements
 # differently.
 MODELLED = ("prefill", "decode", "memory_records")
-# Settings of fairbench's model of an engine for which the engine's own code has no argument.
+# Engine settings of the simulator's own engine model; an engine's real code has no argument for
+# these settings.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",

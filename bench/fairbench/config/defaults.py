@@ -161,15 +161,16 @@ def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
     return workload.model_copy(update={"scenarios": scenarios})
 
 
-# Default values of keys that every spec of a simulation has. The defaults of all other keys depend
-# on the workload.
+# ``_DEFAULTED`` lists the keys of a simulation whose default values depend on no other key. The
+# default values of all other keys depend on the workload.
 _DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed")
 DEFAULTS: Mapping[str, Any] = {
     **{key: RUN[key].default for key in _DEFAULTED},
     "burstiness": float(RUN["burstiness"].default),
 }
 
-# upper limit on the warm-up, as a fraction of a duration that the user chose
+# default of the warm-up, as a fraction of the duration, is at most this value if the user chose the
+# duration
 WARMUP_SHARE = 0.1
 
 
@@ -224,7 +225,7 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
     ):
         if name in known or (what, name) == ("router", EXTERNAL):
             continue
-        # The code of an engine may have policies that fairbench does not know.
+        # The real code of an engine may have policies that fairbench does not know.
         if what == "router" or not owned:
             raise unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
     return router, local
@@ -285,8 +286,8 @@ def text_of(draft: Mapping[str, object], key: str) -> str:
     return value
 
 
-# Weights of clients are stored in the experiment. In older versions, weights were these parameters
-# of local schedulers; values of such parameters are moved to the experiment.
+# The weights of clients are stored with the experiment. In old experiment files, weights are
+# parameters of local schedulers; these values are moved to the experiment's weights.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
@@ -331,5 +332,5 @@ def resolve_weights(
     said = {name: one for name, one in own.items() if name in names}
     silent = {name for name, one in given.items() if one == 1 and name in names} - own.keys()
     said |= {name: one for name, one in given.items() if name not in silent}
-    # Weights are sorted in the order of the clients, so that equal weights give equal experiments.
+    # Weights are sorted by client, so that experiments with equal weights are equal.
     return {name: said[name] for name in (names | said) if name in said} or None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 from fairbench import records, workloads
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
-# The headings of ``--help``, in order.
+# The headings of the flag groups in ``--help``, in order.
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
     *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
     *("Output", "Other options"),
@@ -105,7 +105,8 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
     return found
 
 
-# The values of ``--backend``: the simulator, and backends whose servers fairbench starts.
+# The values of the flag ``--backend``: the simulator, and the real servers that fairbench can
+# start.
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")
 
@@ -162,7 +163,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
     try:
-        # The text is encoded as ASCII, because ``float`` would accept digits of other scripts.
+        # The text is encoded as ASCII, because ``float`` also accepts digits of other scripts.
         weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
     except ValueError:
         weights = {}
@@ -193,7 +194,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key, value
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
-    # A line break in VALUE would begin another TOML key.
+    # A line break in VALUE would begin another key of the TOML text.
     return key, parsed["value"] if len(parsed) == 1 else value
 
 

@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Flags that each command declares separately, because the Python functions have their own
-# parameters for these values, or do not need the values.
+# Flags that every command declares separately: its Python function names these values differently,
+# or does not need them.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,

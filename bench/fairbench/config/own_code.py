@@ -12,9 +12,10 @@ from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.named import imported
 from fairbench.schedulers.registry import locals_by_name
 
-# The policies that an unmodified engine implements.
+# Scheduling policies that an unmodified engine offers.
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# The eviction policies of a stock engine that has a choice; ``tlru`` needs parameters.
+# Eviction policies that an unmodified engine offers; ``tlru`` is left out, because it needs
+# parameters.
 OWN_EVICTIONS = {"sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")}
 EVICTION_FLAGS = {"sglang": {"--radix-eviction-policy": "eviction"}}
 
@@ -29,8 +30,8 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
     return policy in locals_by_name()
 
 
-# The parameters of fairbench that the engine's own code also has, by engine. A server flag of an
-# equal name sets the parameter.
+# ``CARRIED`` maps an engine to the parameters that both fairbench's model and the engine's real
+# code have. A server flag of the same name sets the parameter.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),
@@ -42,7 +43,7 @@ CARRIED = {
     ),
 }
 
-NO = "no-"  # prefix of a flag that turns a parameter off
+NO = "no-"  # prefix of a server flag that turns a parameter off
 
 
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:

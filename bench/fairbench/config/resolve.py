@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 # limit on the number of programs of a run, so that the records fit into memory
 MAX_PROGRAMS = 2_000_000
 
-# Keys on which the defaults of further keys depend.
+# ``RULING`` lists the keys on which the default values of other keys depend.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -95,7 +95,7 @@ RULING = frozenset(
     }
 )
 
-# Keys that determine which programs the clients send.
+# ``SENT`` lists the keys that determine which programs the clients send.
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
@@ -170,7 +170,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
     given = None
     if file:
         file = without_unsupported(with_given(file), backend)
-    with suppress(UsageError):  # An error is reported by the checks below.
+    with suppress(UsageError):  # The checks below report an invalid value.
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and (new_defaults or not RULING.isdisjoint(draft)):
         file = chosen_part(file, other_workload="workload" in draft)
@@ -247,8 +247,8 @@ def _checked_engine(
         local = parts_of(draft)[1]
         check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        # The scenario is named, because otherwise stored values would be taken for values of the
-        # workload.
+        # The experiment names the scenario, so that stored values are not taken for values of the
+        # workload file.
         return DEFAULT_ENGINE
     return engine
 
@@ -363,8 +363,7 @@ def with_flags_of_code(
     )
 
 
-# limit on the number of floods among which the earliest flood is searched; this flood ends the
-# warm-up
+# at most this number of floods is searched for the earliest flood, whose start limits the warm-up
 MOST_SOUGHT = 20
 
 
@@ -388,7 +387,8 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# Flags that cannot be combined with a trace, because the trace determines the values.
+# ``SAID`` lists flags that cannot be combined with a trace, because the trace determines the
+# values.
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},
@@ -422,7 +422,8 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
     params = trace_params(given)
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
-    known = params_of(workload) or params  # these parameters include the digest of the trace file
+    # The parameters of a trace workload include the digest of the trace file.
+    known = params_of(workload) or params
     warmup_s = min(workload.warmup_s, _first_flood_s(known))
     workload = workload.model_copy(update={"warmup_s": warmup_s})
     rest = {key: value for key, value in keys.items() if key != "clients"}

@@ -28,11 +28,14 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-# key of the table of values that the user chose, in specs and stored experiments
+# name of the table with the values that the user chose, in a stored experiment
 GIVEN = "given"
-# fields that fairbench completes; the values as the user gave them are stored in ``given``
+# Fields whose values fairbench completes; the table ``given`` keeps the values as the user wrote
+# them.
 AS_GIVEN = ("gpu", "weights", "workload")
-DIGEST = "digest"  # key in ``given`` of a digest by which edits by hand are detected
+# key of a digest in the table ``given``, by which fairbench detects that a user edited a stored
+# experiment
+DIGEST = "digest"
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -40,8 +43,9 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
-Rate = Annotated[float, Field(gt=0)]  # infinity: all programs arrive at time 0
-Shape = Annotated[float, Field(ge=0.001)]  # infinity: all gaps are equal
+Rate = Annotated[float, Field(gt=0)]  # with the value infinity, all programs arrive at time 0
+# with the value infinity, all gaps between arrivals are equal
+Shape = Annotated[float, Field(ge=0.001)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -86,7 +90,7 @@ class ExperimentSpec(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # A setting may be infinite.
+        ser_json_inf_nan="constants",  # A setting may have the value infinity.
     )
 
     scheduler: str

@@ -26,7 +26,7 @@ from fairbench.workloads.model import MAX_NAME
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
-# values that ``quick`` sets, except for keys that a flag sets
+# Keys that --quick sets, unless a flag of the command sets them.
 SIZES = frozenset({"num_programs", "duration_s"})
 
 
@@ -62,7 +62,7 @@ class Sweep(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # A rate or a setting may be infinite.
+        ser_json_inf_nan="constants",  # A rate or a setting may have the value infinity.
     )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -179,7 +179,8 @@ def sweep_of(
     return with_axes(quick_form(swept) if quick else swept, axes, **fields)
 
 
-# limit on the number of programs of all well-behaved clients of a point together
+# With the flag --quick, all well-behaved clients together send at most this number of programs in a
+# run.
 QUICK_PROGRAMS = 40
 
 

@@ -30,15 +30,17 @@ from fairbench.workloads.traces.read import (
 )
 from fairbench.workloads.traces.table import TraceTable
 
-# At most this number of requests is replayed, because more requests would take too long.
+# At most ``MOST_REPLAYED`` requests of a log are replayed, because more requests would take too
+# long.
 MOST_REPLAYED = 12_000
-# The replay begins before and ends after a flood by this fraction of the flood's length.
+# The replayed part of a log begins before a flood and ends after the flood, by ``AROUND`` times the
+# flood's length.
 AROUND = 0.5
 
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The meaning of a log's waits: unknown, or the time to first token, or the response time.
+# The meaning of the waits in an access log: unknown, time to first token, or response time.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 

@@ -31,8 +31,8 @@ from fairbench.metrics.floods import Flood, Harm, flood_windows, floods, harm_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
 
-# A plan tries up to LEAST_HIGH replicas or, if larger, up to TIMES_USUAL times the replayed number
-# of replicas.
+# A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times the number of replicas in the
+# replay if that number is larger.
 LEAST_HIGH, TIMES_USUAL = 8, 4
 # A replayed P95 agrees with a recorded P95 up to the ratio AGREES, or up to a difference of
 # NOTICED_S seconds.
@@ -129,7 +129,8 @@ def diagnose(log: AccessLog, asked: DiagnosisInput, context: RunContext) -> Diag
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
         replay = prepared(folder, part, start_s, heavy, asked.flags, clock, log.file)
-        if asked.slos:  # An impossible target is refused before the first replay.
+        # A latency target that no cluster can meet is refused before the first replay.
+        if asked.slos:
             Clusters(_question(replay, asked.slos, asked.schedulers[:1], 1))
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
@@ -273,7 +274,7 @@ def _question(
     """Return the question for a plan: how many replicas, up to ``high``, meet the targets."""
     flags = {key: value for key, value in replay.all_flags().items() if value is not None}
     gpu = flags.pop("gpu", DEFAULTS["gpu"])
-    # Replays of a trace are not random, so a single seed is enough.
+    # The replay of a trace is deterministic, so a single seed is enough.
     return PlanQuestion(
         slos, schedulers, 1, high, flags, {}, gpus=(gpu,), num_runs=1, sharing=False
     )
@@ -297,7 +298,7 @@ def _plan(
         return None
 
 
-# These flags of a plan describe the cluster, in addition to the GPU.
+# ``MACHINE`` lists the flags that describe the cluster of a capacity plan, in addition to the GPU.
 MACHINE = ("model", "engine")
 
 
@@ -314,7 +315,8 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     asked = DiagnosisInput({"gpu": question.gpus[0], **known}, schedulers=(FCFS,), plan=False)
     try:
         found = diagnose(log, asked, context)
-    except UsageError:  # The trace cannot be diagnosed, for example because clients are unknown.
+    # fairbench cannot diagnose the trace, for example because the trace names no clients.
+    except UsageError:
         return None
     waits = compared_waits(found)
     if found.first is None or waits is None:
@@ -339,5 +341,5 @@ def _log_of(question: PlanQuestion) -> AccessLog | None:
     }
     try:
         return read_log(replace(trace_params(place_flags(flags, RUN)), time_scale=1.0))
-    except UsageError:  # The plan reports the error.
+    except UsageError:  # The capacity plan reports this error later.
         return None

@@ -24,8 +24,9 @@ from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
-USUAL_LOAD = 0.7  # The load without floods may be at most this fraction of the replicas' capacity.
-SAMPLE = 3_000  # The GPU time is computed for at most this number of requests.
+# The load without floods may take at most this fraction of the replicas' capacity.
+USUAL_LOAD = 0.7
+SAMPLE = 3_000  # The GPU time is estimated from at most this number of requests.
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def concurrency_lines(found: Diagnosis) -> list[str]:
     if found.log.counted or not known.any():
         return []
     starts, ends = table.arrival_s[known], table.end_s[known]
-    # At one instant, requests end before other requests begin.
+    # If a request ends and another begins at the same instant, the end counts first.
     times = np.concatenate([ends, starts])
     change = np.repeat([-1, 1], len(starts))
     order = np.argsort(times, kind="stable")
@@ -334,7 +334,7 @@ def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     return [first, f"TTFT of {who}, s{split}P50", p95, *own, *rest]
 
 
-NAME = 13  # A heading cuts a client's name to this number of characters.
+NAME = 13  # In a table's heading, a client's name is cut to this number of characters.
 
 
 def replay_rows(found: Diagnosis) -> list[list[str]]:

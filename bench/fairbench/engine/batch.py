@@ -14,7 +14,7 @@ from fairbench.hardware.gpu_time import Chunk, Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
-CLIP_MAX_NEW_TOKENS = 4096  # the most output tokens that SGLang reserves per request
+CLIP_MAX_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a request at most
 
 
 class RunningBatch:
@@ -28,23 +28,26 @@ class RunningBatch:
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        # ``size`` is the number of sequences, which is stored because every step needs the number.
+        # ``size`` is the number of sequences in the batch, which is stored because every step reads
+        # it.
         self.size = 0
-        # The mapping ``sequences`` holds the sequences and their positions in SGLang's batch.
+        # ``sequences`` maps each sequence of the batch to its position in SGLang's batch.
         self.sequences: dict[Sequence, int] = {}
         self._in_batch = InBatch({} if index is None else index)
-        # ``per_client`` maps clients to numbers of requests.
+        # ``per_client`` maps each client to its number of requests in the batch.
         self.per_client = self._in_batch.per_client
         self._context_base = 0
         self._reserve_base = 0
-        # The remaining outputs of the sequences in ``_long`` may exceed SGLang's reservation.
+        # ``_long`` holds the sequences whose remaining output may be longer than the output that
+        # SGLang reserves.
         self._long: dict[Sequence, None] = {}
-        # The heap ``due`` sorts sequences by the step after which each sequence ends. An entry is
-        # outdated if its step differs from ``Sequence.due``.
+        # ``due`` is a heap of sequences, sorted by the decode step after which each sequence ends.
+        # An entry of the heap is outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
-        # ``_joined`` is the position in the batch that was assigned last.
+        # ``_joined`` is the position that the batch assigned to the sequence that joined last.
         self._joined = 0
-        # If ``times_requests`` is true, GPU time is added to ``Sequence.gpu_ps``.
+        # If ``times_requests`` is true, the batch adds each request's part of the GPU time to
+        # ``Sequence.gpu_ps``.
         self.times_requests = True
         self._time = DecodeTime()
 
@@ -160,7 +163,7 @@ class RunningBatch:
     def steps_to_finish(self) -> int:
         """Return how many decode steps remain until the first end of a sequence in the batch."""
         due = self.due
-        # The entry of a retracted sequence is outdated.
+        # After a retraction, the older entry of a sequence in the heap is outdated.
         while due[0][0] != due[0][2].due:
             heappop(due)
         return due[0][0] - self.steps
@@ -171,7 +174,8 @@ class RunningBatch:
         done: list[Sequence] = []
         while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            # A sequence that was retracted may have two equal entries in succession.
+            # If a sequence was retracted, the heap may contain two equal entries of the sequence
+            # one after the other.
             if step == sequence.due and not (done and done[-1] is sequence):
                 done.append(sequence)
         if len(done) > 1:
@@ -219,7 +223,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # The scheduler has preempted the request in the meantime.
+                # The scheduler has preempted the request since the entry was made.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
@@ -260,8 +264,8 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # The formula solves growth/2 n^2 + (first - growth/2) n = span for n. The loops correct
-        # rounding errors.
+        # The formula solves growth/2 n^2 + (first - growth/2) n = span for n. The two loops correct
+        # rounding errors of the formula's result.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))

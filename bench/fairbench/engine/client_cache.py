@@ -58,7 +58,8 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        self._private = Counter[str]()  # tokens of running requests outside the tree, by client
+        # number of tokens, by client, that running requests have outside the prefix tree
+        self._private = Counter[str]()
 
     @property
     def clients(self) -> Iterable[str]:
@@ -158,11 +159,13 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# ``ROUNDING`` is a tolerance in tokens, because shares are sums of fractions and not exact.
+# ``ROUNDING`` is a tolerance in tokens, because the shares of clients are inexact sums of
+# fractions.
 ROUNDING = 1e-6
 
 
-# Under a policy that does not distinguish clients, the only queue has the name ``EVERYONE``.
+# Under an eviction policy that does not distinguish clients, there is one eviction queue, which has
+# the name ``EVERYONE``.
 EVERYONE = ""
 
 
@@ -252,7 +255,7 @@ class Claims(Generic[N]):
         self._others = others
         self.audit = PinAudit()
 
-    # The following methods record that a client uses cached nodes (claims).
+    # The methods of this section record claims: a claim says that a client uses a cached node.
 
     def start(self, node: N, request: Request) -> None:
         """Claim the path to ``node`` for a request that runs."""
@@ -287,7 +290,7 @@ class Claims(Generic[N]):
             node = parent
         self.list_if_leaf(first)
 
-    # The following methods end claims.
+    # The methods of this section end the claims of clients on cached nodes.
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
         """End a claim, or evict a leaf, in the policy's order.
@@ -307,8 +310,8 @@ class Claims(Generic[N]):
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
         protected, holders = self._is_protected(queue, wanted, by), len(leaf.holders)
-        # The policy may choose another victim after each ended claim, so each step cuts off only
-        # the smallest possible part of a leaf.
+        # After each ended claim, the policy may choose another client to evict from, so each step
+        # cuts off only the smallest possible part of a leaf.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
@@ -408,7 +411,7 @@ class Claims(Generic[N]):
         ]
         return self.by_client.choose(claimants) if claimants else None
 
-    # The following methods keep the queues.
+    # The methods of this section maintain the queues of leaves that can be evicted.
 
     def _first(self, queue: str) -> N | None:
         """Return the open leaf with the lowest rank; correct entries whose rank is too low."""
@@ -417,7 +420,8 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # The node is added to the queue again once the node is an open leaf.
+                # A node that was removed from an eviction queue is added again when it becomes a
+                # leaf that can be evicted.
                 node.listed_for.discard(queue)
             elif listed < (rank := self._rank(node)):
                 heapreplace(entries, (rank, number, node))
@@ -506,7 +510,7 @@ class ClientCache(KVCache):
         self.claims: Claims[ClaimedNode] = Claims(policy, log, self, others)
         self.residency = self.claims.residency
 
-    # The following methods count tokens by client.
+    # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
         """Return a prompt's cached tokens, and those of them that running requests use."""
@@ -538,8 +542,8 @@ class ClientCache(KVCache):
         """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        # ``blamed`` maps clients to the numbers of tokens still to be evicted for the clients'
-        # requests.
+        # ``blamed`` maps each client to the number of tokens that must still be evicted for the
+        # client's requests.
         blamed = dict(wanted)
         if self.free < target:
             self.claims.check_pins(wanted)
@@ -559,8 +563,8 @@ class ClientCache(KVCache):
     def retain(self, node: KVNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedNode, node), request)
 
-    # The following methods implement ``ClaimedMemory``. A node is pinned or unpinned as a whole,
-    # and its tokens are in memory once.
+    # The methods of this section implement the interface ``ClaimedMemory``. A node of the prefix
+    # tree is pinned or unpinned as a whole, and its tokens are in memory once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
         return (node.length, 0) if node.locks else (0, node.length)

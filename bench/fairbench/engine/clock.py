@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# At one instant, requests arrive first. Then iterations end, worker by worker, and then workers
-# decide.
+# Of several events at one instant, arrivals of requests run first. After the arrivals, iterations
+# end, worker by worker, and then the workers decide on their next iterations.
 ARRIVE, END, DECIDE = 0, 1, 2
 
 
@@ -19,9 +19,9 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ps = 0
-        # ``events`` is a heap of events, the next event first.
+        # ``events`` is a heap of events with the next event on top.
         self.events: list[Event] = []
-        # ``_latest`` is the position, in the order of events, of the last event that has run.
+        # ``_latest`` is the key of the event that ran last; events run in the order of their keys.
         self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 

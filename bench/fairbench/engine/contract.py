@@ -136,8 +136,8 @@ class EngineCode(Protocol):
     class is called with a ``CodeRun``.
     """
 
-    # ``about`` has the engine, its version, digest, commit and changed files, and the policy and
-    # its owner.
+    # ``about`` describes the engine: its version, digest, commit and changed files, and its policy
+    # with the owner of the policy.
     about: dict[str, Any]
 
     @classmethod
@@ -163,10 +163,10 @@ class EngineContract(Protocol):
     most_running: int
     # ``chunk_tokens`` is the largest number of prompt tokens in one iteration.
     chunk_tokens: int
-    # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.
+    # If ``mixed_steps`` is true, an iteration may compute prompts and decode at the same time.
     mixed_steps: bool
-    # ``mem_fraction_static`` is the fraction of GPU memory from which the pool was computed, or
-    # None if the pool was given in tokens.
+    # ``mem_fraction_static`` is the fraction of GPU memory from which the size of the KV pool was
+    # computed, or None if the user gave the size in tokens.
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:

@@ -70,8 +70,7 @@ class FitTest:
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
         self._limits = limits
         self._clients = set(batch.per_client)
-        # The array ``_lengths`` has the remaining outputs and current lengths of the requests, in
-        # tokens.
+        # ``_lengths`` lists the remaining output and the current length of each request, in tokens.
         self._lengths: list[tuple[int, int]] = []
         for sequence in batch.sequences:
             produced = batch.produced(sequence)
@@ -140,13 +139,12 @@ class LightLLMWorker(EngineLoop[KVNode]):
         waiting.running = BatchView(batch, lambda: self.cache.free)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._poll_ps = round(limits.idle_poll_ms * PS_PER_MS)
-        self._decoded = 0  # decode steps since the last minibatch
+        self._decoded = 0  # number of decode steps since the last minibatch of prompts
         self._prefilling: list[Sequence] = []
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
 
-    # The inbox holds the requests that have arrived and that the engine has not read from the
-    # socket yet.
+    # The inbox holds requests that have arrived, but that the engine has not read from its socket.
 
     def fits(self, request: Request) -> bool:
         return request.input_tokens <= self.limits.minibatch_tokens
@@ -187,7 +185,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         if done:
             self._read_inbox()
 
-    # The following methods are the loop of the engine.
+    # The methods of this section form the loop of the LightLLM engine.
 
     @property
     def _may_admit(self) -> bool:
@@ -212,7 +210,8 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return True
         if not self.batch.size:
             return False
-        # A minibatch that is overdue is tried after every step.
+        # If the next minibatch of prompts is overdue, the engine tries to start the minibatch after
+        # every decode step.
         self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)
         self._read_inbox()
         return True

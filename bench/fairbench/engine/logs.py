@@ -66,15 +66,16 @@ class IntegerTable:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.blocks: BlockStore = MemoryBlocks(len(names))
-        # ``on_full`` is called when a block is full, in place of ``file_block``.
+        # If ``on_full`` is set, the log calls this function instead of ``file_block`` when a block
+        # of rows is full.
         self.on_full: Callable[[], None] | None = None
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
-        # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores elsewhere.
+        # ``_bytes_apart`` is the size in bytes of the log rows that a subclass stores elsewhere.
         self._bytes_apart = 0
-        self._filed = 0  # number of rows in ``blocks``
+        self._filed = 0  # number of log rows that are already in ``blocks``
 
     def __len__(self) -> int:
         return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
@@ -130,7 +131,7 @@ class Stretch:
 
     start_ps: int
     growth_ps: int
-    context_tokens: int  # context at the first step
+    context_tokens: int  # total context of the batch in tokens at the first step
     fixed_ps: int
     steps: int = 0
     end_ps: int = 0
@@ -156,7 +157,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# Up to the total ``EXACT``, ``shares_upto`` is exact with machine integers.
+# For totals up to ``EXACT``, ``shares_upto`` computes exact shares with machine integers.
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
@@ -175,7 +176,7 @@ class InBatch:
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        # ``per_client`` maps clients to numbers of requests.
+        # ``per_client`` maps each client to its number of requests in the stretch.
         self.per_client: dict[str, int] = {}
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
@@ -227,7 +228,8 @@ class OpenStretches:
     """The decode stretches in a log's last block, whose rows are created when the block is full."""
 
     def __init__(self) -> None:
-        # The heads of the stretches are packed, because many Python objects would live for long.
+        # The heads of the stretches are packed into bytes, because millions of Python objects would
+        # take much memory for a long time.
         self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
@@ -296,7 +298,8 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The guess is close to the result, so the remainder modulo 2**64 gives the exact difference.
+    # The floating-point guess is close to the result, so the remainder modulo 2**64 gives the exact
+    # difference.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -313,8 +316,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The columns are the number of the decode worker, and the times at which the worker reserved memory
-# and the prompt was computed, sent and received.
+# Columns about the decode worker: its number, and the times at which it reserved memory, and at
+# which the prompt was computed, sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 

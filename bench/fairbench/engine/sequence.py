@@ -97,32 +97,37 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # Only requests of a disaggregated cluster have the following times.
+        # The following times are set only in a cluster with separate prefill and decode workers.
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
-        # ``node`` is the end of a running request's locked prefix.
+        # ``node`` is the tree node at which the locked prefix of a running request ends.
         self.node: KVNode | None = None
-        # ``place`` is the position in the prompt at which the locked prefix ends.
+        # ``place`` is the position in the prompt at which the request's locked prefix ends.
         self.place: Place = (0, 0)
         # ``filled`` is the number of prompt tokens whose KV values are in memory.
         self.filled = 0
-        # ``private`` is the number of tokens of a running prefill that are not in the tree yet.
+        # ``private`` is the number of tokens of a request in prefill that are not in the prefix
+        # tree yet.
         self.private = 0
-        # ``gpu_ps`` is the request's part of the time of ended iterations.
+        # ``gpu_ps`` is the request's part of the GPU time of all iterations that have ended.
         self.gpu_ps = 0.0
-        # ``joined_time`` has the batch's ``DecodeTime`` sums when the request joined the batch.
+        # ``joined_time`` holds the ``DecodeTime`` sums of the batch at the moment when the request
+        # joined.
         self.joined_time = NO_TIME
-        # ``due`` is the number of the batch's decode step after which the request ends.
+        # ``due`` is the number of the batch's decode step after which the request will end.
         self.due = NEVER
-        # ``joined_step`` is the number of the batch's decode steps before the request joined.
+        # ``joined_step`` is the number of decode steps that the batch had executed when the request
+        # joined.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        # ``compulsory_tokens`` is set when the request has finished; see ``DistinctPrefixes``.
+        # ``compulsory_tokens`` is the number of tokens that any cache must compute; it is set when
+        # the request has finished (``DistinctPrefixes``).
         self.compulsory_tokens = 0
         self.retractions = 0
-        # ``host_tokens`` is the length of the prefix that has a copy in CPU memory.
+        # ``host_tokens`` is the length of the request's prefix that has a copy in CPU memory.
         self.host_tokens = 0
-        # ``swapped_tokens`` is the number of tokens copied to and from CPU memory so far.
+        # ``swapped_tokens`` is the number of the request's tokens copied to and from CPU memory so
+        # far.
         self.swapped_tokens = 0
 
     def refuse(self) -> None:
@@ -159,7 +164,8 @@ class HostMemory:
     capacity: int
     token_ps: int
     used: int = 0
-    copied: int = 0  # tokens copied since the last ``delay_ps``
+    # number of tokens copied between GPU and CPU memory since ``delay_ps`` was last computed
+    copied: int = 0
 
     def fits_copy(self, tokens: int) -> bool:
         """Return whether a copy of ``tokens`` tokens fits."""

@@ -34,8 +34,8 @@ class OlderSGLangReplica(SGLangReplica):
     __slots__ = ()
 
     def _start(self) -> bool:
-        # The method ``_start_decode`` removes finished requests; if no request is left, another
-        # pass is made.
+        # ``_start_decode`` removes finished requests; if none is left, another admission pass takes
+        # place.
         if not self._kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()
@@ -75,7 +75,7 @@ class MixedSGLangReplica(SGLangReplica):
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
         super().__init__(parts, limits, cache)
-        # ``_mixes`` is true if running requests decode in the present iteration.
+        # ``_mixes`` is true if the present iteration also decodes running requests.
         self._mixes = False
         self._context_tokens_mixed = self._saved_mixed_ps = 0
 
@@ -89,7 +89,7 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # the size of the iteration, as in SGLang
+        self.waiting.computed_tokens += size  # SGLang counts the size of the whole iteration here.
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:
@@ -130,7 +130,7 @@ class MixedSGLangReplica(SGLangReplica):
             if prefill.last:
                 self._produce_first(prefill.sequence)
                 joined.append(prefill.sequence)
-        # SGLang appends the running requests to the batch of the prompts
+        # SGLang puts the running requests behind the requests whose prompts are computed.
         batch.rearrange([*joined, *decoding])
         self._end_iteration()
 

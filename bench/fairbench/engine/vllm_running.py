@@ -82,7 +82,7 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # The new request would use the copy.
+            # Otherwise the new request would use this copy of the block.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
@@ -268,7 +268,7 @@ class RunningList:
         self._phases = BlockPhases(cache.block_size)
         self._seats: dict[Sequence, int] = {}
         self._admitted = 0
-        # ``provided_steps`` is the number of decode steps whose blocks are allocated.
+        # ``provided_steps`` is the number of decode steps whose KV blocks are already allocated.
         self.provided_steps = 0
         self._ahead = limits.async_scheduling
         self.pending: set[Sequence] = set()
@@ -336,7 +336,7 @@ class RunningList:
         self.ending.discard(sequence)
         del self._seats[sequence]
 
-    # The following methods belong to a step.
+    # The methods of this section belong to a single step.
 
     @property
     def prefilling(self) -> list[Sequence]:
@@ -356,7 +356,7 @@ class RunningList:
         The step computes ``tokens`` more tokens of the sequence ``prefilling``, if there is one.
         """
         steps = self.batch.steps
-        # A step that is decided a second time already has its blocks.
+        # If a step is decided a second time, its blocks are already allocated.
         blocks = self._phases.count(steps) if steps == self.provided_steps else 0
         if prefilling is not None:
             blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
@@ -368,7 +368,7 @@ class RunningList:
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
                     self.tables.add_block(sequence)
-                # All tokens of the previous block are known now.
+                # At this point, all tokens of the previous block are known.
                 if begins and self._ahead:
                     self.tables.store_full(sequence)
                 if fills and not self._ahead:
@@ -400,7 +400,8 @@ class Booking:
     """
 
     def __init__(self) -> None:
-        # ``_reached`` maps preempted requests to the prompt tokens computed before the preemption.
+        # ``_reached`` maps each preempted request to the number of prompt tokens that were computed
+        # before the preemption.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
@@ -464,7 +465,7 @@ class RunningListView:
             elif sequence in running.sequences:
                 produced, held = sequence.produced, sequence.filled
             else:
-                # The scheduler has preempted the request in the meantime.
+                # The scheduler has preempted the request since the step was decided.
                 continue
             if sequence in running.pending:
                 produced -= 1

@@ -25,11 +25,11 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# ``DEPRIORITIZED, ARRIVED`` are the sort keys of requests that come last. The key of a matched
-# request is minus its number of cached tokens.
+# ``DEPRIORITIZED, ARRIVED`` are the sort keys of requests at the end of the queue. The sort key of
+# a matched request is minus its number of cached tokens.
 DEPRIORITIZED, ARRIVED = 1, 2
-# A request's position in the sorted list consists of the sort key, and the rank among requests with
-# equal keys.
+# A waiting request's position consists of its sort key, its rank among requests with equal keys,
+# and the request.
 Order = tuple[int, int, "Entry[Any]"]
 
 
@@ -48,20 +48,20 @@ class Entry(Generic[N]):
         self.total = sequence.total
         self.number = number
         # ``since`` is the number of prompt tokens that the engine had computed when the request
-        # entered.
+        # entered the queue.
         self.since = 0
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        # ``before`` is the stamp of the last refresh that moved the request, with the key and rank
-        # before the move.
+        # ``before`` is the stamp of the refresh that moved the request last, with the request's key
+        # and rank before the move.
         self.before = (0, 0, 0)
-        # ``head`` has the first tokens of a request with at most 32 cached tokens (a cold request),
-        # which name the request's group.
+        # ``head`` holds the first tokens of a cold request (at most 32 cached tokens); they name
+        # the group of the request.
         self.head: Prompt | None = None
-        # ``dirty`` is true if the match may have changed since the last refresh.
+        # ``dirty`` is true if the request's cached prefix may have changed since the last refresh.
         self.dirty = True
-        # ``placed`` is true if the request is in the sorted list.
+        # ``placed`` is true if the waiting request is in the sorted list.
         self.placed = False
         self.admitted = False
 
@@ -153,14 +153,16 @@ class MatchScan(ListScan):
         super().__init__([], ())
         self._ordered = ordered
         self._heads = ordered.heads()
-        # ``_head`` is the position of the first request of the next client to enter the merge.
+        # ``_head`` is the queue position of the first request of the client that enters the merge
+        # next.
         self._head = next(self._heads, None)
-        # ``_merge`` is a heap of clients, by the position of a client's next request, with an
-        # iterator over the client's later requests.
+        # ``_merge`` is a heap with an entry per client: the position of the client's next request,
+        # and an iterator over its later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        # ``_held`` holds clients that were skipped and removed from the merge.
+        # ``_held`` holds the clients that the scheduler skipped, and that were removed from the
+        # merge.
         self._held: dict[str, None] = {}
-        self._at: Order | None = None  # position of the last returned request
+        self._at: Order | None = None  # position in the queue of the request that was returned last
 
     def __next__(self) -> Request:
         if (order := self._following()) is None:
@@ -181,7 +183,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # Requests that were admitted earlier in this pass are skipped below.
+                # Requests that the present pass has already admitted are skipped below.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -203,7 +205,7 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # This call skips the head, which is returned now or has left.
+                # The head of the queue is skipped: it is returned now, or it has left the queue.
                 next(rest)
                 self._join(client, rest)
                 if has_left:
@@ -218,7 +220,7 @@ class MatchScan(ListScan):
 
 REQUEST = attrgetter("request")
 PS_PER_US = PS_PER_S // 10**6
-FIRST = -(1 << 62)  # sort key in front of all matched requests
+FIRST = -(1 << 62)  # a sort key that comes before the keys of all matched requests
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -255,28 +257,29 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        # ``_fresh`` holds new requests that are not in the sorted list yet.
+        # ``_fresh`` holds new waiting requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Cold requests (at most 32 cached tokens) form a group if their first tokens are equal. The
-        # next three mappings hold all requests of a group, the group's leader, and the new requests
-        # of the groups that have to elect a leader.
+        # Cold requests (at most 32 cached tokens) with equal first tokens form a group. For cold
+        # requests, the next three mappings hold the requests of each group, the leader of each
+        # group, and the new requests of groups that need a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        # ``_number`` and ``_front`` are the latest numbers at the tail and at the head of the
-        # queue.
+        # ``_number`` and ``_front`` are the numbers that were assigned last at the tail and at the
+        # head of the queue.
         self._number = self._front = 0
-        # ``_low`` and ``_high`` are the ranks of the latest moves backward and forward.
+        # ``_low`` and ``_high`` are the ranks that the latest moves backward and forward assigned.
         self._low = self._high = 0
-        # ``_looked`` is true if ``match_order`` has been called in this pass.
+        # ``_looked`` is true if the present pass has already called ``match_order``.
         self._looked = False
-        # ``matched`` is the number of waiting requests matched since the last ``matching_ps``.
+        # ``matched`` counts the waiting requests that were matched with the cache since
+        # ``matching_ps`` was last read.
         self.matched = 0
-        self.computed_tokens = 0  # prompt tokens that the engine has computed
+        self.computed_tokens = 0  # number of prompt tokens that the engine has computed so far
         if cache_aware:
             cache.on_moved = self._on_moved
 
-    # The following methods implement ``WaitingView``.
+    # The methods of this section implement the interface ``WaitingView``.
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -306,7 +309,7 @@ class MatchedQueue(ABC, Generic[N]):
             return self.matched_now(request)
         return entry.matched
 
-    # A subclass implements the following methods.
+    # Each subclass implements the methods of this section.
 
     @abstractmethod
     def matched_now(self, request: Request) -> int:
@@ -315,7 +318,7 @@ class MatchedQueue(ABC, Generic[N]):
     def pass_unmatched(self) -> None:
         """Mark prefixes as used, as the engine does in a pass that matches no waiting request."""
 
-    # The host calls the following methods.
+    # The engine that owns the queue calls the methods of this section.
 
     def matching_ps(self) -> int:
         """Return the CPU time (ps) of the matches since the last call."""
@@ -380,7 +383,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.clear()
         self._looked = False
 
-    # The following methods keep the order.
+    # The methods of this section keep the waiting requests in order.
 
     def _match_scan(self) -> MatchScan:
         """Return a scan in match order, after new requests have been added to the sorted list."""
@@ -408,7 +411,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._regroup(entry)
         self._elect_leaders(changed)
         self._move(changed, self._cache.refresh_stamp)
-        # The method ``_move`` has added all new requests to the sorted list.
+        # ``_move`` has already added all new requests to the sorted list.
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
@@ -460,7 +463,8 @@ class MatchedQueue(ABC, Generic[N]):
 
         ``refresh`` is the stamp of the present refresh.
         """
-        moves: list[tuple[int, int, int, Entry[N]]] = []  # old key and rank, and new key
+        # for each request that moves: its old key, old rank and new key
+        moves: list[tuple[int, int, int, Entry[N]]] = []
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry
             key = DEPRIORITIZED if last else -entry.matched
@@ -468,12 +472,14 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # A request that moves forward goes behind the requests that already have its new key.
+        # A waiting request that moves forward goes behind the requests that already have its new
+        # sort key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # A request that moves backward goes in front of the requests that already have its new key.
+        # A waiting request that moves backward goes in front of the requests that already have its
+        # new sort key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1
@@ -486,8 +492,8 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# In every 32nd pass that matches no requests, SGLang marks the prefixes of the first
-# ``TOUCH_COUNT`` requests of the queue as used.
+# In every 32nd pass without matching, SGLang marks the cached prefixes of the first ``TOUCH_COUNT``
+# waiting requests as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
@@ -510,7 +516,7 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree = cache
         self._touches = touches
         self._unmatched_passes = 0
-        self.ended: list[Sequence] = []  # finished requests still in the batch
+        self.ended: list[Sequence] = []  # finished requests that are still in SGLang's batch
 
     def matched_now(self, request: Request) -> int:
         return self.match(request)[0].depth
@@ -521,7 +527,7 @@ class WaitingQueue(MatchedQueue[N]):
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:
             node, place = self._tree.root, (0, 0)
-        # The last token of the prompt is computed even if the whole prompt is cached.
+        # Even if the whole prompt is cached, the engine computes the last token of the prompt.
         elif node.depth > limit and node.parent is not None:
             node = node.parent
             place = place_at(entry.prompt, node.depth)
@@ -529,7 +535,7 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree.touch(node)
         return node, place
 
-    # The following methods let the scheduler sort the queue.
+    # Through the methods of this section, the scheduler sorts the queue.
 
     def batch(self) -> Iterable[Request]:
         return chain((one.request for one in self.running), (one.request for one in self.ended))

@@ -34,7 +34,7 @@ from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.model import MAX_NAME
 
 METRIC = "--metric"
-NUM_RUNS = 5  # default number of seeds of new runs
+NUM_RUNS = 5  # default number of seeds in a new comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def _spec(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> ExperimentSpec:
-    # No scheduler is named, so the default scheduler runs with each ``engine_code``.
+    # If the comparison names no scheduler, the default scheduler runs with each ``engine_code``.
     if not argument:
         return experiment(flags, settings)
     if argument.endswith(".toml"):

@@ -88,8 +88,8 @@ LAUNCHERS: Mapping[str, Way] = {
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }
 
-# The launcher ``command`` cannot start drivers: drivers receive a secret, and command lines are
-# visible in the process list of a host.
+# The launcher ``command`` cannot start drivers: a driver receives a secret, and every user of a
+# host can see command lines.
 DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
 
 

@@ -68,7 +68,8 @@ def main(host: str, port: str, number: str) -> None:
     """Connect to the controlling process, receive work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        suppress(EOFError, OSError),  # The controlling process has closed the connection.
+        # The process that controls the drivers has closed the connection.
+        suppress(EOFError, OSError),
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
     ):
@@ -87,8 +88,9 @@ def main(host: str, port: str, number: str) -> None:
 
 
 POLL_S = 0.2
-ANSWER_S = 10  # seconds within which a connecting driver must send the key; must be an integer
-# limit in seconds on the start of all drivers; the first import is slow on a busy machine
+# limit in seconds, as an integer, on the time within which a connecting driver must send its key
+ANSWER_S = 10
+# limit in seconds on the start of all load drivers; the first import is slow on a busy machine
 START_S = 120.0
 
 
@@ -125,7 +127,8 @@ def address_facing(host: str) -> str:
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
-            toward.connect((host, 9))  # Connecting a UDP socket sends no packet.
+            # Connecting a UDP socket sends no packet, but shows the local address.
+            toward.connect((host, 9))
             address: str = toward.getsockname()[0]
     except OSError as error:
         raise UsageError(f"--driver-launcher: node {host} cannot be reached: {error}") from None
@@ -175,7 +178,8 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                with suppress(OSError):  # The driver has died, and the next read raises the error.
+                # The driver has died; the next read from its connection raises the error.
+                with suppress(OSError):
                     driver.pipe.send(self.sent_files)
             yield drivers
 

@@ -133,7 +133,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
         if not has_begun(path) and (kept := without_logs(path)):
             error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
-    except Interrupted:  # The run inside the block has already removed its files.
+    except Interrupted:  # An interrupted run has already removed its own files.
         raise
     except KeyboardInterrupt:
         shutil.rmtree(path)
@@ -168,7 +168,8 @@ class _Runs:
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            except KeyboardInterrupt:  # The interruption came while servers were starting.
+            # The user interrupted the command while the servers were starting.
+            except KeyboardInterrupt:
                 return
             except FairbenchError as error:
                 reason = Failure(error, traceback.format_exc())

@@ -102,7 +102,8 @@ def simulate_each(
 def _one_after_another(
     specs: Sequence[ExperimentSpec], parent: Path, options: LiveOptions, context: RunContext
 ) -> list[dict[str, Any]]:
-    from fairbench.execute.live_run import cluster_in, run_live_in  # needs the live extra
+    # Runs on real servers need the packages of the extra `live`.
+    from fairbench.execute.live_run import cluster_in, run_live_in
 
     summaries = []
     starting = cluster_in(parent, specs[0], options, context, fresh=True)
@@ -115,7 +116,7 @@ def _one_after_another(
     return summaries
 
 
-# keys of notes in a summary that limit comparisons
+# keys of the notes in a run's summary that limit what a comparison can conclude
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
@@ -161,12 +162,13 @@ def run_sweep(
     sweep, and Interrupted after an interruption. ``command`` is the fairbench command that
     continues the sweep with ``--resume``.
     """
-    # Without this check, two processes could do the work twice.
+    # Without this lock, two processes could execute the same runs.
     with run_folder(store.path, "alone"):
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)
         if left := live_points_left(store, specs):
-            from fairbench.execute.live_run import run_live_points  # needs the live extra
+            # Runs on real servers need the packages of the extra `live`.
+            from fairbench.execute.live_run import run_live_points
 
             assert options is not None, "real servers have options"
             failures += run_live_points(store, left, options, context)

@@ -104,7 +104,8 @@ def _jobs(
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
         if spec.backend is not None:
-            continue  # Runs on real servers are executed by ``live_run``, one after another.
+            # Runs on real servers are executed elsewhere (``live_run``), one after another.
+            continue
         key = identity(spec)
         if key not in finished:
             task = simulation(spec, store.runs)
@@ -197,12 +198,13 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-# number of additions in the test of processor speed, which takes a few hundredths of a second
+# number of additions in the test of the processor's speed, which takes a few hundredths of a second
 ADDITIONS = 500_000
-# measured values for six schedulers on bundled workloads are 4,500 to 30,000
+# Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
+# 30,000 additions.
 ADDITIONS_PER_REQUEST = 10_000
-BYTES_PER_REQUEST = 220  # bytes of stored tables per request
-LARGE = 200_000  # number of requests above which users are shown the estimate
+BYTES_PER_REQUEST = 220  # number of bytes that the stored tables of a run take per request
+LARGE = 200_000  # number of requests from which on the command prints an estimate of its duration
 
 
 class TimeEstimate(NamedTuple):
@@ -237,7 +239,7 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
     """Estimate simulations with the given request counts, run in parallel on all processors."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
-    # fraction of a processor's time that a simulation gets
+    # fraction of a processor's time that a simulation gets beside other processes
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import FairbenchError, Interrupted, RunFailed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# if the flag is not read within these seconds after a signal, the next signal raises
-# KeyboardInterrupt
+# If the flag for interruption is not read within ``STUCK_S`` seconds after a signal, the next
+# signal raises KeyboardInterrupt.
 STUCK_S = 1.0
 
 
@@ -140,7 +140,7 @@ def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
         return task(interrupted)
     except FairbenchError as error:
         return Failure(error, traceback.format_exc())
-    except Exception as error:  # An error in one task must not end all other tasks.
+    except Exception as error:  # An error in one task must not end the other tasks.
         return Failure(RunFailed(f"{type(error).__name__}: {error}"), traceback.format_exc())
 
 
@@ -178,7 +178,7 @@ def leave_signals_to_parent() -> None:
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
     """Delay signals until the end of the block, also in processes that start inside the block."""
-    # The resource tracker is started before signals are blocked, because its start would unblock
+    # The resource tracker must start before signals are blocked, because its start would unblock
     # the signals.
     ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -226,7 +226,7 @@ class LocalProcesses:
                         workers.append(idle[-1])
                     worker = idle.pop()
                     busy[worker] = left.pop()
-                    with suppress(OSError):  # The process has died, which is detected below.
+                    with suppress(OSError):  # The worker process has died, which is detected below.
                         worker.pipe.send(tasks[busy[worker]])
                 if interrupted() and not asked_to_stop:
                     asked_to_stop = True
@@ -268,9 +268,10 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        # The parent has finished or died, or has interrupted a task that does not end.
+        # The parent process has finished or died, or has interrupted a task that does not end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
-            # A task runs even after a request to stop, because the parent waits for a result.
+            # A task runs even after a request to stop, because the parent process waits for its
+            # result.
             goes_on = True
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)

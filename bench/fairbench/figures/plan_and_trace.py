@@ -73,10 +73,11 @@ def _tried(panel: Axes, rows: list[Row], size: str) -> None:
 
 
 BINS = 60  # The time of the trace is divided into this number of bins.
-# This number of clients, with the most requests, has a line each; the other clients share a line.
+# A picture draws one line for each of the ``SHOWN`` clients with the most requests, and one line
+# for all other clients.
 SHOWN = 6
 
-REST = "0.7"  # The other clients' line has this grey.
+REST = "0.7"  # The line of the other clients together has this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
 LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
-# A legend has this number of letters per inch, line samples of this width in letters, and rows of
-# this height.
+# Sizes in a legend: letters per inch, the width of a line sample in letters, and the height of a
+# row in inches.
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 
@@ -46,7 +46,7 @@ LABELS = {
     "d2lpm": "D²LPM",
     "fair-finish": "fair-finish",
 }
-UNKNOWN = "0.5"  # This grey is for series without a style.
+UNKNOWN = "0.5"  # A series without a style of its own has this grey.
 HATCHES = ("", "///", "...", "xxx")
 
 
@@ -104,7 +104,7 @@ def paper_style() -> Iterator[None]:
 
     lines: Any = {"lines.markersize": 4.5, "lines.linewidth": 1.2}
     fixed: Any = {"svg.hashsalt": "fairbench", "svg.fonttype": "none", "pdf.fonttype": 42}
-    fixed["axes.unicode_minus"] = False  # some viewers' fonts lack this character
+    fixed["axes.unicode_minus"] = False  # The fonts of some viewers lack the minus character.
     with (
         rc_context(seaborn.axes_style("whitegrid")),
         rc_context(seaborn.plotting_context("paper")),

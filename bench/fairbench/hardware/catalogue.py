@@ -165,7 +165,8 @@ def canonical_model(name: str, known: Iterable[str]) -> str:
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
-    # Qwen writes no hyphen before its version number, and Llama writes a hyphen.
+    # Names of Qwen models have no hyphen before the version number, and names of Llama models have
+    # a hyphen.
     for spelled in (text, _GLUED.sub(r"\1-\2", text)):
         while True:
             if spelled in models:

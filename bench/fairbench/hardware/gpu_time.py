@@ -14,7 +14,8 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-Chunk = tuple[int, int]  # (cached tokens before, tokens computed) in a prefill
+# number of cached tokens before a chunk of a prompt, and number of tokens that the chunk computes
+Chunk = tuple[int, int]
 
 
 class StepTime:
@@ -154,7 +155,7 @@ def step_parts(
     ``saved_ps`` is the time that the step saved because shared contexts were read only once.
     """
     least_s = costs.prefill_s(0, 1)
-    # Equal chunks, such as those of a program's branches, are computed only once.
+    # Equal chunks, such as the chunks of a program's branches, are computed only once.
     own_ps = {chunk: _picoseconds(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
     own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0
@@ -166,7 +167,8 @@ def step_parts(
         )
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    # If the modelled times exceed the measured time, the measured time is split in proportion.
+    # If the modelled times add up to more than the measured time, the measured time is split in
+    # proportion to the modelled times.
     if whole > took_ps:
         *own, read_ps = split_in_proportion(took_ps, (*own, read_ps))
         whole = took_ps

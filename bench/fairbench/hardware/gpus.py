@@ -83,7 +83,7 @@ _HOST = Interconnect.PCIE_HOST
 # A GeForce accumulates in 32 bits at half rate, so power does not limit its products: cuBLAS
 # reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. A
 # GeForce lacks error correction, which takes a sixteenth of the memory bandwidth of an A10G (share
-# 0.80). The compute share of an MI300X is an estimate.
+# 0.80). The fraction of the peak that an MI300X reaches is an estimate.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (
@@ -136,7 +136,7 @@ def find_gpu(text: str) -> GPU:
     return found[0]
 
 
-_DRIVER_GIB = 1.2  # GiB used by driver and CUDA on an 80-GB A100
+_DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
 """``_SIZES`` has a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 

@@ -69,8 +69,8 @@ Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 (H100), 0.79 (A100) and 0.77
 addition to weights, KV cache and activations.
 """
 
-BLOCK = 16  # tokens of a KV block
-_LOGIT_BYTES = 2 + 4 + 4  # a 16-bit logit, a 32-bit logit, a probability
+BLOCK = 16  # number of tokens in a KV block
+_LOGIT_BYTES = 2 + 4 + 4  # bytes of a logit in 16 bits, a logit in 32 bits, and a probability
 _ACTIVATION_BYTES = 2
 
 
@@ -93,8 +93,8 @@ def vllm_memory(
     return VLLMMemory(
         total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
         gpu_memory_utilization=utilization,
-        # The activations are two tensors of the hidden size, and the outputs of gate, up and
-        # activation of the MLP.
+        # The activations are two tensors of the hidden size, and the MLP's outputs of gate, up and
+        # activation.
         forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
         hidden_bytes=hidden_bytes,
         logits_bytes=shape.vocabulary * _LOGIT_BYTES,

@@ -49,13 +49,15 @@ HEADS = {
 }
 """``HEADS`` maps models with heads of 128 elements to numbers of query heads and KV heads."""
 
-# ``TILE_ROWS, TILE_KEYS`` are the tile sizes of the split-KV kernel, for heads of 128 elements.
+# ``TILE_ROWS, TILE_KEYS`` are the tile sizes of FlashAttention's split-KV kernel for heads of 128
+# elements.
 TILE_ROWS, TILE_KEYS = 64, 128
-# The kernel's heuristic for splits assumes ``BLOCKS_PER_SM`` blocks per multiprocessor.
+# The kernel's heuristic assumes that ``BLOCKS_PER_SM`` thread blocks run on a multiprocessor.
 BLOCKS_PER_SM = 2
-# ``MOST_SPLITS, FULL_SHARE, GOOD_SHARE`` are constants of the heuristic for splits.
+# ``MOST_SPLITS, FULL_SHARE, GOOD_SHARE`` are constants of the kernel's heuristic that splits the
+# keys.
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# ``TAIL_SHARE`` is the fraction of the longest block's time that is charged.
+# ``TAIL_SHARE`` is the fraction of the longest thread block's time that the model charges.
 TAIL_SHARE = 0.5
 
 
@@ -117,7 +119,7 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
 
 
 Amount = Annotated[float, Ge(0), Lt(1e12)]
-# The coefficients of a timing profile in ``DIMENSIONLESS`` are not times.
+# The coefficients of a timing profile that ``DIMENSIONLESS`` names are not times.
 DIMENSIONLESS = frozenset({"p", "q_e"})
 
 
@@ -226,7 +228,8 @@ class TimingProfile:
     frontend: Frontend = Frontend()
     # ``fit_domain`` is None if the domain of the fit is unknown.
     fit_domain: FitDomain | None = None
-    # ``shared_read`` is the relative cost of context that another sequence also reads.
+    # ``shared_read`` is the relative cost of reading context that another sequence of the batch
+    # reads, too.
     shared_read: float = 1.0
 
     @cached_property

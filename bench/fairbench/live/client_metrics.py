@@ -24,11 +24,11 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # limit on the number of clients with separate totals or labels
-MAX_HISTOGRAMS = 100  # limit on the number of clients with separate histograms
-BALANCE_EVERY_S = 1.0  # seconds between two updates of the balances
-SHARES_EVERY_S = 5.0  # seconds between two updates of the shares
-WINDOW_S = 60.0  # length in seconds of the window over which the share of a client is measured
+MAX_CLIENTS = 1000  # limit on the number of clients that have totals or a label of their own
+MAX_HISTOGRAMS = 100  # limit on the number of clients that have histograms of their own
+BALANCE_EVERY_S = 1.0  # seconds between two updates of the clients' balances
+SHARES_EVERY_S = 5.0  # seconds between two updates of the clients' shares
+WINDOW_S = 60.0  # length in seconds of the window over which a client's share is measured
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
     "Service in the last minute, relative to the client's max-min fair share: above 1, the client "
@@ -96,7 +96,7 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            # This label stands for many clients, whose individual shares are unknown.
+            # The label ``OTHERS`` stands for many clients, whose individual shares are unknown.
             if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
@@ -132,7 +132,7 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # Sums by client. The client that has been inactive for the longest time is first.
+        # Sums by client. The first entry is the client that has been inactive for the longest time.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -236,10 +236,10 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # clients that have a label, with the position of each client in the order of first use
+        # the clients that have a label of their own, in the order of first use
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
-        self._shown: dict[str, float] = {}  # the shares that the gauges show at present
+        self._shown: dict[str, float] = {}  # the shares that the metrics page shows at present
 
     def count(self, what: str, client: str, amount: int) -> None:
         self._counters[what].labels(self._client_label(client)).inc(amount)
@@ -276,7 +276,7 @@ class Exporter:
         if now_s - self._shares_at_s >= SHARES_EVERY_S:
             self._shares_at_s = now_s
             self._show(self._ratios(home, now_s))
-        # No request waits, so every client has received the requested service.
+        # No request waits, so every client has received the service that it requested.
         elif idle and not (home.ranks and home.ranks.waiting):
             self._show(dict.fromkeys(self._shown, 1.0))
 
@@ -286,7 +286,8 @@ class Exporter:
             for client, totals in home.ledger.items()
         }
         waiting = home.waiting
-        if home.ranks is not None:  # the shares are of the whole server, not only of this rank
+        # The shares of clients refer to the whole server, not to this rank alone.
+        if home.ranks is not None:
             service = dict(home.ranks.served(service))
             waiting = {*waiting, *home.ranks.waiting}
         return self._shares.ratios(now_s, service, waiting, home.config.weights)

@@ -43,8 +43,8 @@ _TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
-RETRY_AFTER_S = 5  # seconds after which a refused client should send the request again
-MOST_SHOWN = 200  # limit on the characters of a path or name in a message
+RETRY_AFTER_S = 5  # seconds after which a refused client should send its request again
+MOST_SHOWN = 200  # limit on the characters of a path or a name that a message quotes
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
@@ -170,20 +170,22 @@ def bad_request(message: str) -> Problem:
     return Problem(HTTPStatus.BAD_REQUEST, message)
 
 
-HEADER_S = 20.0  # limit in seconds on the arrival of a new connection's first request header
-IDLE_S = 75.0  # limit in seconds on the idle time of a connection between two requests
-# number of file descriptors reserved for logs, KV events, health checks and listening sockets
+HEADER_S = 20.0  # seconds within which the first request header of a new connection must arrive
+IDLE_S = 75.0  # seconds for which a connection may be idle between two requests
+# number of file descriptors that are reserved for logs, KV events, health checks and listening
+# sockets
 OTHER_FILES = 64
 # number of file descriptors per client: one for the client's connection, one to a worker
 FILES_EACH = 2
-LOOK_S = 1.0  # seconds between two checks for idle connections
+LOOK_S = 1.0  # seconds between two searches for idle connections
 RETRY_S = 0.01  # seconds to wait until closed connections have released their file descriptors
-AT_ONCE = 64  # limit on the connections that are accepted before other tasks run
-# If connections are needed, idle connections are closed: at a time, one in this number of all
-# allowed connections.
+AT_ONCE = 64  # limit on the connections that the server accepts before other tasks run
+# If connections are scarce, the server closes idle connections, at most one in ``CLOSED_AT_ONCE``
+# of all allowed connections at a time.
 CLOSED_AT_ONCE = 16
-COMPLAIN_S = 60.0  # seconds between two equal warnings
-MOST_AHEAD = 2  # limit on requests of a connection that are read before an earlier answer ends
+COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
+# limit on requests of a connection that the server reads before an earlier answer ends
+MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)
 
@@ -302,7 +304,8 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # The socket is readable, so a first client waits. Further clients may not wait.
+                # The listening socket is readable, so at least one client waits for a connection.
+                # It is not known whether further clients wait for a connection.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -311,7 +314,8 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # usually, other code has opened too many files
+            # The cause is usually that other code has opened too many files.
+            except OSError as error:
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
                 return
@@ -329,11 +333,11 @@ class Connections:
                 ssl=self.tls,
                 ssl_handshake_timeout=HEADER_S if self.tls else None,
             )
-        except OSError:  # The TLS handshake failed, or the client has disconnected.
+        except OSError:  # The client has disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # aiohttp would read up to 32 requests ahead, whose bodies are not counted by any limit.
-        # Some releases of aiohttp lack these attributes.
+        # aiohttp would read up to 32 requests of a connection ahead, and no limit would count their
+        # bodies. Some releases of aiohttp do not have these attributes.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -402,10 +406,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-# limit in seconds on requests in progress after the server has ended its grace period
+# seconds for which requests in progress may continue after the server's grace period
 SHUTDOWN_S = 0.5
-# Size of a body in bytes from which a thread parses the body. Parsing and tokenizing a body of this
-# size may take 0.1 s, which would block the event loop.
+# A request body of at least ``LONG_BODY_BYTES`` bytes is parsed by a thread. Parsing and tokenizing
+# such a body may take 0.1 s, which would block the event loop.
 LONG_BODY_BYTES = 2**18
 
 
@@ -424,7 +428,7 @@ def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     _check_pem(KEY, key, _KEY_MARK, "private key")
     context = create_default_context(Purpose.CLIENT_AUTH)
 
-    # Without this function, OpenSSL would ask for a passphrase at the terminal.
+    # Without this function, OpenSSL would ask for the passphrase of the key at the terminal.
     def no_password() -> bytes:
         raise UsageError(
             f"{KEY} {key}: the private key is encrypted; give a file without a passphrase"
@@ -476,10 +480,11 @@ async def listening(
     address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    # Signal handlers are set first, because starting the application may take seconds.
+    # The signal handlers are set first, because starting the application may take seconds.
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # The command nohup sets SIG_IGN.
+    # A process that was started with nohup ignores SIGHUP (SIG_IGN).
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(is_our_fault)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-END = -1  # the sequence number of the message that ends a replay
+END = -1  # sequence number that marks the last message of a replay
 SEQ_BYTES = 8
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]

@@ -93,7 +93,7 @@ class LocalLauncher:
         return [LocalPlace(python, own) for own in gpus]
 
 
-OWN_CODE = "fairbench"  # key of the version of fairbench's code in the result of ``versions``
+OWN_CODE = "fairbench"  # name of fairbench's own code in the result of ``versions``
 
 
 def versions(*modules: str) -> dict[str, str]:
@@ -107,7 +107,7 @@ def ports(count: str) -> list[int]:
     return free_ports(int(count))
 
 
-# the name of this module, which another machine runs as a program
+# name of this module, which fairbench runs as a program on another machine
 PROBE = "fairbench.live.launchers"
 WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
@@ -139,9 +139,11 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 
 
 HOST = "{host}"
-# servers listen at this address, because a host may resolve its own name to the loopback address
+# Servers listen at all addresses, because a host may resolve its own name to the loopback address.
 ANYWHERE = "0.0.0.0"
-ASK_S = 120.0  # limit in seconds on ``Reach.ask``; a first import from a remote file system is slow
+# limit in seconds on a host's answer (``Reach.ask``); the first import from a remote file system is
+# slow
+ASK_S = 120.0
 
 T = TypeVar("T")
 
@@ -167,13 +169,14 @@ class Reach:
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
-        # The import is in this function, because msgspec is in the extra `live`, which checks of
-        # flags do not need.
+        # msgspec is imported here, because it belongs to the extra `live`, which checks of flags do
+        # not need.
         import msgspec
 
         line = self.line([python, "-m", PROBE, *words], {})
         try:
-            # The command runs in a separate session, so that Ctrl-C reaches only fairbench.
+            # The command runs in a session of its own, so that Ctrl-C at the terminal reaches only
+            # fairbench.
             done = subprocess.run(
                 line,
                 stdin=subprocess.DEVNULL,
@@ -200,7 +203,8 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    is_lost: bool = False  # always False, because an unreachable host may soon be reachable again
+    # ``is_lost`` is always False, because an unreachable host may soon be reachable again.
+    is_lost: bool = False
 
     @property
     def host(self) -> str:
@@ -216,8 +220,8 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        # A reaper runs on the host. Killing ``ssh`` on this machine would not end the remote
-        # process.
+        # On the remote host, a reaper process starts and ends the server. Killing ``ssh`` on this
+        # machine would not end the process on the remote host.
         there = [self.python, "-m", reaper.__name__, str(GRACE_S), *command]
         return ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 
@@ -236,7 +240,7 @@ class CommandLauncher:
         if not hosts:
             raise UsageError("--launcher command needs --hosts A,B,...")
         for host in hosts:
-            # A shell must read the name as a single word that is not an option.
+            # A shell must read the host's name as a single word that is not an option.
             is_word = host.isascii() and host.isprintable() and not set(host) & set(" /:@'\"\\")
             if not host or host.startswith("-") or not is_word:
                 raise UsageError(f"--hosts {host!r}: must be the name or the address of a host")

@@ -27,11 +27,12 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# Gauges in a server's metrics. The labels of ``PROOF`` hold the scheduler's name and parameters;
-# the value of ``LIMIT`` is the limit on running requests.
+# ``PROOF`` and ``LIMIT`` are gauges on a server's metrics page. The labels of ``PROOF`` name the
+# scheduler and its parameters; the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin enforces, and not the engine
+# The plugin itself enforces only this setting; the engine enforces all other settings.
+LOAD_CAP = "engine.load_cap"
 
 
 class Classes(Enum):
@@ -103,7 +104,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the engine evicts in its own order
+OWN_ORDER = Evicting()  # The engine evicts cached tokens in its own order.
 
 
 def plugin_config(
@@ -131,7 +132,7 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    # ``prepare`` raises UsageError for unknown clients.
+    # ``prepare`` raises UsageError if the settings name an unknown client.
     build_eviction(policy, settings).prepare(Setup(clients, checked))
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
@@ -195,7 +196,8 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
     return found
 
 
-# This environment variable with value 1 allows engine releases newer than the supported releases.
+# The environment variable ``UNTESTED`` with value 1 allows engine releases that are newer than the
+# supported releases.
 UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
@@ -245,7 +247,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
         function = pkgutil.resolve_name(target)
     except AttributeError as error:
         raise UsageError(f"{engine} has no {target}: {error}") from None
-    except Exception as error:  # A broken dependency may raise any exception.
+    except Exception as error:  # If a package is broken, its import may raise any exception.
         raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:

@@ -30,7 +30,7 @@ REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# seconds since the start of the run
+# time in seconds since the start of the run
 Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
@@ -119,7 +119,7 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The time at which a request was sent is dropped, because the tables have no such column.
+    # The time at which a request was sent is dropped, because the stored table has no such column.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
@@ -184,7 +184,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # the writing process ended before the line was complete
+            break  # The writing process ended before it had written the whole line.
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

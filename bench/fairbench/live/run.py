@@ -46,7 +46,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# pages on which a router reports that it is ready; some routers lack some pages
+# Pages on which a router reports that it is ready; some routers do not have all these pages.
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 
@@ -66,8 +66,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # The load of an experiment may overload the workers, so the queue has no limit. The router
-        # ends immediately, because at the end of a run no client waits for answers.
+        # An experiment may overload the workers, so the router's queue has no limit. The router
+        # ends without a grace period, because no client waits for answers at the end of a run.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]

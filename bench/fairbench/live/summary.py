@@ -45,13 +45,14 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-# limit in milliseconds on the P99 lateness of sending, above which the result has a note
+# A result has a note if the P99 delay of sending requests exceeds this number of milliseconds.
 LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# limit on the fraction of answers that lack cached tokens because the answers did not end
+# A result has a note if more than this fraction of the answers lacks cached tokens because the
+# answers did not end.
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
@@ -161,7 +162,7 @@ def _measured(records: LiveRecords) -> Measurements:
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
     """Return the gap before each chunk except a request's first; None if there is no gap."""
-    # The table of requests has this order.
+    # The stored table of requests is sorted by request id.
     rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
     found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())

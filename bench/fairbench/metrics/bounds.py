@@ -28,7 +28,7 @@ class Instants:
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # Each queue has an extra slot, which counts events after the queue's last instant.
+        # Each queue has an extra slot that counts the events after the queue's last instant.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -76,8 +76,8 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
     """Return ``np.searchsorted(keys, values)``, but faster than numpy for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    # ``behind`` is the index of the first value above each key; all later values exceed the key,
-    # too.
+    # ``behind`` is the index of the first value that exceeds each key; all later values exceed the
+    # key, too.
     behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
@@ -162,7 +162,7 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # Between a client's own admissions the remaining output only falls, so only the instants of
+    # Between two admissions of a client, its remaining output only falls, so only the instants of
     # admissions are examined.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)

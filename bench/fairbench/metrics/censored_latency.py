@@ -29,7 +29,7 @@ from fairbench.metrics.records import (
     Requests,
 )
 
-PERCENTS = (50, 95, 99)  # Every summary has these percentiles.
+PERCENTS = (50, 95, 99)  # Every summary contains these percentiles of latency.
 
 
 class Percentile(NamedTuple):
@@ -84,7 +84,8 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # A lower bound ranks above an equal known value, because its real latency is larger.
+        # In the order of values, the lower bound of a censored latency stands behind an equal known
+        # latency, because the real latency is larger.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -102,9 +103,9 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A percentile without an upper bound may lie between two known values, and may equal the
-        # lower value if censored latencies are short. The lower bound is then just below the lower
-        # value.
+        # A percentile without an upper bound may lie between two known values; it may equal the
+        # lower value if censored latencies are short. In this case, the lower bound of the
+        # percentile is just below the lower value.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))

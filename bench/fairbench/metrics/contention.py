@@ -25,11 +25,11 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third fastest answer gives the pace of a run's fast answers, because the two fastest answers
-# may come from a stream that stalled.
+# The third fastest answer gives the pace of fast answers, because the two fastest answers may come
+# from a stream that stalled.
 FASTEST = 3
-# The pace is measured on answers of at least this many tokens, because rounding distorts the pace
-# of shorter answers.
+# The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding
+# distorts the pace of shorter answers.
 MANY_TOKENS = 16
 
 
@@ -66,7 +66,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
     ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
     taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
-    # A refused call was never in progress, so all its time is lost.
+    # A refused call was never in progress, so its whole time counts as lost.
     lost_s = np.where(requests.status == REFUSED, taken_s, np.maximum(0.0, taken_s - latency_s))
     return Unhindered(first_s, pace_s, latency_s, lost_s)
 
@@ -134,12 +134,13 @@ def pace_alone_s(requests: Requests) -> float:
     return 0.0
 
 
-# Tokens are slow if a token takes more than this multiple of a lone request's time per token. A
-# batch of 128 requests of 1,000 tokens, about the number that operators allow, takes 2.6 times as
-# long per token as a lone request (A100, 8B). Tree-of-thoughts requests at 1.5 times the replica's
-# capacity, all admitted at once, take 16 to 25 times as long.
+# Tokens are called slow if the time per token exceeds ``SLOW`` times the time per token of a
+# request that runs alone. In a batch of 128 requests of 1,000 tokens, about as many as operators
+# allow, a token takes 2.6 times as long as for a request that runs alone (A100, 8B).
+# If tree-of-thoughts requests at 1.5 times a replica's capacity are all admitted at once, a token
+# takes 16 to 25 times as long.
 SLOW = 4.0
-# Queues are mostly empty if no request waits in a larger fraction of the window.
+# Queues are called mostly empty if no request waits in more than this fraction of the window.
 MOSTLY = 0.5
 
 
@@ -172,10 +173,11 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client is short of service if more than this fraction of the client's due service is missing, or
-# if the client's calls spend more than this fraction of their time in queues.
+# A client lacks service if it is missing more than this fraction of its due service, or if its
+# calls spend more than this fraction of their time in queues.
 SHORT_ABOVE = 0.05
-# A time to first token of at most this multiple of the shortest one counts as a time without wait.
+# A time to first token of at most this multiple of the shortest time counts as a time without
+# waiting.
 SERVING_AT_ONCE = 2.0
 
 
@@ -237,7 +239,8 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # A call that waits in two queues counts once.
-    columns["worker"] = np.maximum(0, requests.worker)  # A call without a worker waits, too.
+    # A call that no worker has received waits, too.
+    columns["worker"] = np.maximum(0, requests.worker)
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
     ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)

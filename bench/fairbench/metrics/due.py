@@ -264,7 +264,7 @@ class _RequestedPart:
         return part
 
 
-AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is computed together.
+AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is computed at once.
 
 
 class Shortfalls(NamedTuple):
@@ -317,7 +317,7 @@ def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats
             client, start_s, end_s, facts.weights.output * first, facts.weights.output * last
         )
     values = sums.values_at_times()
-    # Values below ``noise``, in weighted tokens, are rounding errors of the sums.
+    # Values below ``noise``, in weighted tokens, are rounding errors of sums.
     noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))
     return np.where(values > noise, values, 0.0)
 

@@ -47,7 +47,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    # ``claims`` is the total weight of the clients from each rank to the last rank.
+    # For each rank, ``claims`` is the total weight of the clients from this rank to the last rank.
     claims = np.cumsum(weight[order][::-1])[::-1]
     for rank, client in enumerate(order):
         share = left / claims[rank]
@@ -72,8 +72,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # The first client, in order, whose demand reaches the client's level sets the level of all
-    # later clients.
+    # In the order of the clients, the first client whose demand reaches its level sets the level of
+    # all later clients.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -92,7 +92,7 @@ def jain(allocations: ArrayLike) -> float:
     assert np.all(x >= 0)
     if x.size == 0 or x.max() == 0:
         return float("nan")
-    x = x / x.max()  # With a maximum of 1, squares neither overflow nor underflow.
+    x = x / x.max()  # After division by the maximum, squares neither overflow nor underflow.
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
@@ -243,7 +243,8 @@ class _Tree:
         self.tenants = list(tenants_of(places))
         self._demand = demand
         self._weights = dict(facts.tenant_weights)
-        # Each node has the indices of all clients below the node.
+        # ``members`` maps each node of the tree of tenants to the indices of all clients below the
+        # node.
         self.members: dict[str, list[int]] = defaultdict(list)
         self.children: dict[str, dict[str, None]] = defaultdict(dict)
         for index, place in enumerate(places):

@@ -36,7 +36,8 @@ from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-TICK_S = 1e-9  # A request that is late by less than this rounding error, in seconds, is in time.
+# A request that is late by less than this rounding error in seconds counts as in time.
+TICK_S = 1e-9
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:

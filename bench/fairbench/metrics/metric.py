@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairbench.metrics.sharing_incentive import RunBeside
 
 
-LAST = 1_000  # A column without a position of its own comes last.
+LAST = 1_000  # A column of a table that has no position of its own comes last.
 
 
 class Better(Enum):
@@ -140,7 +140,7 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-# Short names of enum members, for the entries.
+# Short names of the enum's members, for the table of metrics.
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT
@@ -199,7 +199,7 @@ class Metric:
     verdict: bool = True
     meaning: str = ""
     page: str = ""
-    # Comparisons of entries ignore functions, because entries with equal keys have equal functions.
+    # Comparisons of metrics ignore functions, because metrics with equal keys have equal functions.
     when: Callable[[RunData], object] = field(default=every_run, compare=False)
     compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
     by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)

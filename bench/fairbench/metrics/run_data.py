@@ -97,7 +97,8 @@ class RunData:
         self.tables, self.facts, self.measured = tables, facts, measured
         self.requests, self.programs, self.log = tables.requests, tables.programs, tables.service
         self.clients = len(facts.clients)
-        # Requests that end with the run are included: their last tokens come at the horizon.
+        # Requests that end together with the run are included, because their last tokens come at
+        # the horizon.
         horizon_s = nextafter(facts.horizon_s, inf)
         self.window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
         self.cut = replace(facts, window=self.window)
@@ -154,7 +155,7 @@ class RunData:
         """The cache hit rate of each client."""
         return hit_rates(self.requests, self.clients)
 
-    # The latencies of completed requests.
+    # The properties of this section are the latencies of completed requests.
 
     @cached_property
     def latencies(self) -> RequestLatencies:
@@ -183,7 +184,7 @@ class RunData:
         tpot_ms = self.latencies.ms["tpot"][order]
         return [tpot_ms[low:high] for low, high in pairwise(bounds.tolist())]
 
-    # The latencies of programs, by client.
+    # The properties of this section are the latencies of programs, by client.
 
     @cached_property
     def cohorts(self) -> Ranked:
@@ -199,7 +200,7 @@ class RunData:
         """Return a percentile of each client's latency, in seconds."""
         return client_percentiles(self.cohorts, percent, self.lost_word)
 
-    # The fair shares of clients and tenants in the window.
+    # The properties of this section are the fair shares of clients and tenants in the window.
 
     @cached_property
     def seen(self) -> Requests:
@@ -302,7 +303,7 @@ class RunData:
         """The reason why a client has no share in a worst window."""
         return self.fair_shares.not_judged or TOO_FEW_REQUESTS
 
-    # Quantities of metrics that only some runs have.
+    # The properties of this section are quantities of metrics that only some runs have.
 
     @property
     def has_targets(self) -> bool:

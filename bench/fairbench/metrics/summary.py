@@ -146,7 +146,8 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# The numbers are lengths of windows in seconds; 0 stands for the whole window of the run.
+# ``SHARES`` maps the name of a share to the length of its window in seconds; 0 stands for the whole
+# window of the run.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-COLUMN_BYTES = 8  # A value in a column's file has this number of bytes.
+COLUMN_BYTES = 8  # Each value in a column's file has this number of bytes.
 
 
 class ServiceRows(Protocol):
@@ -121,7 +121,7 @@ def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
 
 
-NOBODY = -1  # No request of a client caused the change.
+NOBODY = -1  # This value of ``by`` means that no request of a client caused the change.
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -90,12 +90,12 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A request waits long if the wait exceeds LONG_S seconds and also LONGER times the shortest waits,
-# because long prompts take long even without a queue. The percentile SHORTEST of all waits stands
-# for the shortest waits.
+# A request waits long if its wait exceeds LONG_S seconds and also LONGER times the shortest waits:
+# long prompts take long even without a queue. ``SHORTEST`` is the percentile of all waits that
+# stands for the shortest waits.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload at least LEAST_LATE requests wait long, and at least this fraction of the clients
-# have at least this fraction of their requests waiting long.
+# In an overload, at least LEAST_LATE requests wait long, and at least the fraction MOSTLY of the
+# clients has at least the fraction MOSTLY of its requests waiting long.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 

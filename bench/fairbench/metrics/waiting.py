@@ -17,7 +17,7 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-# This worker number marks a wait in a gateway, in which a request waits for any worker.
+# This worker number marks a wait in a gateway, where a request waits for any worker.
 EVERYWHERE = -1
 
 
@@ -84,7 +84,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``latest`` is the rank, among all ends, of the latest end so far in the queue.
+    # ``latest`` is the rank, among all ends, of the latest end so far in the same queue.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -94,7 +94,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is below saturation if no request waits in more than this fraction of the window.
+# A run is called below saturation if no request waits in more than this fraction of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 
@@ -170,7 +170,7 @@ class Overlaps:
     """A search structure that finds the rows of a table that overlap with given intervals."""
 
     def __init__(self, table: Backlog) -> None:
-        # Times are replaced by ranks, so that one number encodes a client and a time.
+        # Times are replaced by their ranks, so that one number encodes a client and a time.
         self._times = np.unique(np.concatenate([table.start, table.end]))
         self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
@@ -184,8 +184,8 @@ class Overlaps:
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # Rows overlap from the first row that ends after the interval's start, up to the first row
-        # that starts at or after the interval's end.
+        # For each interval, the overlapping rows begin with the first row that ends after its
+        # start, and end before the first row that starts at or after its end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

@@ -99,8 +99,9 @@ def scaled(value: Any, factor: float) -> Any:
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
-TIMES = ("time_to_first_token", "request_latency")  # names of the metrics that are times
-# For each count of tokens, the names of metrics that may contain the count, best first.
+TIMES = ("time_to_first_token", "request_latency")  # names of aiperf's metrics that are times
+# ``COUNTS`` maps each count of tokens to the names of metrics that may contain the count, the best
+# name first.
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
     "output_sequence_length": ("output_sequence_length", "output_token_count"),
@@ -141,12 +142,12 @@ def _flat_record(item: Record, where: str) -> Object:
         "gaps": _gaps(metrics, where),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
-    # The metric is missing because the answer was not streamed.
+    # aiperf omits this metric because the answer was not streamed.
     if flat["time_to_first_token"] is None:
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]
-    # The two counts may disagree, because aiperf counts the input tokens, and the server counts the
-    # cached tokens.
+    # The count of cached tokens may exceed the count of input tokens, because aiperf counts the
+    # input tokens, and the server counts the cached tokens.
     if isinstance(read, int) and isinstance(cached, int):
         flat["cached_tokens"] = min(cached, read)
     return flat
@@ -219,7 +220,7 @@ def _genai_perf_request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_answer_object(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # The last response may have no text.
+    if len(answers) == len(moments):  # The last response of a stream may have no text.
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _has_text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)
@@ -344,7 +345,7 @@ def _inference_perf_request(row: Object) -> Object:
     read = inner(info, "request_metrics", "text", "input_tokens")
     start = row.get("start_time")
     known = info if isinstance(info, dict) else {}
-    texts = {"request", "response"}  # Keys of long texts are dropped.
+    texts = {"request", "response"}  # Fields with long texts are dropped from a record.
     return request(
         {**known, **{key: value for key, value in row.items() if key not in texts}},
         start=start,

@@ -25,10 +25,11 @@ COUNTS = (
     *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-FIRST = ("first_token", "ttft")  # fields from which the arrival of the first token follows
-LAST = ("end", "latency", "itls")  # fields from which the arrival of the last token follows
+FIRST = ("first_token", "ttft")  # fields that tell when the first token of an answer arrived
+LAST = ("end", "latency", "itls")  # fields that tell when the last token of an answer arrived
 
-# The usual names of each field's columns, best first, as ``plain`` writes names.
+# ``NAMES`` maps each field to the usual names of its column, the best name first, in the form that
+# ``plain`` returns.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
         *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
@@ -132,7 +133,7 @@ SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
 """Further names of fields in ``--map``."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
-LONGEST = 200  # maximum number of characters of a column's name that is compared with usual names
+LONGEST = 200  # A column's name with more characters is not compared with the usual names.
 _NAMED_UNITS = {**{unit: unit for unit in cells.UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
@@ -156,7 +157,7 @@ def split_unit(name: str) -> tuple[str, str | None]:
     """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name contains no unit."""
     words = _words_of(name)
     last = words[-1].lower()
-    # In a column's name, ``min`` stands for a minimum, not for minutes.
+    # In a column's name, the word ``min`` stands for a minimum, not for minutes.
     unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None
     return (name, None) if unit is None else (" ".join(words[:-1]), unit)
 
@@ -339,7 +340,7 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # maximum number of values in an object whose names are collected
+MAX_LEAVES = 500  # limit on the number of values in a nested object whose names are collected
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:

@@ -23,12 +23,12 @@ from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # number of records that are kept as Python objects at a time
-# upper estimates of memory in bytes per row, and per distinct text
+BATCH = 16_384  # number of records that are Python objects at the same time
+# Upper estimates of memory in bytes for each row, and for each distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
-SAMPLE = 50  # number of values from which the meaning of a column is inferred
-MAX_COLUMNS = 2_000  # maximum number of columns of a file whose names are read
-SHOWN_ROWS = 100  # number of rows whose keys are kept for messages
+SAMPLE = 50  # number of values of a column from which its meaning is inferred
+MAX_COLUMNS = 2_000  # limit on the number of columns of a file whose names are read
+SHOWN_ROWS = 100  # number of rows whose keys are kept for error messages
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys under which a file with a single object, such as the answer of an API, may have records."""
@@ -267,7 +267,8 @@ def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
     if record.keys() == CONTAINER and isinstance(record["log"], dict):
-        # The time beside ``log`` is ignored, because Docker writes the line later than the request.
+        # The time that stands beside ``log`` is ignored, because Docker writes the line later than
+        # the request.
         record = record["log"]
     return FilePlace(place.where, record)
 
@@ -478,7 +479,7 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                # Some records lack the columns in ``found``.
+                # Some records of the file lack the columns that were found first.
                 found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
@@ -549,7 +550,8 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
     """Return the nested column with a usual name of a field, or [] if several objects have one."""
     ends: dict[str, str] = {}
-    for parts in (2, 1):  # Names such as ``user.id`` are recognised in any nested object.
+    # A name such as ``user.id`` is recognised in any nested object of a record.
+    for parts in (2, 1):
         tails = [".".join(one.split(".")[-parts:]) for one in nested]
         count = Counter(tails)
         ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}

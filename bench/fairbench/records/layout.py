@@ -112,7 +112,8 @@ def first_given(*values: Any) -> Any:
 
 def estimated_tokens(text: str) -> int:
     """Return the approximate number of tokens in a text, at 4.6 characters per token."""
-    return max(1, -(-10 * len(text) // 46))  # The integer division rounds up.
+    # The negative signs make the integer division round up.
+    return max(1, -(-10 * len(text) // 46))
 
 
 def text_of(value: Any) -> str:

@@ -32,7 +32,9 @@ NO_CALLS = frozenset(
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
 """Names in the column of clients that mean: no client."""
-SAME_S = 1e-3  # lines with equal ids whose starts differ by fewer seconds describe one request
+# Two lines with the same id whose starts differ by less than this number of seconds describe one
+# request.
+SAME_S = 1e-3
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
 

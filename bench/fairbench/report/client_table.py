@@ -23,10 +23,11 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-# The table cuts a client's name to this number of characters; files contain the whole name.
+# The table of clients cuts a name to this number of characters; files contain the whole name.
 NAME_WIDTH = 16
-CROWD = 30  # With this number of clients or more, a distribution replaces the rows of clients.
-FEW = "?"  # This mark follows a percentile that is computed from too few latencies.
+# With this number of clients or more, the table shows distributions instead of one row per client.
+CROWD = 30
+FEW = "?"  # This mark follows a percentile that was computed from too few latencies.
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:

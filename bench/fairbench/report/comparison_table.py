@@ -24,11 +24,11 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
-# A scheduler's name, with the parameters that differ between rows, is cut to this length.
+# In the table, a scheduler's name with its parameters is cut to this number of characters.
 LABEL_WIDTH = 30
 LIMITED = "~"
 RATE = "service_rate_tok_s"
-MAX_NAMED = 4  # A remark below the table names at most this number of rows.
+MAX_NAMED = 4  # A remark below the table names at most this number of schedulers.
 BEST, WORST, NEITHER = "*", "!", " "
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
@@ -75,7 +75,7 @@ def comparison_text(
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """Build the comparison's table; with several seeds, intervals stand below the means."""
-    # Columns of the sharing incentive exist only if some run was simulated.
+    # Sharing incentives are known only for simulated runs.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]

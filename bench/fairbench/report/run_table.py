@@ -122,7 +122,7 @@ def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # A label is cut to this number of characters.
+MAX_LABEL = 48  # In a table of runs, a label is cut to this number of characters.
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:

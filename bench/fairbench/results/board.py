@@ -152,7 +152,7 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ]
 
 
-# A sweep's metrics.csv has these columns; ``cell`` is the scheduler.
+# The file metrics.csv of a sweep has these columns; ``cell`` is the scheduler.
 LABELS = ("place", "cell", "seed")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
@@ -337,9 +337,9 @@ def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
             yield Missing(point["name"], reason)
 
 
-MOST_PLACES = 3  # At most this number of missing runs is named for a row.
+MOST_PLACES = 3  # A message names at most this number of missing runs for a scheduler.
 MIN_SHARE = "min_entitlement_best_ratio"
-LIMIT = "limit_ratio"  # Lines of older versions lack this metric.
+LIMIT = "limit_ratio"  # CSV files of older versions of fairbench lack this metric.
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
 """The lines by scheduler, then by (configuration, seed)."""
@@ -376,9 +376,9 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    # Each well-behaved client has at least this number of latencies in every run, if known.
+    # In every run, each well-behaved client has at least this number of latencies; None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # The hardware is taken from this summary of a run.
+    summary: Mapping[str, Any]  # The summary of a run that describes the hardware of the row.
 
 
 def chosen(

@@ -231,7 +231,7 @@ def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-# A change by a smaller fraction of the baseline is neither better nor worse.
+# A change by less than this fraction of the baseline counts as neither better nor worse.
 LEAST_CHANGE = 0.0005
 
 

@@ -15,7 +15,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-# This number of bisection steps, from 90 degrees, is enough for all digits of a float.
+# Starting from 90 degrees, this number of bisection steps is enough for all digits of a float.
 HALVINGS = 60
 
 
@@ -45,7 +45,7 @@ def quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # This call raises ValueError for less than one degree of freedom.
+    central(0.0, degrees)  # ``central`` raises ValueError for less than one degree of freedom.
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -67,9 +67,9 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # A file of this name marks a directory of repeated runs.
+INTERVALS_FILE = "intervals.json"  # A directory of repeated runs contains a file of this name.
 LEVEL = 0.95
-# This text describes a mean with its interval.
+# This text describes how means and intervals were computed.
 METHOD = "mean and 95% interval (Student's t)"
 
 
@@ -159,11 +159,14 @@ def _metric_interval(
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
-# Smaller relative differences are ignored, because processors sum in different orders.
+# Relative differences below this value are ignored, because processors add numbers in different
+# orders.
 ROUNDING = 1e-12
-POWER = 0.8  # The number of further seeds is chosen for this probability of a decision.
+# The number of further seeds is chosen so that the comparison is decided with this probability.
+POWER = 0.8
 MIXED = "some values are only lower bounds, others only upper bounds"
-MOST_SEEDS = 1000  # A difference that needs more seeds is too small to matter.
+# A difference that needs more seeds to become significant is too small to matter.
+MOST_SEEDS = 1000
 
 
 class Decision(StrEnum):
@@ -300,7 +303,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     if effect == 0 or not enough(MOST_SEEDS):
         return None
-    # Invariant of the bisection: ``low`` seeds are too few, and ``high`` seeds are enough.
+    # Invariant of the binary search: ``low`` seeds are too few, and ``high`` seeds are enough.
     low, high = 1, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2

@@ -139,8 +139,8 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # A version is cut to this number of characters.
-# The Python interpreter beside a script runs this program, which prints the distribution that
+MAX_VERSION = 200  # The version of a package is cut to this number of characters.
+# The Python interpreter beside a script executes this program, which prints the distribution that
 # installed the script.
 OWNER = """
 import sys
@@ -161,7 +161,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# Files of fairbench with these suffixes can change results.
+# Files of fairbench's code with these suffixes can change results.
 OWN_CODE = (".py", ".json", ".toml")
 
 

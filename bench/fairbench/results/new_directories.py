@@ -20,7 +20,7 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
         for part in parent.parts:
-            # The call raises OSError for a name that is too long for the file system.
+            # ``_exists`` raises OSError for a name that is too long for the file system.
             _exists(existing / part)
         with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
@@ -62,7 +62,7 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            # Removal fails if another run has written into the folder in the meantime.
+            # The folder cannot be removed if another run has written into it in the meantime.
             with suppress(OSError):
                 path.rmdir()
         raise
@@ -102,14 +102,14 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
             try:
                 return hidden.rename(target)
             except OSError:
-                # Another run may have created a directory of this name, which is not empty, in the
-                # meantime.
+                # In the meantime, another run may have created a directory of this name that is not
+                # empty.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # The records of a live run in progress are in a subdirectory of this name.
+FOLDER = "live"  # While a live run is in progress, its records are in a subdirectory of this name.
 LOCK_FILE = ".lock"
 
 

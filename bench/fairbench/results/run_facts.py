@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from fairbench.engine.contract import EngineContract
 
 
-SESSION = "session"  # Programs of this kind are recorded sessions.
+SESSION = "session"  # A program of this kind is a recorded session.
 
 
 def run_facts(
@@ -289,9 +289,10 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=Table)
 MAX_COUNT = 2**53
-# Worker numbers are limited, because metrics have an entry per worker up to the largest number.
+# The number of a worker is limited, because metrics have an entry for every worker up to the
+# largest number.
 MAX_WORKER = 2**16 - 1
-RANGES = {  # Values of these integer columns must lie in these ranges.
+RANGES = {  # ``RANGES`` maps integer columns to the range in which their values must lie.
     "worker": (-1, MAX_WORKER),
     "by": (NOBODY, MAX_COUNT),
     "change": (-MAX_COUNT, MAX_COUNT),

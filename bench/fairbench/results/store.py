@@ -76,12 +76,13 @@ def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # A run has this table if the run recorded which clients hold KV memory.
+MEMORY_TABLE = "memory"  # A run has this table if it recorded which clients hold KV memory.
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # A file of this name marks the directory of a run.
+MANIFEST = "manifest.json"  # A directory of a run contains a file of this name.
 ROWS_PER_GROUP = 65_536
-MAX_RUN_NAME = 200  # File systems limit names to 255 bytes, and ".2" may be added.
+# File systems limit names to 255 bytes, and fairbench may add an ending such as ".2".
+MAX_RUN_NAME = 200
 
 
 Summary = Mapping[str, Any]
@@ -208,7 +209,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     for name in (*TABLES, MEMORY_TABLE):
         if name not in tables and name == MEMORY_TABLE:
             continue
-        # pyarrow gets an open file, because pyarrow refuses paths that are not UTF-8.
+        # Python opens the file, because pyarrow cannot open a path that is not UTF-8.
         with (path / f"{name}.parquet").open("wb") as file:
             parts = map(_as_arrow, _row_groups(tables[name]))
             first = next(parts)
@@ -321,7 +322,7 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-SWEEP_FILE = "sweep.toml"  # A file of this name marks the directory of a sweep.
+SWEEP_FILE = "sweep.toml"  # A directory of a sweep contains a file of this name.
 
 AloneRows = Sequence[Mapping[str, Any]]
 """Rows of ``fairbench.sim.alone``, one for each client."""

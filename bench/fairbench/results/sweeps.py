@@ -13,8 +13,8 @@ from fairbench.results.comparison import SchedulerResults, by_place
 
 KEY = re.compile(r" (?:(\S+)=(\S+)|(dp|prefill|decode) (\d+))(?= |$)")
 NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
-MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of tick labels.
-# An axis is logarithmic if the largest value exceeds this multiple of the smallest value.
+MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of labelled ticks.
+# An axis is logarithmic if its largest value exceeds this multiple of its smallest value.
 LOG_FROM = 8.0
 LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 
@@ -175,7 +175,7 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
 
     for name, rows in (("metrics", metric_rows(cells)), ("clients", client_rows(cells))):
         listed = list(rows)
-        # Summaries of live runs have more keys than summaries of simulations.
+        # Summaries of runs on real servers have more keys than summaries of simulations.
         nothing = dict.fromkeys(key for row in listed for key in row)
         table = pa.Table.from_pylist([{**nothing, **row} for row in listed])
         with (folder / f"{name}.csv").open("wb") as file:

@@ -215,34 +215,33 @@ class LocalScheduler(HasParts, ABC):
 
     name: ClassVar[str]
     cache_aware: bool = False
-    # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens, which
-    # refunds outputs that were charged in advance.
+    # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens: a refund of
+    # outputs that were charged in advance.
     refunds_tokens: bool = False
     # If ``wants_costs`` is true, the scheduler uses ``setup.costs``, which a real server has to
     # measure first.
     wants_costs: bool = False
-    # If ``preempts`` is true, the engine makes admission passes even when the running batch is
-    # full.
+    # If ``preempts`` is true, the engine makes admission passes even if the running batch is full.
     preempts: bool = False
-    # If ``swaps`` is true, the KV cache of preempted requests may be copied to CPU memory (see
+    # If ``swaps`` is true, the KV cache of a preempted request may be copied to CPU memory (see
     # ``Preempt``).
     swaps: bool = False
-    # If ``preemption_optional`` is true, a host that cannot preempt or swap may still run the
-    # scheduler.
+    # If ``preemption_optional`` is true, the scheduler also runs on an engine that cannot preempt
+    # or swap.
     preemption_optional: ClassVar[bool] = False
-    # If ``reads_clock`` is true, decisions depend on ``now_s``, so the ranks of a server, each with
-    # its own clock, might decide differently.
+    # If ``reads_clock`` is true, decisions depend on ``now_s``; the ranks of a server have
+    # different clocks and might decide differently.
     reads_clock: ClassVar[bool] = False
-    # If ``counts_service`` is true, the scheduler sums the service of programs or clients without
-    # an account, so the ranks of a server cannot share the sums.
+    # If ``counts_service`` is true, the scheduler itself sums the service of programs or clients,
+    # and the ranks of a server cannot share these sums.
     counts_service: ClassVar[bool] = False
     # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
     # wait (see ``wake_s``).
     work_conserving: ClassVar[bool] = True
-    # If the scheduler has ``pass_s``, a pass blocks the worker before each prefill and after every
-    # ``steps_per_pass`` decode steps.
+    # If the scheduler has ``pass_s``, an admission pass blocks the worker before each prefill and
+    # after every ``steps_per_pass`` decode steps.
     steps_per_pass: ClassVar[int] = 1
-    # ``sglang_since`` is the first SGLang release that has this order as a built-in policy.
+    # ``sglang_since`` is the first release of SGLang in which this order is a built-in policy.
     sglang_since: ClassVar[str | None] = None
     Params: ClassVar[Any]
 
@@ -336,17 +335,17 @@ class Router(ABC):
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
-    # If ``holds`` is true, ``route`` may return None, which queues the request at the router.
+    # If ``holds`` is true, ``route`` may return None; the request then waits in the router's queue.
     holds: ClassVar[bool] = False
-    # ``cluster_theorems`` maps the name of a local scheduler's theorem to the name of the theorem
-    # for the cluster, whose bound is the sum of the workers' bounds.
+    # ``cluster_theorems`` maps a theorem of a local scheduler to the theorem for the cluster, whose
+    # bound is the sum of the workers' bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
-    # ``served_params`` has defaults of ``fairbench serve`` that differ from the ``Params``.
+    # ``served_params`` holds the parameters that have another default in ``fairbench serve``.
     served_params: ClassVar[Mapping[str, Any]] = {}
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
-    # ``order`` orders the queue of a router that ``holds`` requests; see ``route``.
+    # ``order`` sorts the queue of a router that ``holds`` requests; see ``route``.
     order: LocalScheduler | None = None
 
     def prepare(self, setup: Setup) -> None:

@@ -198,12 +198,13 @@ class BoundedTree(LocationTree[RecentNode]):
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        # ``size`` is the number of nodes without the root.
+        # ``size`` is the number of the tree's nodes without the root.
         self.size = 0
-        # ``_latest`` is the prompt that was added last with the end of its path. The next prompt is
-        # often equal, because the branches of a program share a prompt.
+        # ``_latest`` is the prompt that was added last, with the end of its path in the tree. The
+        # next prompt is often equal to ``_latest``, because the branches of a program share a
+        # prompt.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        # ``_marked`` is the worker for which that prompt was marked, as long as the tree has not
+        # ``_marked`` is the worker for which ``_latest`` was marked, as long as the tree has not
         # changed since.
         self._marked = NOBODY
 
@@ -215,7 +216,7 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The worker's whole path is marked already and was used last.
+            # The whole path of this prompt is already marked for the worker, and was used last.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:

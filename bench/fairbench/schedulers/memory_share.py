@@ -71,13 +71,11 @@ class MemoryShare:
         self._share = policy.entitled
         self._memory = memory
         self._waiting: WaitingView
-        # ``_promised`` counts the tokens of admitted prompts that are not allocated yet.
-        # ``_will_pin`` maps clients to the tokens that the clients pin once these prompts are
-        # allocated.
+        # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
+        # maps each client to the tokens that it will pin when these prompts have memory.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # The mapping ``_demands`` stores the prompt memory of each request that was found
-        # admissible in this pass.
+        # ``_demands`` stores the prompt memory of each request that this pass found admissible.
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:

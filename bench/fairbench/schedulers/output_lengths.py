@@ -8,19 +8,20 @@ from fairbench.core import Request
 
 # Schedulers and queues remember at most ``MAX_CLIENTS`` idle clients.
 MAX_CLIENTS = 10_000
-# ``BATCH`` clients are forgotten at a time, so that the choice costs little per client.
+# ``BATCH`` clients are forgotten at a time, so that choosing them costs little per client.
 BATCH = MAX_CLIENTS // 16
 
-PRIOR_OUTPUT_TOKENS = 128.0  # the prediction for every client before any request has finished
-RECENT = 32  # number of requests in a moving average
+# the predicted output length of every client before any request has finished
+PRIOR_OUTPUT_TOKENS = 128.0
+RECENT = 32  # number of requests in a moving average of output lengths
 
 
 class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients for a new client."""
 
     def __init__(self) -> None:
-        # In ``_of``, keys are clients, the least recently updated client first; values are the
-        # number and the total tokens of the client's answers.
+        # ``_of`` maps each client to the number and the total tokens of its answers; the client
+        # that was updated least recently is first.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
@@ -68,7 +69,7 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # ``_of_client`` has the least recently updated client first.
+        # In ``_of_client``, the client whose average was updated least recently is first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:

@@ -17,7 +17,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# Parameters have the following types, in which floats are finite.
+# The following types are used for parameters; their floats are finite.
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -60,7 +60,8 @@ def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-COST_FILES = ".py", "cost"  # suffix of cost files; parameter that names a file
+# suffix of files with cost functions, and the parameter that names such a file
+COST_FILES = ".py", "cost"
 
 
 def cost_names(settings: Mapping[str, Any]) -> list[str]:

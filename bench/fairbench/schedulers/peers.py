@@ -14,7 +14,7 @@ from pydantic import FiniteFloat
 
 from fairbench.schedulers.params import NotNegative, Positive
 
-ROUTERS = "routers"  # name of the part that has ``RoutersParams``
+ROUTERS = "routers"  # name of the table with the parameters ``RoutersParams``
 
 Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
@@ -192,7 +192,7 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-# The last changes of at most ``MOST`` clients are remembered.
+# The changes of at most ``MOST`` clients are remembered, the latest changes first.
 MOST = 100_000
 
 
@@ -200,12 +200,12 @@ class Changes:
     """A record of which clients changed since each version of the exported totals."""
 
     def __init__(self, most: int = MOST) -> None:
-        self.version = 0  # the version of the last export
+        self.version = 0  # the version that was exported last
         self._most = most
-        # In ``_noted``, keys are clients, the latest change last; values are the first versions
-        # with the client's last change.
+        # ``_noted`` maps each client to the first version that contains its last change; the latest
+        # change is last.
         self._noted: dict[str, int] = {}
-        self._forgotten = 0  # the highest version whose changes are no longer known
+        self._forgotten = 0  # the highest version whose changes were forgotten
 
     def note(self, client: str) -> None:
         """Record a change of the client's charges or levels since the last export."""
@@ -232,7 +232,8 @@ class Changes:
         return found[::-1]
 
 
-# Rounds of quanta are stored at the place ``ROUNDS``, because rounds belong to no worker.
+# Rounds of quanta are stored under the number ``ROUNDS`` instead of a worker, because rounds belong
+# to no worker.
 ROUNDS = 0
 
 
@@ -251,12 +252,12 @@ class SharedCredit:
     """
 
     def __init__(self) -> None:
-        # In ``charged``, keys are clients, then workers; values are the charges of this router.
+        # ``charged`` maps each client to the charges of this router, by worker.
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        # ``has_forgotten`` is true once a credit was forgotten: messages may then lack earlier
+        # ``has_forgotten`` is true if a credit was forgotten: messages may then lack earlier
         # charges of a client.
         self.has_forgotten = False
 
@@ -301,10 +302,10 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                # This router also reports the change to its own peers.
+                # This router reports the change to its own peers, too.
                 self._changes.note(client)
             charged = newly.get(client, {})
-            # Without this test, an entry without any change would make the client count as recently
+            # Without this test, an entry without a change would make the client count as recently
             # used.
             if more or any(charged.values()):
                 found[client] = CreditChange(more, charged)
@@ -370,14 +371,14 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        # ``_heard`` maps clients to the charges of other routers.
+        # ``_heard`` maps each client to the charges that other routers reported.
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # In ``_elsewhere``, keys are origins; values are the time of the latest message in seconds,
-        # and the clients that wait at the origin.
+        # ``_elsewhere`` maps each other router to the time of its latest message in seconds, and to
+        # the clients that wait there.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
-        # ``ahead`` is the largest lead of a client, when its request was sent, over a client that
-        # waited at another router.
+        # ``ahead`` is the largest lead that a client had, when its request was sent, over a client
+        # that waited at another router.
         self.ahead = 0.0
 
     def charged(self, client: str) -> float:
@@ -420,11 +421,11 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                # This router also reports the change to its own peers.
+                # This router reports the change to its own peers, too.
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Without this line, a client that comes to an empty queue would be entitled to all the
-            # service that other clients received at the other router.
+            # Without this line, a client that comes to an empty queue would be owed all the service
+            # that other clients received at the other router.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))
@@ -450,7 +451,8 @@ class SharedCounters:
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The allowed lead grows with the age of the message; a rate of 0 allows no lead.
+                # A router's allowed lead grows with the age of the message from its peer; a rate of
+                # 0 allows no lead.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -12,10 +12,10 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# ``Edge`` is a part of a prompt: its segments up to the end of the part. The first segment is given
-# from its own beginning.
+# ``Edge`` is a part of a prompt, stored as its segments up to the end of the part. The first
+# segment of an edge is stored from its own beginning.
 Edge = Prompt
-# ``Place`` is a position in a prompt: the index of a segment and the offset in the segment.
+# ``Place`` is a position in a prompt: the index of a segment, and the offset in this segment.
 Place = tuple[int, int]
 
 
@@ -78,8 +78,8 @@ class PrefixTree(Generic[N]):
                 break
             edge, length = child.edge, child.length
             if length <= remaining:
-                # Most edges are within one segment, which the key names, or are the rest of a
-                # segment.
+                # Most edges of the tree lie within one segment, which the key names, or are the
+                # rest of a segment.
                 if len(edge) == 1 and (end := offset + length) <= whole:
                     node, remaining = child, remaining - length
                     index, offset = (index, end) if end < whole else (index + 1, 0)
@@ -119,7 +119,7 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        # Arguments are passed by position, because names are slower.
+        # The arguments are passed by position, because passing them by name is slower.
         node.children[prompt[index][0], child.start] = child
         return child
 
@@ -164,7 +164,8 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # The edge below contains all tokens of the last segment, so the walk ends here.
+    # The edge below the node contains all tokens of the last segment, so the walk through the tree
+    # ends here.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
@@ -238,7 +239,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
     raise AssertionError("the edge is too short for this cut")
 
 
-IN_BATCH_TOKENS = 32  # the threshold of SGLang's in-batch prefix check
+IN_BATCH_TOKENS = 32  # SGLang's in-batch prefix check has the same threshold
 
 
 def head_of(prompt: Prompt) -> Prompt | None:

@@ -28,12 +28,12 @@ from fairbench.named import imported
 from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
-# A name whose similarity to a hook's name (0 to 1) is at least ``ALIKE`` counts as a misspelt hook.
+# A method whose name resembles a hook's name by at least ``ALIKE`` (0 to 1) counts as a misspelt
+# hook.
 ALIKE = 0.85
 
 
-# ``MOVED`` maps the old names of modules that have moved to advice for users' files that import the
-# old name.
+# ``MOVED`` maps the old name of a module to advice for users whose files import the old name.
 MOVED = {
     "fairbench.schedulers.accounts.tenant_trees": (
         "write Counters(..., tenants=params.tenants) with Counters from "
@@ -107,8 +107,9 @@ def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
 
 
-# The values are paths, not classes, so that a command imports only the schedulers that the command
-# runs. Schedulers of other projects and of single studies are entry points, like users' schedulers.
+# The values are paths of classes, so that a command imports only the schedulers that it runs.
+# Schedulers of other projects and of single studies are entry points, as the schedulers of users
+# are.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
@@ -137,7 +138,7 @@ ROUTERS = {
     "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
 }
 
-# ``PAIRS`` maps values of `--scheduler` to pairs (router, local scheduler).
+# ``PAIRS`` maps each value of `--scheduler` to a router and a local scheduler.
 PAIRS = {
     "fcfs": ("round-robin", "fcfs"),
     "lpm": ("round-robin", "lpm"),
@@ -176,8 +177,8 @@ def _with_plugins(group: str) -> Mapping[str, str]:
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
-        # A router and a local scheduler cannot have the same name, because `--set NAME.PARAM` does
-        # not say the kind.
+        # A router and a local scheduler must have different names, because `--set NAME.PARAM` does
+        # not say which kind is meant.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
                 f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"

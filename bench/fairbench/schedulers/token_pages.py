@@ -8,9 +8,10 @@ from collections.abc import Hashable, Sequence
 from fairbench.core import Prompt, Segment
 
 ID_BYTES = array("I").itemsize
-# The first pages are small, because a first chat message is often shorter than 32 tokens.
+# The first pages of a prompt are small, because a first chat message is often shorter than 32
+# tokens.
 FIRST_PAGE_TOKENS = 8
-# A page size applies to positions below ``PAGES_BEFORE_DOUBLING`` times the size.
+# A page size applies to prompt positions below ``PAGES_BEFORE_DOUBLING`` times the page size.
 PAGES_BEFORE_DOUBLING = 32
 
 
@@ -26,7 +27,8 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError for an id that is
     negative or has more than 32 bits.
     """
-    text = str(_bytes_of(token_ids), "latin-1")  # the text has one character per byte
+    # The text has one character for each byte of the token ids.
+    text = str(_bytes_of(token_ids), "latin-1")
     pages: list[str] = []
     start, size = 0, FIRST_PAGE_TOKENS * ID_BYTES
     while start < len(text):

@@ -239,7 +239,7 @@ class ListScan:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        # If ``_credit`` is set, only requests of clients with a positive credit are offered.
+        # If ``_credit`` is set, the view offers only requests of clients with positive credit.
         self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -355,7 +355,7 @@ class QueueView:
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
-        # ``_requests`` holds the waiting requests in queue order.
+        # ``_requests`` holds the waiting requests in the order of the queue.
         self._requests: dict[Request, None] = {}
         self._of_client: dict[str, dict[Request, None]] = {}
         self.elsewhere: Collection[str] = ()
@@ -382,7 +382,7 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # The host calls the following methods.
+    # The engine that owns the view calls the methods of this section.
 
     def by_arrival(self) -> Iterator[Request]:
         """Return the requests in order of arrival, even if schedulers see another order."""

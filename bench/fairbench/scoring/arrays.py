@@ -80,7 +80,8 @@ def arrays_of(
     made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
     tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
     first = np.where(tokenless & np.isnan(first), last, first)
-    if np.isfinite(first).any():  # A log may contain streamed answers and answers in one piece.
+    # A log may contain both streamed answers and answers that arrived at once.
+    if np.isfinite(first).any():
         whole = np.isnan(first) & ~np.isnan(last)
         first = np.where(whole, last, first)
         mended[ONE_PIECE] += int(whole.sum())
@@ -117,7 +118,7 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
         for name, found in columns.fields.items()
         if any(
             one.first is not None
-            # A column counts as known even if the column has no values.
+            # A column counts as known even if it contains no values.
             or (one.name not in columns.unseen and not one.name.startswith(OWN))
             for one in found
         )
@@ -216,7 +217,7 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
             )
 
 
-# An infinite time is refused later, in a message that names the row.
+# An infinite time is refused later, by a message that names the row.
 @np.errstate(invalid="ignore")
 def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
     """Return the times of first and last tokens in seconds, and the gaps between tokens if known.
@@ -237,7 +238,8 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
     times.check_lengths(latency, first - start, "latency")
     times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
     last = np.where(np.isnan(end), start + latency, end)
-    if not columns.of_fields(*LAST):  # A file may contain waits, but no ends (``has_waits``).
+    # A file may contain the waits of requests but not their ends (``has_waits``).
+    if not columns.of_fields(*LAST):
         last = first
     gaps = None
     lists = next(iter(columns.of_fields("itls", "gaps")), None)
@@ -245,7 +247,8 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
         gaps = times.gaps(lists, nothing.tolist())
     if gaps is not None and lists is not None and lists.field == "itls":
         streamed = np.array([len(one) > 0 for one in gaps])
-        if columns.layout.runs is not None:  # An answer that was not streamed arrives in one piece.
+        # All tokens of an answer that was not streamed arrive at once.
+        if columns.layout.runs is not None:
             if columns.of_fields("latency"):
                 whole = ~streamed & ~(first > start) & ~np.isnan(last)
                 first = np.where(whole, last, first)
@@ -274,7 +277,7 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-NAMED = "/id "  # The name of a program begins with this text, followed by the session's name.
+NAMED = "/id "  # The name of a program consists of this text and the name of a session.
 
 
 def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:
@@ -297,7 +300,7 @@ def _workers(columns: FileColumns) -> Any:
     if all(is_missing(one) or number_of(one) is not None for one in values):
         return numbers(columns, found[0])
     if any(isinstance(one, list | dict | bool) for one in values):
-        return numbers(columns, found[0])  # The call raises DataError for the texts in the column.
+        return numbers(columns, found[0])  # ``numbers`` raises DataError for a text in the column.
     return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
 
 
@@ -346,6 +349,6 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
     """Return a mask of the known values that are not whole numbers from ``least`` to ``most``."""
-    with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
+    with np.errstate(invalid="ignore"):  # For infinity, the remainder is NaN.
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

@@ -286,7 +286,8 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
             "--map program=NAME"
         )
     status = np.full(count, FINISHED)
-    for state in (UNFINISHED, REFUSED):  # A program with a refused request counts as refused.
+    # A program counts as refused if one of its requests was refused.
+    for state in (UNFINISHED, REFUSED):
         status[requests.program_id[requests.status == state]] = state
     finish = np.full(count, -np.inf)
     np.maximum.at(finish, requests.program_id, np.nan_to_num(requests.finish_s))

@@ -15,9 +15,9 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.records.column_names import plain
 from fairbench.records.columns import ColumnValues, FileColumns
 
-UNSAID = -1  # This state marks a request whose record has no state.
-UNKNOWN = -2  # This state marks a request whose record has an unknown word.
-FAILED = 3  # A request in this state ended early; tables of metrics count the request as refused.
+UNSAID = -1  # The record of a request in this state does not tell the state.
+UNKNOWN = -2  # The record of a request in this state contains an unknown word instead of a state.
+FAILED = 3  # A request in this state ended early; metrics count it as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
 WORDS = {

@@ -128,9 +128,10 @@ def scored_summary(
     }
 
 
-# A window ends with the arrivals only if the arrivals last for more than this fraction of the
-# records' time. A client that first comes within this fraction before the last arrival must also be
-# served before the last arrival. Otherwise the window could miss all service of a client.
+# The measured window ends with the last arrival only if the arrivals last for more than this
+# fraction of the records' time. A client whose first request comes within this fraction before the
+# last arrival must also be served before the last arrival. Otherwise the window could contain no
+# service of this client.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"
@@ -254,7 +255,7 @@ def score_run(
         if (key not in scored and not key.startswith("clients."))
     }
     notes = {**scored["notes"], **remarks}
-    # The summary keeps the stored limit, which tables alone do not determine.
+    # The summary keeps the stored value, which cannot be computed from the tables alone.
     if "limit_ratio" in stored:
         notes.pop("limit", None)
     return {**stored, **scored, "notes": notes}, tables.requests

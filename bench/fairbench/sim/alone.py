@@ -24,9 +24,9 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client alone has the local scheduler ``LOCAL`` and each of the ``ROUTERS``. Fairness has no
-# meaning without another client. Locality is better in some workloads and balance in others, so the
-# better router counts.
+# A client that runs alone has the local scheduler ``LOCAL``, and tries each of the ``ROUTERS``.
+# For a client that runs alone, fairness has no meaning. Cache locality is better in some workloads
+# and load balance in others, so the better router counts.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -64,13 +64,13 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        # No request of another client is ahead of this client.
+        # A client that runs alone never waits behind another client's request.
         settings[policy] = OFF
     own = {
         "local": LOCAL,
         "engine_code": None,
         "charge_pass": None,
-        # an engine's own policy is none of fairbench's model
+        # An eviction policy of an engine's real code is not a policy of fairbench's engine model.
         "eviction": None if spec.engine_code else spec.eviction,
         "gateway": None,
         "saturation": None,
@@ -96,7 +96,8 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # The window of the metrics ends with the last arrival of all clients.
+        # In a run of one client alone, the window of the metrics still ends with the last arrival
+        # of all clients.
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-FOLDER = "records"  # a folder in the run's directory
+FOLDER = "records"  # name of the folder with records in the directory of a run
 MAX_PS = 2**62
 MAX_COUNT = 2**53
 COUNTS = ("steps", "batch_size", "depth", "retractions", "requests", "demand_requests")
@@ -150,7 +150,7 @@ class FileBlocks:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            # Half a message would make later messages unreadable.
+            # If only half a message were written, later messages could not be read.
             with suppress(OSError):
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None
@@ -188,7 +188,7 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise _damaged(path, error) from None
     try:
-        # The reader raises an error at the end of the file, whether the file is complete or cut
+        # At the end of the file, the reader raises an error, whether the file is complete or cut
         # off.
         with suppress(StopIteration, OSError, pa.ArrowInvalid):
             while True:
@@ -221,7 +221,7 @@ def seconds(times_ps: Ints) -> Floats:
     return found
 
 
-AT_ONCE = 16  # number of blocks converted together
+AT_ONCE = 16  # number of blocks of rows that are converted at once
 
 
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
@@ -280,7 +280,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     need memory for logs and tables at the same time.
     """
     for log in logs.by_name().values():
-        # This call writes the rest of the rows to a file.
+        # ``file_block`` writes the remaining rows to a file.
         log.file_block()
     requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
@@ -298,7 +298,7 @@ def _service(log: IntegerTable) -> ServiceRows:
     """Return the service table, which remains in files if the log is long and in a file."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
-    # The rows are in order of the ends of stretches.
+    # The rows are sorted by the end of each stretch.
     start_s, worker = seconds(log.column("start_ps")), log.column("worker")
     sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
     by_start = None if sorted_already else np.lexsort((worker, start_s))

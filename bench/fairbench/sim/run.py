@@ -105,7 +105,7 @@ def progress_of(
     )
 
 
-# If a run has more than ``MOST_ALONE`` clients, no client is simulated alone.
+# If a run has more than ``MOST_ALONE`` clients, it simulates no client alone.
 MOST_ALONE = 16
 
 
@@ -153,7 +153,8 @@ def hit_rates_alone(
 
 
 PROGRESS_EVERY_PS = PS_PER_S
-# After every ``EVENTS_AT_ONCE`` events, a few milliseconds, the run checks for an interruption.
+# After every ``EVENTS_AT_ONCE`` events, which take a few milliseconds, the run checks for an
+# interruption.
 EVENTS_AT_ONCE = 64
 
 
@@ -281,14 +282,14 @@ class Simulation:
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
         else:
-            # Few runs need this module.
+            # The module is imported here, because few runs need it.
             from fairbench.engine.disaggregated import disaggregated
 
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # The cluster empties its list of workers at the end. A copy of the list would keep the
-        # workers in memory.
+        # At the end of a run, the cluster empties its list of workers. A copy of the list of
+        # workers would keep the workers in memory.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -315,7 +316,7 @@ class Simulation:
 
     def _parts(self, index: int) -> WorkerParts:
         spec = self.spec
-        # An engine's own policy is not a scheduler of fairbench.
+        # A scheduling policy of the engine's real code is not a scheduler of fairbench.
         is_ours = spec.engine_code is None or is_plugged_in(spec.local, spec.engine)
         local = build_local(spec.local if is_ours else "fcfs", spec.settings)
         draws = stream(self.spec.seed, f"scheduler/{index}")
@@ -363,7 +364,7 @@ class Simulation:
         )
         audit = self._pin_audit()
         self.cluster.abandon()
-        # This call frees the KV trees, 100 of 670 MiB in an overloaded run.
+        # The collection frees the KV trees, which take 100 of 670 MiB in an overloaded run.
         gc.collect()
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
@@ -430,7 +431,7 @@ class Simulation:
         """
         if self.spec.eviction is None or self.code is not None:
             return {}
-        # Few runs need this module.
+        # The module is imported here, because few runs need it.
         from fairbench.engine.client_cache import pin_audit
 
         audit = pin_audit(worker.cache for worker in self.cluster.workers)

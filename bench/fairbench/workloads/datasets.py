@@ -40,9 +40,11 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 
 MAX_LITERAL = (
     2**20
-)  # maximum number of characters of a Python literal; the parsed tree takes 100 times the memory
-INPUT = "input"  # the field with the input of an instruction
-OUTPUTS = ("output", "response", "completion", "answer")  # fields that may hold a prompt's answer
+    # Limit on the characters of a Python literal: its parsed tree takes 100 times the memory.
+)
+INPUT = "input"  # name of the field with the input of an instruction
+# fields that may hold the answer to a prompt
+OUTPUTS = ("output", "response", "completion", "answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +264,8 @@ def _react(record: Mapping[str, Any]) -> Texts:
     return Texts(task.strip(), tuple(exchanges))
 
 
-# ``schema_of`` chooses the first layout whose marks a record contains. Therefore layouts with more
-# marks come before layouts with fewer marks.
+# ``schema_of`` chooses the first layout whose marks (fields) a record contains. A layout with more
+# marks therefore comes before a layout with fewer marks.
 SCHEMAS: tuple[Schema, ...] = (
     Schema(
         *(LongQA.kind, "{video, frame_count, question, answer, a0, ..., a4}"),
@@ -287,7 +289,7 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
     Schema(TreeOfThought.kind, "{question}", ("question",), _only("question")),
-    Schema(  # a ToolBench query, after the description of its tools
+    Schema(  # a query of the data set ToolBench, after the description of its tools
         *(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final")),
         lambda record: Texts(
             json.dumps(list(_records(record, "tools"))),
@@ -447,7 +449,8 @@ def _texts_of_records(
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
     """Return the layout of the first record. Raises ValueError if no layout of ``kind`` fits."""
     schema = schema_of(record, kind)
-    if list(record) == ["text"]:  # A record with only a text fits layouts of several program kinds.
+    # A record that contains only a text fits the layouts of several program kinds.
+    if list(record) == ["text"]:
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
         return schema
@@ -491,7 +494,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# The configuration and the split to read of each known data set on the Hugging Face hub.
+# For each known data set on the Hugging Face hub: the configuration and the split to read.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),
@@ -503,10 +506,9 @@ def _needs_package(ref: str) -> str:
     return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
 
-# The hub's client library would retry for half a minute before it reports an error, unless this
-# variable is 1.
+# Unless this variable is 1, the hub's library retries for half a minute before it reports an error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
-HUB_PATIENCE_S = 1.5  # a lost packet of the connection is sent again after a second
+HUB_PATIENCE_S = 1.5  # The connection sends a lost packet again after a second.
 
 
 def hub_host() -> str:
@@ -575,7 +577,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)
-    # The library raises many types of errors for faults of the network or the hub.
+    # The hub's library raises many types of errors for faults of the network or the hub.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(

@@ -29,11 +29,11 @@ from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
 
 INHERITED = "workload"
-# maximum number of files in a chain of inheritance; a longer chain is taken for a cycle
+# A longer chain of workload files that inherit from each other is taken for a cycle.
 MAX_DEPTH = 8
 NOT_INHERITED = ("name", "description")
 _PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
-# An installed wheel contains a copy of the folder; a checkout does not.
+# An installed wheel contains a copy of the folder with workloads; a checkout does not.
 SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
@@ -113,7 +113,7 @@ def _subtable(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-MAX_CLIENTS = 1000  # maximum number of clients in a workload file
+MAX_CLIENTS = 1000  # limit on the number of clients in a workload file
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -129,7 +129,8 @@ class Group(FileTable):
     """A group of ``count`` consecutive clients, the first of which has the number ``client``."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
-    count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None  # None means one client
+    # The value None means one client.
+    count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None
 
     @property
     def numbers(self) -> range:
@@ -177,7 +178,7 @@ def multiples(sizes: Sizes | None, count: int) -> list[float]:
     return [1.0] * count if sizes is None else sizes.multiples(count)
 
 
-# The lower limit in seconds prevents runs with millions of presence intervals.
+# The lower limit in seconds prevents millions of intervals in which a client is present.
 Mean = Annotated[Positive, Field(ge=0.001)]
 Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
@@ -284,7 +285,7 @@ CALM = "none"
 """The scenario in which every client is well-behaved; every workload has this scenario."""
 
 MAX_NAME = (
-    # maximum number of characters of a workload's name, which becomes part of a directory's name
+    # limit on the characters of a workload's name, which becomes part of a directory's name
     64
 )
 

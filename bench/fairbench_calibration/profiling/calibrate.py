@@ -22,19 +22,20 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-# The id of a calibrated profile ends in ``CALIBRATED``.
+# The id of a calibrated timing profile ends in ``CALIBRATED``.
 CALIBRATED = "calibrated"
-# A fit uses at most ``MOST_REQUESTS`` requests.
+# A fit uses the times of at most ``MOST_REQUESTS`` requests.
 MOST_REQUESTS = 400
-# Prompts whose first tokens arrive within ``TOGETHER_S`` seconds share an iteration.
+# Prompts whose first tokens arrive within ``TOGETHER_S`` seconds were computed in one iteration.
 TOGETHER_S = 1e-3
-# ``_LEAST_C_ND`` is the minimum of c_nd in ms, because operator tables lack sampling.
+# ``_LEAST_C_ND`` is the minimum of the coefficient c_nd in ms, because operator tables do not
+# include sampling.
 _LEAST_C_ND = 0.002
-# ``_PRIORS`` holds the usual deviations of the logarithms of the three numbers.
+# ``_PRIORS`` holds the usual deviations of the logarithms of the three fitted numbers.
 _PRIORS = np.array([0.15, 0.7, 0.7])
-# All requests together have at most the weight of ``_WEIGHT`` requests.
+# In the fit, all requests together have at most the weight of ``_WEIGHT`` requests.
 _WEIGHT = 100
-# The logarithm of each of the three numbers changes by at most ``_BOUND``.
+# The fit changes the logarithm of each of the three fitted numbers by at most ``_BOUND``.
 _BOUND = np.log(4.0)
 
 

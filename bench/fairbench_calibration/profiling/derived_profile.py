@@ -94,16 +94,17 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# ``ITERATIONS, HELD_OUT, SEED`` are the numbers of drawn iterations and of iterations not fitted,
-# and the random seed.
+# The fit draws ``ITERATIONS`` random iterations with the seed ``SEED``, and keeps ``HELD_OUT`` of
+# them for a test.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-# The drawn iterations have batches of at most ``LARGEST_BATCH`` sequences.
+# Random iterations for the fit have batches of at most ``LARGEST_BATCH`` sequences.
 LARGEST_BATCH = 400
-# The ids of profiles from data sheets end in ``ROOFLINE``.
+# The id of a timing profile that was computed from a data sheet ends in ``ROOFLINE``.
 ROOFLINE = "roofline"
-# ``HOST_MS`` is the host time of an iteration, which is not in operator tables.
+# ``HOST_MS`` is the time of the host in an iteration, which operator tables do not include.
 HOST_MS = 0.5
-# SGLang was measured to launch a layer's prefill kernels in ``LEAST_LAYER_MS`` milliseconds.
+# On SGLang, launching the prefill kernels of a layer was measured to take ``LEAST_LAYER_MS``
+# milliseconds.
 LEAST_LAYER_MS = 15 / 36
 
 FRONTENDS = {
@@ -251,10 +252,10 @@ def measured_grade() -> str:
     )
 
 
-# ``BATCHES, CONTEXT`` are the decode batches that are printed, and the context of each sequence in
+# The command prints the decode times of ``BATCHES`` sequences, each with a context of ``CONTEXT``
 # tokens.
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-# Prefill times are printed for prompts of the lengths ``PROMPTS`` in tokens.
+# The command prints prefill times of prompts with ``PROMPTS`` tokens.
 PROMPTS = (128, 1_024, 8_192)
 
 

@@ -12,7 +12,7 @@ from fairbench.hardware.timing import DIMENSIONLESS
 
 Column = NDArray[np.float64]
 
-MOST_CONTEXT = 400_000  # the most decode context of an iteration, in tokens
+MOST_CONTEXT = 400_000  # largest context of a decode batch in an iteration, in tokens
 
 
 class Iterations(NamedTuple):
@@ -89,16 +89,16 @@ TURNS = (
 )
 """Fits also start at these multiples of the estimate, because a fit may end in a local minimum."""
 
-LEAST_P, MOST_P = 1.0, 8.0  # limits of the coefficient p
-NEGLIGIBLE = 1e-4  # relative to the start; smaller coefficients become 0
+LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
+NEGLIGIBLE = 1e-4  # A coefficient below this fraction of its starting value becomes 0.
 _STEPS, _TRIAL, _LONGEST = (
     200,
     1e-5,
     1.0,
-)  # maximum number of steps, difference for slopes, longest step
-# Above the relative error ``_SOFT``, the loss of an iteration is linear, not squared.
+)  # the largest number of steps, the difference for numerical slopes, and the longest step
+# If the relative error exceeds ``_SOFT``, the loss of an iteration is linear instead of squared.
 _SOFT = 0.05
-# A minimisation ends when the relative gain is below ``_ENOUGH``.
+# A minimisation ends when a step reduces the loss by less than the fraction ``_ENOUGH``.
 _ENOUGH = 1e-9
 
 

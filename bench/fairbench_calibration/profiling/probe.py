@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-# The fastest of several measurements counts, because every disturbance adds time.
-# ``REPEATS`` is the number of lone prompts of each length.
+# Of several measurements, the fastest counts, because every disturbance adds time. ``REPEATS`` is
+# the number of single prompts that are measured for each length.
 REPEATS = 5
-# The time in which all requests of a batch decode is divided into ``WINDOWS`` parts.
+# The time in which all requests of a batch decode together is divided into ``WINDOWS`` parts.
 WINDOWS = 4
-# Prompts are made of ``TOKEN_IDS``, which nearly all vocabularies contain.
+# Prompts of the probe consist of ``TOKEN_IDS``, which nearly all vocabularies contain.
 TOKEN_IDS = range(1_000, 30_000)
 SEED = 0
-_WAIT_S = 300.0  # seconds until a request to the server fails
+_WAIT_S = 300.0  # A request to the server fails after this number of seconds.
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ProbedServer:
 
     async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
         """Measure lone prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
-        # The first call lets the server finish one-time work.
+        # The first request is not measured: it lets the server finish one-time work.
         await self._timed_answer(BATCH_PROMPT, 8)
         probed = Probed()
         for tokens in prompt_lengths(chunk):
@@ -217,13 +217,13 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# A coefficient that is off by a factor of e has the residual ``PRIOR``; a time that is 5% off has
-# the residual 1.
+# In the fit, a coefficient that is wrong by a factor of e has the residual ``PRIOR``; a time that
+# is wrong by 5% has the residual 1.
 PRIOR = 0.3
-# The id of a profile that was fitted to a probe ends in ``MEASURED``.
+# The id of a timing profile that was fitted to a probe of a server ends in ``MEASURED``.
 MEASURED = "probed"
-# The fit starts without an estimate, because an estimate would hide how measured step times grow
-# with the batch.
+# The fit starts without an estimate of p and c_nd, because an estimate would hide how measured step
+# times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 

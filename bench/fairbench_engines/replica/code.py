@@ -52,8 +52,9 @@ def _folder_of(package: str) -> str:
 
 
 FAIRBENCH = "fairbench"
-# The packages that fairbench's plugin needs in the engine's Python: the arguments of
-# ``inside.packages.provide``. Every engine brings pydantic itself.
+# For each engine, the packages that fairbench's plugin needs in the engine's Python, as arguments
+# of ``inside.packages.provide``. The package pydantic is not listed, because every engine installs
+# it.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
@@ -186,7 +187,7 @@ def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
-# Idle processes, by Python and engine, are kept because the import of an engine takes seconds.
+# Idle processes by Python and engine, which are kept because importing an engine takes seconds.
 IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 

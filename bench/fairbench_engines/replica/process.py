@@ -18,11 +18,13 @@ from typing import Any
 from fairbench.errors import RunFailed, UsageError
 from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 
-INSTALLED = "installed"  # with --engine-code, this word means the Python that runs fairbench
+# With --engine-code, the word "installed" means the Python that runs fairbench.
+INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
-# This program makes the running version of ``fairbench_engines`` importable in the engine's Python,
-# where the package may be absent or of another version. Python's option ``-c`` puts the current
-# folder first on the path; the program removes the folder, so that no file in it is imported.
+# This program lets the engine's Python import the running version of ``fairbench_engines``, because
+# that Python may lack the package or have another version. Python's option ``-c`` puts the current
+# folder first on the import path; the program removes the folder, so that no file in it is
+# imported.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -64,14 +66,14 @@ class EngineProcess:
         self, named: str, engine: str, supported: Sequence[str], *, only_source: bool = False
     ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
-        self.version = ""  # release of the engine; ``source`` sets the value
-        self._is_answered = True  # whether the last message was answered
+        self.version = ""  # release of the engine, which ``source`` sets
+        self._is_answered = True  # true if the process has answered the last message
         python = python_of(named)
-        # Through this socket, the process receives its end of each replica's socket.
+        # Through this socket, fairbench sends the process its end of the socket of each replica.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
-        self._channels: list[Channel] = []  # a channel for each replica
+        self._channels: list[Channel] = []  # one channel for each replica
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # ``close`` closes the file
         # With a fixed hash seed, sets of strings have the same order in every run.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
@@ -83,7 +85,7 @@ class EngineProcess:
                 stderr=self._errors,
                 env=environment,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # the copies of the process belong to the group, too
+                process_group=0,  # Copies of the process belong to the same process group.
             )
         except OSError as error:
             self._errors.close()
@@ -115,7 +117,8 @@ class EngineProcess:
         process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # reading the answer raises an error with the reason
+        # Reading the answer raises the error that the process reported.
+        with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
         line = process.stdout.readline()
@@ -143,7 +146,7 @@ class EngineProcess:
         with theirs:
             socket.send_fds(self._passing, [b"1"], [theirs.fileno()])
             self.ask("add", tells_evicted)
-        channel.receive()  # the answer means that the engine's scheduler exists
+        channel.receive()  # The answer shows that the engine's scheduler exists.
         return channel
 
     def end(self) -> None:
@@ -188,7 +191,7 @@ class EngineProcess:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # fairbench's plugin raised the error
+        if told["type"] == UsageError.__name__:  # The error comes from fairbench's plugin.
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
@@ -213,13 +216,14 @@ class Channel:
     def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:
         self._connection, self._index, self._process = connection, index, process
         self._answers = connection.makefile("rb")
-        self.unanswered = 1  # number of expected answers; at first, the process reports its start
+        # number of answers that the process still owes; at first, it owes the report of its start
+        self.unanswered = 1
 
     def send(self, *message: Any) -> None:
         """Send an operation with its arguments, without waiting for the answer."""
         self.unanswered += 1
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        with suppress(ConnectionError):  # ``receive`` raises an error with the reason
+        with suppress(ConnectionError):  # ``receive`` raises the error that the process reported.
             self._connection.sendall(line)
 
     def receive(self) -> Any:

@@ -58,14 +58,15 @@ class SGLangHome(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._preemption = preemption or Preemption()
-        # requests that SGLang has admitted, in order of admission
+        # the requests that SGLang runs, in the order in which it admitted them
         self._running: dict[Req, None] = {}
         self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
-        self.capped = False  # whether the scheduler's load cap delayed a request in this pass
+        self.capped = False  # true if the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # Whether SGLang admitted the present candidate; None after the scheduler has been told.
+        # True if SGLang admitted the present candidate; None when the scheduler has received the
+        # answer.
         self._answer: bool | None = None
 
     @staticmethod

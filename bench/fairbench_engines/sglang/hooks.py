@@ -59,9 +59,10 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        # The kept matches of waiting requests, if changes of SGLang's prefix tree are observed.
+        # The stored matches of waiting requests, if the plugin observes changes of SGLang's prefix
+        # tree.
         self._tree: KeptTree | None = None
-        # whether this server is a decode server, for which other servers compute the prompts
+        # true if this server only decodes, because other servers compute its prompts
         self._decodes = False
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
@@ -198,9 +199,9 @@ class Hooks:
     ) -> bool:
         """Wrap ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # The limit of the queue decides, as without the plugin.
+            return False  # SGLang's own limit on the queue decides, as it does without the plugin.
         if original(scheduler, req, *args, **named):
-            # The refused request may be a request that SGLang preempted for a higher priority.
+            # The refused request may be one that SGLang preempted for a request of higher priority.
             self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):

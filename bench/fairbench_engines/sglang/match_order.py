@@ -27,7 +27,7 @@ class MatchOrderHooks:
     def __init__(self, cache_aware: bool) -> None:
         self.cache_aware = cache_aware
         self._sorting = False
-        self._looked = False  # whether the scheduler has looked at the queue in this pass
+        self._looked = False  # true if the scheduler has looked at the queue in this pass
         self._prioritize: Callable[[list[Req]], Any]
         self._queue: list[Req]
 
@@ -70,6 +70,6 @@ class MatchOrderHooks:
 
     def match(self, req: Req) -> int:
         """Return the number of cached tokens of a request, at most all tokens except the last."""
-        # SGLang makes an equal match before each attempt to admit the request.
+        # SGLang matches the request with the cache in the same way before each attempt to admit it.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return cached_len(req)

@@ -16,7 +16,7 @@ from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.registry import local_class
 from fairbench_engines.rank_accounts import ranks_of
 
-# Releases of SGLang that the plugin supports, the oldest first.
+# Releases of SGLang that the plugin supports; the oldest release is first.
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 EVICTING = ("0.5.23",)  # releases of SGLang in which fairbench's eviction policies work
 DISTRIBUTIONS = ("sglang",)
@@ -140,7 +140,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
         _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
-    # Tensor-parallel ranks have separate clocks, but all ranks must make the same decisions.
+    # Tensor-parallel ranks have separate clocks, but must all make the same decisions.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:

@@ -11,7 +11,7 @@ from fairbench.live.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
 
 Req = Any  # SGLang's request
 OUTPUT_IDS, FINISHED_REASON = attrgetter("output_ids"), attrgetter("finished_reason")
-HEALTH_RID = "HEALTH_CHECK"  # the beginning of the ids of SGLang's own requests
+HEALTH_RID = "HEALTH_CHECK"  # The ids of SGLang's own health checks begin with this text.
 
 
 def client_of(req: Req) -> str:

@@ -27,7 +27,7 @@ def register() -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     original = EngineArgs.create_engine_config
-    # The check is already installed, because vLLM loads the plugin twice in a process.
+    # vLLM loads the plugin twice in a process; the second time, the check is already installed.
     if original.__module__ == __name__:
         return
 

@@ -89,10 +89,11 @@ class ExFairS(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._numbers: Counter[str] = Counter()  # priority numbers by client
-        self._places: list[Place] = []  # the queue; the next request goes to the first place
+        self._numbers: Counter[str] = Counter()  # the number of the next priority, by client
+        # the queue: the next request goes to the client in the first place
+        self._places: list[Place] = []
         self._queued: set[Request] = set()
-        # each client's answers in the current round
+        # for each client, its answers in the current round
         self._answered: dict[str, RoundTally] = {}
         self._round_ends_s: float | None = None
 
@@ -117,7 +118,8 @@ class ExFairS(FlowPolicy):
         answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
 
     def on_finish(self, request: Request) -> None:
-        # A queued request was withdrawn, so the last place of its client is removed.
+        # A queued request was withdrawn, so the last place that its client has in the queue is
+        # removed.
         if request in self._queued:
             self._queued.remove(request)
             mine = [at for at, place in enumerate(self._places) if place.client == request.client]

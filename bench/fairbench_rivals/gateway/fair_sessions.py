@@ -11,7 +11,8 @@ from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
 from fairbench_rivals.gateway.pausing_gate import PlacedSession, PlacementGate, whole
 
-IDLE_S = 30.0  # seconds without a running turn after which a session's visit in memory ends
+# A session's visit in memory ends after this number of seconds without a running turn.
+IDLE_S = 30.0
 
 
 @dataclass(slots=True, eq=False)

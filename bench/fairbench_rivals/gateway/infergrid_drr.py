@@ -27,7 +27,7 @@ class InfergridDRR(FlowPolicy):
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        # number of queued or running requests by client
+        # number of queued and running requests of each client
         self._present: Counter[str] = Counter()
         self._score: dict[Request, int] = {}
 

@@ -12,7 +12,8 @@ from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
-BUFFER = 100  # tokens that a replica reserves for each session in addition to the session's context
+# For each session, a replica reserves this number of tokens besides the session's context.
+BUFFER = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +82,8 @@ class PlacementGate(SessionGate[P]):
     when sessions are paused and resumed.
     """
 
-    FORGET_S: ClassVar[float] = inf  # idle seconds after which a session is forgotten
+    # A session that is idle for this number of seconds is forgotten.
+    FORGET_S: ClassVar[float] = inf
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,9 +157,9 @@ class PausingGate(PlacementGate[P]):
     Turns of an active session are sent; turns of a paused session are queued.
     """
 
-    # A replica pauses sessions if they use more than this fraction of its pool.
+    # A replica pauses sessions if they use more than this fraction of its KV pool.
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # The sessions that remain after a pause use at most this fraction of the pool.
+    # After a pause, the remaining sessions use at most this fraction of the KV pool.
     PAUSE_TO: ClassVar[float] = 1.0
 
     def __init__(self, params: PlacementParams) -> None:
@@ -230,7 +232,8 @@ def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float
 class TickGate(PausingGate[P]):
     """A gate that resumes sessions at each tick, and then pauses sessions."""
 
-    RESUME_TO: ClassVar[float] = 1.0  # Resumed sessions may fill this fraction of the pool.
+    # Resumed sessions may fill at most this fraction of the KV pool.
+    RESUME_TO: ClassVar[float] = 1.0
 
     def lets_pass(self, session: P, now_s: float) -> bool:
         if self.is_placed(session):

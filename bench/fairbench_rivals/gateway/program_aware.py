@@ -44,7 +44,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # attained service by client, and the time in seconds of the last update
+        # for each client, its attained service and the time in seconds of the last update
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:

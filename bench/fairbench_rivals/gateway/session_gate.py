@@ -67,14 +67,14 @@ class SessionGate(FlowPolicy, Generic[S]):
     def __init__(self) -> None:
         numbers = count()
         self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
-        # arrival times in seconds of the turns for which the rule is not met, the earliest first
+        # For turns that the gate delays: their arrival times in seconds, the earliest first.
         self.waits: dict[Request, float] = {}
-        self._ready: dict[Request, float] = {}  # ranks of the turns that may be sent
+        self._ready: dict[Request, float] = {}  # ranks of the turns that the gate allows to send
         self._next_tick_s = self.tick_s
         self._review_at_s = inf
         self._now_s = 0.0
 
-    # A subclass defines the rule by these methods.
+    # A subclass defines its rule by the methods of this section.
 
     @abstractmethod
     def make_session(self, number: int) -> S:
@@ -121,7 +121,7 @@ class SessionGate(FlowPolicy, Generic[S]):
             self._ready[request] = self.rank(request, True, self._now_s)
         session.waiting.clear()
 
-    # The host of a gateway policy calls these methods.
+    # The router that owns a gateway policy calls the methods of this section.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._catch_up(now_s)

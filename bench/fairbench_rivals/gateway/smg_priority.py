@@ -19,8 +19,8 @@ class Rules(NamedTuple):
     """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # least number of slots that are reserved for the class
-    share: float  # fraction of all slots that is reserved for the class
+    floor: int  # the smallest number of slots that is reserved for the class
+    share: float  # the fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float
     starved_s: float
@@ -34,7 +34,7 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-# Classes whose first requests have waited for too long are served in this order.
+# Classes whose first requests have waited for too long are served in the order ``AGING``.
 AGING = (-1, 0, 1)
 
 
@@ -66,7 +66,7 @@ class SmgPriority(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        self._used = dict.fromkeys(CLASSES, 0)  # slots in use by class
+        self._used = dict.fromkeys(CLASSES, 0)  # number of slots that each class uses
         self._sent: set[Request] = set()
 
     def class_of(self, request: Request) -> int:

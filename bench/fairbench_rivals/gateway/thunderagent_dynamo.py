@@ -14,7 +14,8 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# A turn that has waited counts as 1 s earlier than its arrival, and a demoted turn as 2 s later.
+# In the order of turns, a turn that has waited counts as 1 s earlier than it arrived, and a demoted
+# turn as 2 s later.
 WAITED_S, DEMOTED_S = 1.0, -2.0
 DEMOTED_TICKS = 1.5
 

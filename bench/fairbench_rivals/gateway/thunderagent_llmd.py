@@ -17,8 +17,8 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# While turns wait, free memory is checked at this interval, because the tokens of idle sessions
-# decay.
+# While turns wait, free memory is checked at this interval in seconds, because the counted tokens
+# of idle sessions decay.
 POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
@@ -99,7 +99,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
             return
         count = whole if self._leases else decayed(now_s, HALF_LIFE_S)
         rooms = self.rooms(count)
-        full: set[int] = set()  # replicas at which sessions have been paused
+        full: set[int] = set()  # replicas at which the gate has paused sessions
         for session in sorted((one for one in self.pool() if one.waiting), key=self._key):
             target = self._target(session, rooms)
             if self._leases and rooms[target] < session.required and target not in full:

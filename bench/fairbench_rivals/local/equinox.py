@@ -94,7 +94,7 @@ class Equinox(LeastCounter):
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
-        if request not in self._charged:  # the request never ran, so its client was not charged
+        if request not in self._charged:  # The request never ran, so its client has no charge.
             return
         charge, produced = self._charged.pop(request), self._produced.pop(request)
         self._count_charge(request, charge, -1)

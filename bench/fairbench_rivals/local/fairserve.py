@@ -76,7 +76,7 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # Maps ("user" or "application", name) to the times of requests in seconds, the oldest
+        # For each user and each application: the times of its requests in seconds, the oldest
         # first.
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()

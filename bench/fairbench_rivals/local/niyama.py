@@ -65,18 +65,18 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # This object computes how much delay the running requests can bear. If ``chunks`` is set,
-        # the result limits the prompt tokens of a step.
+        # ``Slack`` computes how much delay the running requests can bear without missing deadlines.
+        # If ``chunks`` is set, this slack limits the number of prompt tokens in a step.
         self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # Maps each request that has run to the number of its output tokens.
+        # For each request that has run, the number of its output tokens.
         self._made: dict[Request, int] = {}
-        # Maps a client to the number of finished requests, the sum of outputs and the sum of
-        # squared outputs.
+        # For each client: the number of finished requests, the sum of their output tokens, and the
+        # sum of the squares.
         self._past: dict[str, tuple[int, float, float]] = {}
-        # maps a request to the time in seconds at which its first token is due
+        # for each request, the time in seconds at which its first token is due
         self._due_s: dict[Request, float] = {}
         self._relegated: set[Request] = set()
 
@@ -103,7 +103,8 @@ class Niyama(LocalScheduler):
         if (made := self._made.pop(request, 0)) > 0:
             number, total, squares = self._past.pop(request.client, (0, 0.0, 0.0))
             self._past[request.client] = number + 1, total + made, squares + made * made
-            if len(self._past) > MAX_CLIENTS:  # the least recently updated client is forgotten
+            # The client whose values were updated least recently is forgotten.
+            if len(self._past) > MAX_CLIENTS:
                 del self._past[next(iter(self._past))]
 
     def select(self, view: WaitingView, now_s: float) -> Selection:

@@ -11,7 +11,7 @@ from fairbench.schedulers.params import NotNegative, NotNegativeInt
 from fairbench.schedulers.routing.bases import any_of, draw, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-KEEP = 0.95  # fraction of the index that is kept when a full index is cut
+KEEP = 0.95  # When the index is full, it is cut to this fraction of its size.
 
 
 class AibrixPrefixCache(HistoryRouter):

@@ -73,7 +73,7 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        # Maps a worker to the number of requests ever sent to the worker.
+        # For each worker, the number of requests that were sent to it.
         self._sent: Counter[int] = Counter()
         self._sweep_s = params.eviction_interval_s
 

@@ -48,10 +48,9 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        # Maps a request id to the end of the request's prompt in the tree.
+        # For each request id, the tree node at which the prompt ends.
         self._ends: dict[int, ActiveNode] = {}
-        # Maps a worker to the uncached tokens of its requests in flight (by request id), the oldest
-        # first.
+        # For each worker, the uncached tokens of each request in flight, the oldest request first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

@@ -11,7 +11,7 @@ from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-SWEEP_AT = 1.05  # an index that exceeds this multiple of its size limit is cut to the limit
+SWEEP_AT = 1.05  # An index that exceeds its size limit by this factor is cut to the limit.
 
 
 class LlmD(HistoryRouter):

@@ -62,7 +62,7 @@ class VtcBasic(CountingRouter):
     def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
         self.params = params
-        self.tokens: dict[str, float] = {}  # maps a user to the user's tokens in the window
+        self.tokens: dict[str, float] = {}  # for each user, the number of tokens in the window
         self._charges: dict[str, deque[tuple[float, float]]] = {}
 
     def route(self, request: Request, now_s: float) -> int:

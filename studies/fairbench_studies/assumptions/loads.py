@@ -29,10 +29,10 @@ CELLS = (
 MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-# A replica is overloaded for this many seconds, at this multiple of the rate in the workload's
-# file.
+# In this test, a replica is overloaded for FLOOD_S seconds at FLOOD times the rate in the
+# workload's file.
 FLOOD_S, FLOOD = 300.0, 3.0
-# These workloads need longer runs, because a single answer takes five minutes.
+# Floods in these workloads last longer, because a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 
@@ -117,7 +117,8 @@ def choose(cell: str, machine: Machine) -> Choice:
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    while low < high:  # This is a bisection, because the latency falls with the load.
+    # The loop is a binary search, which works because the latency falls with the load.
+    while low < high:
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))
         if found[middle][0] <= found[middle][1]:

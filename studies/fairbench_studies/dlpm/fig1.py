@@ -24,7 +24,7 @@ FAIRNESS = {
     "min_entitlement_ratio": "minimum fair share of own total",
 }
 THROUGHPUT = "service_rate_tok_s"
-MARK = 30  # area of a mark in points
+MARK = 30  # area of a mark in square points
 JOINED = ", newcomers with a quantum"
 
 
@@ -74,7 +74,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 def _range(table: Sequence[dict[str, Any]]) -> str:
     quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
-    if not quanta:  # no run of DLPM has finished
+    if not quanta:  # No run under DLPM has finished.
         return ""
     least, most = min(quanta), max(quanta)
     return f" DLPM: the number beside a point (left) is Q^u, {least:,} to {most:,} tokens."

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # queue length in the panel over replicas ([DLPM] Fig. 4)
-REPLICAS = 8  # number of replicas in the panel over queue lengths
+QUEUE = 200  # queue length in the panel that varies the number of replicas ([DLPM] Fig. 4)
+REPLICAS = 8  # number of replicas in the panel that varies the queue length
 
 PARTS = {
     "synchronisation_ms": ("messages", ORANGE.colour),
@@ -102,4 +102,4 @@ def _bars(axes: Axes, table: Sequence[dict[str, Any]], x: str, label: str) -> No
     axes.set_xticks(places, [str(row[x]) for row in table])
     axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.1)  # leave space for the percentages
+    axes.margins(y=0.1)  # The margin leaves space for the percentages above the bars.

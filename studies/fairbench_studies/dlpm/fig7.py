@@ -26,7 +26,7 @@ COLUMNS = {
 }
 PREBLES = ("preble", "preble-code")
 REACHABLE = "jain_index_maxmin"
-POOL = "pool_tokens"  # column of the KV pool's size, for runs in which the size was set
+POOL = "pool_tokens"  # column with the size of the KV pool, for runs in which the size was set
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (

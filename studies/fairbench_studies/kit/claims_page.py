@@ -13,7 +13,7 @@ from fairbench_studies.kit.parts import COUNTED, Claim, Part, score, total
 from fairbench_studies.kit.rows import write_rows
 
 NOT_RUN = "not run"
-HERE = "here"  # the title of the only setting, if claims are judged at a single setting
+HERE = "here"  # If claims are judged with a single setting, the setting has this title.
 UNDER = "holds under"
 RULE = (
     "A part is one statement of a claim. A direction *holds* or is *reversed* if the 95% interval "

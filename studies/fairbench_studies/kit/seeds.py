@@ -43,7 +43,7 @@ VARIED = (
     "settings.engine.batch_is_full",
 )  # fmt: skip
 """The keys, besides ``PLACE``, in which experiments of judged runs may differ."""
-DIGITS = 7  # significant digits of a derived value
+DIGITS = 7  # number of significant digits of a derived value
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def bounded(row: Row, name: str) -> str:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
     digits = 0 if value >= 100 else 1
-    if at_least:  # A lower bound is rounded down, so that the statement stays true.
+    if at_least:  # A lower bound is rounded down, so that the sentence stays true.
         value = floor(value * 10**digits) / 10**digits
     return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 

@@ -10,7 +10,8 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-# A claim must hold in at least this fraction of decided configurations or measured runs.
+# A claim holds if it holds in at least this fraction of the decided configurations or measured
+# runs.
 MOST = 0.8
 
 
@@ -106,7 +107,7 @@ class Tally:
 
 def _ratio(seen: Seen) -> str:
     value = seen.value or 0.0
-    if seen.bound == ">":  # A lower bound is rounded down, so that the statement stays true.
+    if seen.bound == ">":  # A lower bound is rounded down, so that the sentence stays true.
         value = floor(value * 100) / 100
     return f"{seen.bound}{value:.2f}x"
 
@@ -123,7 +124,7 @@ def decided(there: int, of: int) -> Outcome:
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
     """Return a claim's part from tallies of several measures; the paper's measure comes first."""
     first, *beside = tallies
-    # The outcome of the part already says "holds".
+    # The outcome of this part of the claim already says "holds".
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}

@@ -13,7 +13,7 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Flags, Floats, Ints
 
-_INSTANT_S = 1e-6  # A request's service is spread over at least this time.
+_INSTANT_S = 1e-6  # The service of a request is spread over at least this time in seconds.
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 TABLE = TABLES / "limit.csv"
 PAGE = ROOT / "docs/studies/limit.md"
 SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
-TWO = ("tot", "judge", "long-qa")  # workloads with two scenarios of heavy clients
+TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
 PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
 DP = 4
 SEEDS = (0, 1)

@@ -20,7 +20,7 @@ from fairbench_studies.kit.rows import ROOT
 CODE = ("bench", "studies")
 COUNTS = {"document": 15, "docstring": 10, "message": 10, "help": 5}
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
-SHORTEST, LONGEST = 30, 400  # a drawn sentence has from 30 to 400 characters
+SHORTEST, LONGEST = 30, 400  # The test draws sentences with 30 to 400 characters.
 
 
 def main(seed: str = "0") -> None:

@@ -10,7 +10,7 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# The figure of the measured decisions per second, in which a seed stands for a repetition.
+# Name of the figure with measured decisions per second; a seed of this figure is a repetition.
 SPEED = "speed"
 
 

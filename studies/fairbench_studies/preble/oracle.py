@@ -38,9 +38,10 @@ class Oracle(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._workers = list(range(workers))
-        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # maps a group to its worker
+        # the worker of each group of prompts
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()
         self._last = -1
-        # The common prefix of all earlier prompts is None before the first prompt.
+        # The common prefix of all earlier prompts; None before the first prompt.
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:
@@ -61,8 +62,8 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that differ only after the new common prefix are merged, and keep the position
-            # of the first group.
+            # Groups of prompts that differ only after the new common prefix are merged, at the
+            # position of the first of them.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)

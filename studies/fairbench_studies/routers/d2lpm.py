@@ -24,16 +24,16 @@ from fairbench_studies.routers.cases import Case, case, exchange, is_heard, name
 from fairbench_studies.routers.runs import Panel, draw, results, simulated
 
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
-QUANTUM = 40_000  # the default quantum of d2lpm
+QUANTUM = 40_000  # default quantum of the scheduler d2lpm, in tokens
 
-# These are the numbers of routers and of workers, and the form of sharing.
+# Numbers of routers and of workers, and the form in which routers share counters.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
 DIVIDED = "independent, 1/N quantum each"
 GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 
-# The drift is the difference between the charges of a client at two workers.
+# The drift is the difference between a client's charges at two workers.
 REPLICAS = 4
 DRIFT: Mapping[str, Any] = {
     "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,

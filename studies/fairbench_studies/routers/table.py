@@ -28,7 +28,7 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# In this period (start and end in seconds), both clients wait and all charges are known.
+# Start and end in seconds of a period in which both clients wait and all charges are known.
 SETTLED_S, END_S = 30.0, 120.0
 
 
@@ -77,7 +77,7 @@ def outcome(case: Case) -> Outcome:
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
     gap, most = gaps(spec, result)
     settings = dict(case)
-    # In this case, routers forget peers at times, so no bound is proven.
+    # With lost messages, routers sometimes forget their peers, so no bound is proven.
     forgets = "lost" in settings and "forget_s" not in settings
     bound = 2 * (most + unheard + ahead) if is_heard(case) and not forgets else None
     return Outcome(rates[0] / sum(rates), sum(rates), gap, bound, unheard, ahead)

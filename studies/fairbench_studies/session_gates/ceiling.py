@@ -31,8 +31,8 @@ from fairbench_studies.session_gates.table import DP, PAGE, RATES
 
 TABLE = TABLES / "session-gates-ceiling.csv"
 SEEDS = (61, 62, 63, 64, 65)
-UNLIMITED = 100_000_000  # tokens of KV memory, more than all sessions need
-# name -> flags and settings, beside the gate fair-sessions and the scheduler fcfs
+UNLIMITED = 100_000_000  # tokens of KV memory that exceed the need of all sessions
+# Flags and settings of each variant, besides the gate fair-sessions and the scheduler fcfs.
 SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({}, {}),
     "fair-sessions, vtc, 4 running": ({"scheduler": "vtc"}, {"engine.max_running_requests": 4}),
@@ -42,7 +42,7 @@ SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
 }  # fmt: skip
 WITHOUT_HEAVY, ALONE = "fair-sessions, without the heavy client", "fair-sessions, client alone"
 PHASES = ("gate", "queue", "prefill", "decode")
-WELL_BEHAVED = (1, 2)  # numbers of the clients; client 0 is heavy
+WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 
 
 class Measured(NamedTuple):

@@ -14,7 +14,7 @@ from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selectio
 from fairbench.schedulers.local.kept_order import least_first
 
 BLOCK_TOKENS = 16
-SPARED = 100  # A running request with at most this many remaining tokens is not preempted.
+SPARED = 100  # A running request with at most this number of remaining tokens is not preempted.
 
 
 class TextbookEDF(LocalScheduler):
@@ -39,7 +39,7 @@ class TextbookEDF(LocalScheduler):
 
     name = "edf-textbook"
     preempts = True
-    work_conserving = False  # The freed blocks stay unused until the next pass.
+    work_conserving = False  # Blocks that a preemption freed stay unused until the next pass.
 
     @dataclass(frozen=True)
     class Params:
@@ -57,7 +57,7 @@ class TextbookEDF(LocalScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in least_first(view, lambda one: (self._due_s(one), _tokens(one))):
             if not (yield request):
-                continue  # The scheduler skips a request that does not fit.
+                continue  # If a request does not fit into memory, the scheduler skips it.
         starving = (one for one in view.queue_order() if self._starves(one, now_s))
         if (first := next(starving, None)) is not None:
             for victim in victims(first, view.running, view.running.free_tokens):

@@ -16,9 +16,10 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# The revision's tables use windows around 19 points in the 570 s after a warm-up.
+# In the revision's tables, windows lie around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# A request with fewer seconds between its first and its last token counts as no service.
+# If the first and the last token of a request are less than this number of seconds apart, the
+# request counts as no service.
 SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()

@@ -15,7 +15,7 @@ from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.leads import ServiceHistory, largest_lead
 
-THEOREM = "VTC Theorem 4.4"  # the name of the bound 2U of a run under VTC
+THEOREM = "VTC Theorem 4.4"  # name of the bound 2U on the service gap in a run under VTC
 
 
 class Extremes(NamedTuple):

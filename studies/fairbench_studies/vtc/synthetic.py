@@ -17,7 +17,7 @@ from fairbench_studies.vtc.experiments import SHORT
 from fairbench_studies.vtc.measures import by_seed, difference_of, listed, mean_ttft_s, rates
 from fairbench_studies.vtc.store import Seeds
 
-BOUND = 40_000  # bound in weighted tokens on the service gap with a KV pool of 10,000 tokens
+BOUND = 40_000  # bound on the service gap in weighted tokens, with a KV pool of 10,000 tokens
 DIFFERENCE = "largest difference"
 VTC, FCFS = "VTC {:.1f} s", "FCFS {:.0f} s"
 
@@ -94,7 +94,8 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-# An ON phase and a pause in figure 5 have this length; figure 5 begins with an ON phase.
+# In figure 5, each ON phase and each pause has this length in seconds; the figure begins with an ON
+# phase.
 PHASE_S = 60.0
 
 

@@ -85,9 +85,10 @@ def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[s
 
 C = TypeVar("C", bound=BackendConfig)
 
-FIRST_TOKEN = 16  # lower token ids are special tokens in most vocabularies
-LOOKED_AT = 16  # limit on the clients whose first program is examined
-COMMON_TOKENS = 32_000  # each common model has 32,000 token ids; higher ids may be special tokens
+FIRST_TOKEN = 16  # In most vocabularies, lower token ids are special tokens.
+LOOKED_AT = 16  # at most this number of clients is checked for the length of their first program
+# Every common model has at least 32,000 token ids; higher ids may be special tokens.
+COMMON_TOKENS = 32_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +295,8 @@ class RealServerBackend(WorkerBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            return {LOCAL: ""}  # An empty value overrides the value in this process.
+            # An empty value overrides the value of the variable in this process.
+            return {LOCAL: ""}
         return self.plugin.environment() | untested_environment()
 
     def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:

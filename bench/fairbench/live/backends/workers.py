@@ -70,9 +70,9 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# limit in seconds on attempts to empty a cache, which SGLang refuses while requests run
+# limit in seconds on emptying a server's cache, which SGLang refuses while requests run
 FLUSH_TIMEOUT_S = 60.0
-RETRY_S = 0.2  # seconds between two requests to empty the cache
+RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
 
 
 class Workers:

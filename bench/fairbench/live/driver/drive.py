@@ -36,7 +36,7 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# seconds since the start at which the next action in this branch of a program is due
+# the time in seconds since the start at which the next action in this branch of a program is due
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
@@ -89,7 +89,7 @@ class LiveLLM:
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # an error in the code takes precedence over failures of the program
+            )  # An error in fairbench's code takes precedence over failures of the user's program.
         return results
 
 
@@ -198,10 +198,11 @@ async def drive(
     pool = Pool(target.base_url, target.connect_timeout_s)
     with Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        ids = count(shard.number, shard.drivers)  # different drivers give different request ids
+        # Each driver assigns request ids that no other driver assigns.
+        ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            # In other APIs, a chat template adds unknown tokens.
+            # In other APIs, a chat template adds tokens that fairbench does not know.
             run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
@@ -326,7 +327,7 @@ class _Run:
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs; each program is prepared before its arrival."""
-        # the think time of users begins with the run
+        # The users' first think time begins when the run begins.
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)

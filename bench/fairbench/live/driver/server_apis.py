@@ -28,7 +28,7 @@ from fairbench.metrics.records import Ints
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20
 
-# 128 words. In common vocabularies, each word with a space before the word is a single token.
+# 128 words. In common vocabularies, each of these words with a space before it is a single token.
 _WORDS = """
  time year people way day man thing woman life child world school state family student group
  country problem hand part place case week company system program question work government number
@@ -94,8 +94,9 @@ def words_of(segment: Segment) -> bytes:
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
 
 
-# Several requests of a program may send equal prompts. Equal answers would then form a cached
-# prefix that the workload does not have, so answers are drawn at random.
+# Several requests of a program may send equal prompts. If answers were not drawn at random, equal
+# prompts would get equal answers, and the answers would form a cached prefix that the workload does
+# not have.
 TEMPERATURE = 1.0
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
@@ -138,7 +139,7 @@ class StreamedAnswer(ABC):
             return 0
         found = self._judge.judge_event(payload, event)
         if self.done and found.fault is not None:
-            return 0  # The answer is complete, so a later fault has no effect.
+            return 0  # The answer is already complete, so a later fault has no effect.
         if found.answer is None:
             raise BadEvent("not an event of this API")
         if found.fault is not None:
@@ -260,7 +261,7 @@ class GenerateAnswer(StreamedAnswer):
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # later values include waits after a retraction
+        if self.queue_s is None:  # Later values of the queue time include waits after a retraction.
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions
@@ -345,8 +346,8 @@ class OpenAIAnswer(StreamedAnswer):
     def __init__(self) -> None:
         super().__init__()
         self._texts: list[str] = []
-        self._events = 0  # number of events with output
-        self._told = 0  # number of output tokens in the latest usage
+        self._events = 0  # number of events in the stream that contain output
+        self._told = 0  # number of output tokens that the latest usage of the stream reports
 
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
         if found.output:

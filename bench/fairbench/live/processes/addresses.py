@@ -58,7 +58,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
             f"{name} {text}: replay needs kv, because it repeats the KV events that were "
             "missed; give kv, too"
         )
-    # Addresses are normalised, so that equal addresses have equal texts.
+    # Equal addresses must have equal texts, so addresses are normalised.
     root = urlsplit(url)
     netloc = root.netloc.lower().removesuffix(f":{USUAL_PORTS[root.scheme]}")
     canonical = root._replace(netloc=netloc).geturl().rstrip("/")
@@ -169,7 +169,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    if not (url.isascii() and url.isprintable()):  # ``urlsplit`` would silently remove line ends.
+    # ``urlsplit`` would remove line ends without an error.
+    if not (url.isascii() and url.isprintable()):
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
         return False

@@ -19,10 +19,12 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-CAUSE_BYTES = 2**20  # bytes at the end of a log that are searched for the cause of an end
-LONGEST = 500  # limit on the characters of a cause in a message
+# number of bytes at the end of a server's log in which the cause of its end is searched
+CAUSE_BYTES = 2**20
+LONGEST = 500  # limit on the characters of a quoted cause in a message
 
-# Engines write one of these texts before a message: a process, a level with a time, a file, a rank.
+# Engines write one of these texts before a log message: a process, a level with a time, a file, a
+# rank.
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -30,7 +32,8 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# Messages with these parts come from processes that ended only because another process had ended.
+# A log message with one of these texts comes from a process that ended only because another process
+# had ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -93,8 +96,8 @@ def _is_cause(line: str) -> bool:
     return any(kind.match(line) for kind in (_RAISED, _REFUSED, _KILLED))
 
 
-GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL
-REAPER_MARGIN_S = 5.0  # further seconds within which the reaper must end
+GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL when a server is ended
+REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which the reaper process must end
 
 
 class Process(Protocol):
@@ -177,8 +180,8 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # The process runs in a separate session, so that Ctrl-C at the terminal reaches only
-            # fairbench, which ends the process.
+            # The process runs in a session of its own: Ctrl-C at the terminal reaches only
+            # fairbench, which then ends the process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,
@@ -210,7 +213,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # The server survived SIGKILL, so only the reaper can be killed.
+        # The server survived SIGKILL, so fairbench can end only the reaper process.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()

@@ -18,17 +18,19 @@ from fairbench.live.server_facts import answers
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1  # seconds between two checks of servers that are not ready
-HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a health page
-# a log with these words, in any case, means that the port is taken
+POLL_S = 0.1  # seconds between two checks of servers that are not ready yet
+HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a server's health page
+# If a server's log contains these words, in upper or lower case, its port is taken.
 TAKEN = ("address already in use", "address in use")
-PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
-TELL_S = 30.0  # seconds between two log lines about servers that are not ready
-MAX_STARTS = 5  # limit on starts of a server whose port was taken each time
-LOOK_S = 0.5  # seconds between two checks for ended servers
+PROBE_BYTES = 2**16  # number of bytes that are written to test whether a disk is full
+TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
+MAX_STARTS = 5  # limit on the number of starts of a server whose port was taken each time
+LOOK_S = 0.5  # seconds between two checks whether servers have ended
 FIRST_PAUSE_S = 1.0  # seconds between the first end of a server and its restart
-LONGEST_PAUSE_S = 60.0  # limit in seconds on the pause, which doubles with each end
-STEADY_S = 60.0  # seconds without an end after which the pause is ``FIRST_PAUSE_S`` again
+# limit in seconds on the pause before a restart; the pause doubles with each end of the server
+LONGEST_PAUSE_S = 60.0
+# If a server runs for this many seconds without an end, the next pause is ``FIRST_PAUSE_S`` again.
+STEADY_S = 60.0
 
 
 class ServersProgress(NamedTuple):
@@ -70,7 +72,7 @@ class Server:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        # number of times that the server has ended since the server was first ready
+        # number of times that the server has ended since it was first ready
         self.deaths = 0
         self.start()
 
@@ -226,7 +228,8 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        server.check_running()  # A server may have ended while later servers became ready.
+        # A server that was ready may have ended while other servers became ready.
+        server.check_running()
 
 
 def stop_all(servers: Sequence[Server]) -> None:

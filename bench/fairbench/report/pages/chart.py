@@ -19,9 +19,10 @@ WIDTH = 520
 LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
-LINE_PX = 1.8  # A series' line has this width, as in the style sheet.
-BELOW_PX = 44  # A horizontal axis and its label have this height.
-LEGEND_PX, PER_ROW = 18, 3  # A row of a legend has this height and this number of entries.
+LINE_PX = 1.8  # The line of a series has this width in pixels, as in the style sheet.
+BELOW_PX = 44  # A horizontal axis with its label has this height in pixels.
+# Each row of a legend has the height ``LEGEND_PX`` in pixels, and ``PER_ROW`` entries.
+LEGEND_PX, PER_ROW = 18, 3
 
 
 Ticks = Sequence[tuple[float, str]]
@@ -55,7 +56,7 @@ class Scale(NamedTuple):
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-            width = log10(high / low)  # The range has this width in decades.
+            width = log10(high / low)  # width of the axis in powers of ten
             factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
             ticks = [factor * 10.0**power for power in decades for factor in factors]
             return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
@@ -202,7 +203,7 @@ def axes(
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 
 
-# LONG_LINE_KEY is for legends with a label that is too long for LINE_KEY.
+# ``LONG_LINE_KEY`` is the legend for labels that are too long for ``LINE_KEY``.
 LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
@@ -290,7 +291,8 @@ def area_chart(
     ]
     for one, look in zip(areas, looks, strict=True):
         above = below + one.values
-        # The outline of a layer is its upper edge, then its lower edge from right to left.
+        # The outline of a layer in a stacked chart is its upper edge, followed by its lower edge
+        # from right to left.
         top = zip(x, np.repeat(above, 2).tolist(), strict=True)
         back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
         parts.append(f'<polygon points="{point_coordinates(across, up, (*top, *back))}" {look}/>')
@@ -304,9 +306,9 @@ def area_chart(
 POINT_KEY = Key(17, 15)
 POINTS_PX = 220
 MARGIN = 0.06  # The x axis extends beyond the values by this fraction of the range, at both ends.
-# The range of x is at least this fraction of the largest x, so that small differences look small.
+# The x axis covers at least this fraction of the largest x, so that small differences look small.
 LEAST_RANGE = 0.2
-# An axis of whole numbers has at least this range, because a narrower axis would have fractional
+# An axis of whole numbers covers at least this range, because a narrower axis would have fractional
 # ticks.
 LEAST_WHOLE = 3.0
 Ends = tuple[float, float] | None
@@ -409,7 +411,7 @@ def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow:
 CELL_PX, TOP_PX = 17, 24
 CELLS_PX, CELL_CHARACTERS = 128, 14
 KEYS, KEY_STEP_PX = 4, 94
-LEAST = 0.06  # The cell with the lowest value has this opacity.
+LEAST = 0.06  # In a heat map, the cell with the lowest value has this opacity.
 
 
 class HeatRow(NamedTuple):
@@ -586,7 +588,7 @@ def time_axis(
     zone = f" {clock.zone}" if clock.zone else ""
     began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
     midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_s = (began - midnight).total_seconds()  # Time 0 is this number of seconds after midnight.
+    since_s = (began - midnight).total_seconds()  # seconds between midnight and time 0 of the chart
     numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
     if len(numbers) < 2:
         return TimeAxis(f"{name}, s since {clock.at(0.0)}")

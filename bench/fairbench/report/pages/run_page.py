@@ -132,9 +132,10 @@ def _ratios(ratios: Sequence[float]) -> Figure:
 
 
 BINS = 60
-POINTS = 150  # A drawn distribution has at most about this number of points.
+POINTS = 150  # A distribution is drawn with about this number of points at most.
 BAR_PX = 22
-# The lines of heavy and of well-behaved clients have these numbers in ``palette.SERIES``.
+# ``OF_GROUPS`` gives the lines of heavy and of well-behaved clients their colours, as numbers in
+# ``palette.SERIES``.
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 

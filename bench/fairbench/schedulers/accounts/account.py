@@ -27,9 +27,9 @@ class UnbookedTokens:
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    # ``_requests`` maps clients to numbers of running requests.
+    # ``_requests`` maps each client to its number of running requests.
     _requests: dict[str, int] = field(default_factory=dict)
-    # ``_booked`` maps clients to numbers of the last booked step.
+    # ``_booked`` maps each client to the number of its last booked decode step.
     _booked: dict[str, int] = field(default_factory=dict)
 
     def count_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -73,18 +73,18 @@ class Account(ABC):
 
     setup = Setup()
     decoded: UnbookedTokens
-    # If ``shares`` is true, charges may be fractions of a token.
+    # If ``shares`` is true, the account accepts charges of fractions of a token.
     shares = False
-    # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if the account counts
-    # tokens.
+    # ``unit_of_time`` returns the GPU time in picoseconds that counts as one token; it is None if
+    # the account counts tokens.
     unit_of_time: Callable[[], float] | None = None
-    # ``no_bound`` is the reason why no theorem bounds the service, such as "bounds ..."; "" if a
-    # theorem does.
+    # ``no_bound`` says why no theorem bounds the service under this account; it is "" if a theorem
+    # does.
     no_bound = ""
-    # If ``books_late`` is true, tokens of decode steps may be booked late.
+    # If ``books_late`` is true, the account may receive the tokens of decode steps late.
     books_late = True
-    # In ``elsewhere``, keys are clients with requests at other ranks of a server; the value is true
-    # if the client waits at another rank.
+    # ``elsewhere`` maps clients with requests at other ranks of a server to true if they wait at
+    # another rank.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -163,5 +163,5 @@ class Account(ABC):
 def rounds_to_credit(credit: float, quantum: float) -> float:
     """Return the smallest number of quanta that lift a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
-    # With a fractional quantum, the quotient is rounded, so the result can be one round too low.
+    # If the quantum is a fraction, the quotient is rounded, so the result can be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

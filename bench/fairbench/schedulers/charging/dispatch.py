@@ -29,10 +29,10 @@ class DispatchCharging:
         self.extend_weight = extend_weight
         self.output_weight = output_weight
         self._answers = MeanAnswers() if ahead else None
-        # ``_ahead`` maps request ids to charges for outputs in advance.
+        # ``_ahead`` maps the id of a request to its charge in advance for output tokens.
         self._ahead: dict[int, float] = {}
-        # In ``_paid``, keys are ids of unfinished requests, then clients; values are charges at
-        # dispatch.
+        # ``_paid`` maps the id of each unfinished request to the charges that its dispatch caused,
+        # by client.
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
@@ -88,7 +88,8 @@ class SharedDispatchCharging(DispatchCharging):
     ) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
         self._sharing = sharing
-        # ``_shared`` maps workers to the charges for prefixes that clients share at the worker.
+        # ``_shared`` maps each worker to the charges for prefixes that several clients use at the
+        # worker.
         self._shared: dict[int, SharedCharges] = {}
 
     def _prompt_charges(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
@@ -107,7 +108,7 @@ class TimeDispatchCharging(DispatchCharging):
 
     def __init__(self, extend_weight: int, output_weight: int, *, ahead: bool) -> None:
         super().__init__(extend_weight, output_weight, ahead=ahead)
-        # ``_took_ps`` maps ids of requests that have just ended to GPU times in picoseconds.
+        # ``_took_ps`` maps the id of a request that has just ended to its GPU time in picoseconds.
         self._took_ps: dict[int, int] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:

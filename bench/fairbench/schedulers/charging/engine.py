@@ -20,12 +20,13 @@ class Charging:
     A method that a subclass does not override charges nothing.
     """
 
-    # If ``refunds`` is true, outputs that were charged in advance and not produced are refunded.
+    # If ``refunds`` is true, output tokens that were charged in advance and not produced are
+    # refunded.
     refunds: ClassVar[bool] = True
-    # If ``per_request`` is true, the charging needs ``request_tokens``, whose calls cost time.
+    # If ``per_request`` is true, the charging needs calls of ``request_tokens``, which take time.
     per_request: ClassVar[bool] = False
-    # ``no_bound`` is the reason why no theorem bounds the service, such as "charges ..."; "" if a
-    # theorem does.
+    # ``no_bound`` says why no theorem bounds the service under this charging; it is "" if a theorem
+    # does.
     no_bound = ""
 
     def __init__(self, account: Account) -> None:
@@ -121,16 +122,16 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            # With sharing, other clients may have paid for the prompt.
+            # If prefixes are shared, other clients may have paid for the prompt.
             return
         cached = 0 if self.prices.whole_input else read.cached_tokens
         more = read.input_tokens - cached - request.input_tokens
         self.account.charge(request.client, self.prices.input_weight * more)
 
 
-# The value ``GPU_TIME`` of the parameter ``charge`` selects charging by GPU time.
+# With the value ``GPU_TIME``, the parameter ``charge`` selects charging by GPU time.
 GPU_TIME = "gpu-time"
-# The unit is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
+# The unit of GPU time is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
 UNIT_TOKENS = 1_024
 
 
@@ -139,7 +140,7 @@ class GPUCharges:
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        # ``_ahead`` maps requests to GPU times that are charged and not yet used.
+        # ``_ahead`` maps a request to GPU time that was charged in advance and not used yet.
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:

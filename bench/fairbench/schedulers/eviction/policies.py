@@ -16,7 +16,7 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# ``Access`` is the type of a leaf's last use; later uses have larger values.
+# ``Access`` is the type of a leaf's last use; a later use has a larger value.
 Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
@@ -66,8 +66,8 @@ class EvictionPolicy(ABC):
 
     name: ClassVar[str]
     Params: ClassVar[Any] = NoParams
-    # If ``reads_clock`` is true, decisions depend on the time, and each rank of a server has its
-    # own clock.
+    # If ``reads_clock`` is true, decisions depend on the time, and the ranks of a server have
+    # different clocks.
     reads_clock: ClassVar[bool] = False
 
     setup: Setup = Setup()
@@ -165,7 +165,7 @@ class MaxMin(ClientEviction):
 
     name = "max-min"
 
-    # ``prepare`` sets each client's share in tokens.
+    # ``shares`` holds each client's share in tokens, as set by ``prepare``.
     shares: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
@@ -181,7 +181,7 @@ class MaxMin(ClientEviction):
         return claimant.unpinned / self.setup.weight(claimant.client)
 
 
-# Quotas are percentages of the pool, so all quotas together are at most ``ALL``.
+# Quotas are percentages of the KV pool, so their sum is at most ``ALL``.
 ALL = 100
 
 
@@ -216,7 +216,7 @@ class QuotaEviction(ClientEviction):
     name = "quota"
     Params: TypeAlias = QuotaParams
 
-    # ``prepare`` sets each client's quota in tokens.
+    # ``quotas`` holds each client's quota in tokens, as set by ``prepare``.
     quotas: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
@@ -290,9 +290,9 @@ class Retention(EvictionPolicy):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        # ``_ended_s`` maps numbers of programs to the ends of the programs' last calls.
+        # ``_ended_s`` maps the number of a program to the end of its last call.
         self._ended_s: dict[int, float] = {}
-        # ``_gap_s`` maps clients to running means of the gaps between calls.
+        # ``_gap_s`` maps each client to a running mean of the gaps between its calls.
         self._gap_s: dict[str, float] = {}
 
     def rank(self, leaf: Leaf) -> Rank:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EVICTION = "lru"
 EVICTION_GROUP = "fairbench.evictions"
-MEMORY = "memory"  # name of the part with ``MemoryParams``
+MEMORY = "memory"  # name of the table with the parameters ``MemoryParams``
 
 _HERE = "fairbench.schedulers.eviction"
 EVICTIONS = {

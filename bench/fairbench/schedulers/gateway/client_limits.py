@@ -23,7 +23,7 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.program_states import ProgramStates
 
-# ``Own`` is the key (priority, client) for the requests of one client and one priority.
+# ``Own`` is the key for the requests of one client and one priority.
 Own: TypeAlias = tuple[int, str]
 
 
@@ -37,14 +37,14 @@ class ClientLine:
     """
 
     def __init__(self) -> None:
-        # In ``_turns``, keys are priorities, then numbers of turns; values are clients. Priorities
-        # without turns are removed.
+        # ``_turns`` maps each priority to its turns: the numbers of turns, each with a client.
+        # A priority without turns is removed from ``_turns``.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # The heaps in ``_heaps`` hold requests by program and arrival, including requests that left
-        # the line.
+        # ``_heaps`` holds heaps of requests by program and arrival; a heap may contain requests
+        # that have left the line.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
-        # ``_places`` maps waiting requests to their priorities and numbers.
+        # ``_places`` maps each waiting request to its priority and number.
         self._places: dict[Request, tuple[int, int]] = {}
         self._numbers = count()
 
@@ -82,7 +82,7 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # Another request of the client has used the turn of this request.
+        # Another request of the same client has used this turn.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
@@ -160,9 +160,10 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests.
+        # For each client, ``_reserved`` counts tokens of KV memory, and ``_running`` counts
+        # requests.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
-        # ``_programs`` numbers the programs in order of first arrival.
+        # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)
 
     def admits(self, request: Request, priority: int = 0) -> bool:
@@ -179,7 +180,7 @@ class ClientLimits:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        # The total weight does not change in the loop, because the clients in line are already
+        # The total weight is constant during the loop, because the clients in line are already
         # counted.
         weights = self._weights()
         for owner in list(self._lines):
@@ -258,7 +259,7 @@ class ClientLimits:
     def _weights(self, *newcomers: str) -> float:
         """Return the total weight of owners with requests and ``newcomers``, plus the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
-        # The function ``fsum`` returns the same sum for every order of the weights.
+        # ``fsum`` returns the same sum for every order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve
 
     def _owner(self, request: Request) -> str:

@@ -45,7 +45,7 @@ class DRR(SharePolicy):
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
         """``_rotation`` has the waiting child nodes by tenant, the next node first."""
-        # ``_turn`` maps tenants to the child nodes whose turn it is.
+        # ``_turn`` maps each tenant to the child node whose turn it is.
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()
 
@@ -54,7 +54,7 @@ class DRR(SharePolicy):
         super().on_arrival(request, view, now_s)
 
     def add_node(self, tenant: str, node: str) -> None:
-        # The node may still have a turn if the node's last request was withdrawn.
+        # A node without requests may still have a turn if its last request was withdrawn.
         self._end_turns(tenant, node)
         self._rotation[tenant].append(node)
 

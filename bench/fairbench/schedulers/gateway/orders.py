@@ -57,7 +57,8 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-# At most ``LOOKAHEAD`` requests of a flow are matched, because matching a long queue is slow.
+# At most ``LOOKAHEAD`` requests of a client are matched with the caches, because matching a long
+# queue is slow.
 LOOKAHEAD = 64
 
 

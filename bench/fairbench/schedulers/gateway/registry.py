@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from fairbench.schedulers.gateway.saturation import Detector
 
 
-GATEWAY = "gateway"  # name of the part with ``GatewayParams``
-ADMISSION = "admission"  # name of the part with ``AdmissionParams``
+GATEWAY = "gateway"  # name of the table with the parameters ``GatewayParams``
+ADMISSION = "admission"  # name of the table with the parameters ``AdmissionParams``
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"
@@ -140,7 +140,7 @@ def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
 
 NO_GATEWAY = "none"
 GATEWAY_GROUP = "fairbench.gateways"
-DEFAULT_DETECTOR = "utilization"  # the default of llm-d, too
+DEFAULT_DETECTOR = "utilization"  # the default saturation detector, as in llm-d
 
 _GATEWAY = "fairbench.schedulers.gateway"
 POLICIES = {

@@ -46,8 +46,8 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # ``_routed`` maps requests for which ``choose`` changed the worker to the inner router's
-        # workers.
+        # If ``choose`` moved a request to another worker, ``_routed`` maps the request to the
+        # worker that the inner router had chosen.
         self._routed: dict[Request, int] = {}
         self.order = router.order
 

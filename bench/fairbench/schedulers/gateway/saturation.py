@@ -111,7 +111,7 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        # ``_under_way`` maps unfinished requests to their workers.
+        # ``_under_way`` maps each unfinished request to its worker.
         self._under_way: dict[Request, int | None] = {}
         self._loads: dict[int, _Load] = {}
 
@@ -178,10 +178,12 @@ class Utilization(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._polled_s = 0.0
-        # ``_next_s`` is the time of the next poll in seconds, or None before the first poll.
+        # ``_next_s`` is the time in seconds of the next poll of the workers, or None before the
+        # first poll.
         self._next_s: float | None = None
         self._loads: dict[int, WorkerLoad] = {}
-        # ``_sent`` maps workers to numbers of requests sent since the last poll.
+        # ``_sent`` maps each worker to the number of requests sent to it since the last poll of its
+        # metrics.
         self._sent: Counter[int] = Counter()
 
     def poll_workers(self, now_s: float) -> None:
@@ -203,7 +205,7 @@ class Utilization(Detector):
     def _score(self, worker: int) -> float:
         load = self._loads.get(worker)
         if load is None or load.queued is None:
-            # A worker with an unknown load counts as full.
+            # A worker whose load is unknown counts as full.
             return 1.0
         waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
         pool_tokens = self.setup.pool_tokens

@@ -41,8 +41,8 @@ class TokenBucket(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_filled`` maps clients or tenants to tokens, and the time in seconds at which the tokens
-        # were counted.
+        # ``_filled`` maps each client or tenant to its tokens, and to the time in seconds at which
+        # they were counted.
         self._filled: dict[str, tuple[float, float]] = {}
 
     def prepare(self, setup: Setup) -> None:

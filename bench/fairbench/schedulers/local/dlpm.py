@@ -91,7 +91,7 @@ class DLPM(FairScheduler):
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.begin_request(request.client)  # implements line 12 of Alg. 1
+        self.credits.begin_request(request.client)  # This call implements line 12 of Alg. 1.
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
@@ -100,18 +100,19 @@ class DLPM(FairScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # implements line 17 of Alg. 1
-            scan = self._scan(view, now_s, refresh)  # implements line 16 of Alg. 1
+        while progressed and len(view):  # This loop implements line 17 of Alg. 1.
+            scan = self._scan(view, now_s, refresh)  # This call implements line 16 of Alg. 1.
             progressed = refresh = False
-            for request in scan:  # implements line 18 of Alg. 1
-                client = request.client  # implements line 19 of Alg. 1
-                if not self.credits.in_credit(client):  # implements line 20 of Alg. 1
+            for request in scan:  # This loop implements line 18 of Alg. 1.
+                client = request.client  # This statement implements line 19 of Alg. 1.
+                if not self.credits.in_credit(client):  # This test implements line 20 of Alg. 1.
                     turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    if not self.credits.in_credit(client):  # line 21 of Alg. 1 tests q_i > 0
+                    if not self.credits.in_credit(client):  # Line 21 of Alg. 1 tests q_i > 0.
                         continue
-                if (yield request):  # CANADD (line 21); the engine runs lines 22 and 24
+                # Line 21 of Alg. 1 (CANADD) is the yield; the engine executes lines 22 and 24.
+                if (yield request):
                     progressed = True
                 elif turns.ends_without_room(client):
                     return

@@ -15,7 +15,8 @@ from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
 
-# A request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the lowest group goes first.
+# Every request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the group with the
+# lowest number goes first.
 AGED, IN_TIME, LATE = range(3)
 
 
@@ -75,7 +76,7 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # The requests in ``_admitted`` were admitted in the present pass.
+        # ``_admitted`` holds the requests that the present pass has admitted.
         self._admitted: set[Request] = set()
         self._victims = Victims(
             self._slack,

@@ -46,7 +46,7 @@ class FairParams:
     output_weight: PositiveInt = OUTPUT_PRICE
 
 
-# ``CHARGED`` names the hooks in which ``FairScheduler`` charges.
+# ``CHARGED`` names the methods in which ``FairScheduler`` charges clients.
 CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "forget"}
 
 
@@ -85,7 +85,7 @@ class FairScheduler(LocalScheduler):
             parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
             self.wants_costs = True
         for name, charge in parts.items():
-            # A subclass may define the part itself.
+            # A subclass may define this method itself.
             if getattr(type(self), name) is None:
                 setattr(self, name, charge)
 

@@ -22,7 +22,7 @@ class KeptOrder:
     """
 
     def __init__(self) -> None:
-        # An element of ``_sorted`` has a key, the number of the entry, and a request.
+        # An element of ``_sorted`` consists of a sort key, the number of the entry, and a request.
         self._sorted = SortedList()
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()

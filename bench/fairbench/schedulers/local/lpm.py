@@ -78,7 +78,7 @@ class ClientCappedLPM(LPM):
         self._stop_running(request)
 
     def _stop_running(self, request: Request) -> None:
-        # An aborted request may never have run.
+        # A request that was aborted may never have run.
         if request in self._running:
             self._running.remove(request)
             self._of_client[request.client] -= 1

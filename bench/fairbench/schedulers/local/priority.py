@@ -57,7 +57,7 @@ class Priority(LocalScheduler):
         return sorted((one.request for one in running), key=self._arrival_rank, reverse=True)
 
 
-CLIP_NEW_TOKENS = 4096  # the most output tokens that SGLang reserves for a request
+CLIP_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a request at most
 
 
 class SGLangPriority(LocalScheduler):

@@ -25,7 +25,7 @@ class RPM(LocalScheduler):
     """
 
     name = "rpm"
-    # With ``over=delay``, requests wait although the engine has room.
+    # With ``over=delay``, requests may wait although the engine has room for them.
     work_conserving = False
 
     @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class RPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._limit = params.limit
-        # ``_let_through`` maps clients to the times in seconds of the last ``limit`` accepted
+        # ``_let_through`` maps each client to the times in seconds of its last ``limit`` accepted
         # requests.
         self._let_through: dict[str, deque[float]] = {}
-        # ``_from_s`` maps delayed requests to the times in seconds from which the requests may go.
+        # ``_from_s`` maps each delayed request to the earliest time in seconds at which it may go.
         self._from_s: dict[Request, float] = {}
 
     def accepts(self, request: Request, now_s: float) -> bool:
@@ -58,7 +58,7 @@ class RPM(LocalScheduler):
             return True
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
-        # A request that was accepted exactly 60 s ago still counts.
+        # A request that was accepted exactly 60 s ago still counts against the limit.
         if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)

@@ -124,7 +124,7 @@ class Slack:
         return inf if end_s is None else end_s
 
 
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits of a step's prompt tokens
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the number of prompt tokens in a step
 
 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
@@ -165,7 +165,7 @@ class Victims:
     rescue_s: float
     aging_s: float
     progress: int
-    # ``_swapped`` holds the requests whose memory is being copied to CPU memory.
+    # ``_swapped`` holds the requests whose KV memory is being copied to CPU memory.
     _swapped: set[Request] = field(default_factory=set)
 
     def victims_for(
@@ -212,7 +212,8 @@ class Victims:
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            # This entry is needed before the yield, in which the host calls ``note_retraction``.
+            # The entry must exist before the yield, during which the engine calls
+            # ``note_retraction``.
             self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True

@@ -26,11 +26,11 @@ class VTC(FairScheduler):
     """
 
     name = "vtc"
-    # Unless the clients have tenants, counters can be shared with the gateways of other routers.
+    # Without tenants, the gateways of several routers can share these counters.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
-    # If ``lifts_alone`` is true, the counter of a client that returns while no client waits is
-    # lifted.
+    # If ``lifts_alone`` is true, a client's counter is also lifted if the client returns while no
+    # other client waits.
     lifts_alone: ClassVar[bool] = True
 
     @dataclass(frozen=True)
@@ -74,17 +74,22 @@ class VTC(FairScheduler):
         self.shares_counters = params.tenants is None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.account.enter(request.client, view.clients())  # implements lines 6-13 of Alg. 2
+        # This call implements lines 6-13 of Alg. 2.
+        self.account.enter(request.client, view.clients())
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        while waiting := view.clients():  # line 18: while Q is not empty
-            if not (yield view.oldest(self.account.least(waiting))):  # lines 19-22 of Alg. 2
+        # This loop implements line 18 of Alg. 2: while Q is not empty.
+        while waiting := view.clients():
+            # This statement implements lines 19-22 of Alg. 2.
+            if not (yield view.oldest(self.account.least(waiting))):
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # This is Alg. 2 line 25; line 9 lifts new clients to the client that left the queue last.
+        # This call implements line 25 of Alg. 2; line 9 lifts a new client's counter to the counter
+        # of the client that left the queue last.
         self.account.picked(request.client)
-        self.charging.admitted(request, extend_tokens, recompute)  # implements line 23 of Alg. 2
+        # This call implements line 23 of Alg. 2.
+        self.charging.admitted(request, extend_tokens, recompute)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)

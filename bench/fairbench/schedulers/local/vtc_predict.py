@@ -14,7 +14,7 @@ from fairbench.schedulers.local.vtc import (
 )
 from fairbench.schedulers.params import Fraction
 
-GOLDEN = 0.6180339887498949  # multiples modulo 1 are spread evenly
+GOLDEN = 0.6180339887498949  # The multiples of this number modulo 1 are spread evenly over (0, 1).
 
 
 class PredictiveVTC(VTC):
@@ -29,7 +29,8 @@ class PredictiveVTC(VTC):
     """
 
     name = "vtc-predict"
-    charges_at_finish: ClassVar[bool] = False  # as described in ``PredictedCharging``
+    # ``PredictedCharging`` says why the charge is not made at the end of a request.
+    charges_at_finish: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Params(VTC.Params):

@@ -47,8 +47,8 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        # In ``_turns``, keys are clients, the least recently used first; values are the numbers of
-        # the clients' next turns.
+        # ``_turns`` maps each client to the number of its next turn; the client that was used least
+        # recently is first.
         self._turns: dict[str, int] = {}
         self._appeared = 0
 

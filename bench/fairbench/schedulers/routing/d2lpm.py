@@ -35,7 +35,7 @@ class WorkerCredit(MutableMapping[int, float]):
     __slots__ = ("_apart", "_level", "_untouched", "positive")
 
     def __init__(self, workers: int) -> None:
-        # ``_level`` is the credit at each worker where the client has never sent a request.
+        # ``_level`` is a client's credit at every worker to which it has never sent a request.
         self._level = 0.0
         self._untouched = workers
         self._apart: dict[int, float] = {}
@@ -102,7 +102,8 @@ class WorkerCredit(MutableMapping[int, float]):
             return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
 
         lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
-        # The attributes are updated directly for speed, because a refill changes all workers.
+        # For speed, the attributes are updated directly: a refill changes the credit at all
+        # workers.
         self._apart.update(lifted)
         self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
         if self._level <= 0:
@@ -172,16 +173,17 @@ class WorkerCredits:
     ) -> None:
         self.in_tree = tenants is not None
         self.quantum = quantum
-        # In ``of``, keys are clients and tenants, the least recently used first; values are
-        # credits.
+        # ``of`` maps each client and tenant to its credit; the client that was used least recently
+        # is first.
         self.of: dict[str, WorkerCredit] = {}
-        # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if tokens are
-        # charged.
+        # ``unit_of_time`` returns the GPU time in picoseconds that counts as one token; it is None
+        # if tokens are charged.
         self.unit_of_time: Callable[[], float] | None = None
         # ``payers`` returns the clients that have paid for unfinished requests.
         self.payers: Callable[[], Iterable[str]] = tuple
         self.on_forget: Callable[[str], None] = lambda client: None
-        # ``shared`` holds the charges of all routers if several routers share credits, or None.
+        # If several routers share credits, ``shared`` holds the charges of all routers; otherwise
+        # it is None.
         self.shared: SharedCredit | None = None
         self._workers = workers
 
@@ -255,7 +257,8 @@ class WorkerCredits:
             self.shared.spend(node, worker, cost)
 
     def _refund(self, credit: WorkerCredit, node: str, worker: int, amount: float) -> None:
-        # The client may have got quanta since the charge, so a full refund could exceed a quantum.
+        # The client may have received quanta since the charge, so a full refund could raise its
+        # credit above a quantum.
         most = min(credit[worker] + amount, self.quantum_of(node))
         before, credit[worker] = credit[worker], max(credit[worker], most)
         if self.shared is not None:
@@ -276,7 +279,7 @@ class WorkerCredits:
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
         credit.shift(change.rounds * quantum, change.charged)
-        # The other router may have forgotten the client, so the reported credit may exceed a
+        # The other router may have forgotten the client, so the credit that it reports may exceed a
         # quantum.
         if forgotten:
             credit.cap(quantum)
@@ -395,17 +398,19 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
-        available = self.credits.available(request.client)  # implements lines 4-6 of Alg. 2
-        length, holders = self._tree.holders(found.node)  # implements line 13 of Alg. 2
+        # This call implements lines 4-6 of Alg. 2.
+        available = self.credits.available(request.client)
+        length, holders = self._tree.holders(found.node)  # This call implements line 13 of Alg. 2.
         preferred = available & holders if length >= self.params.min_match_tokens else 0
-        worker = self._fleet.least_loaded(preferred or available)  # lines 7-8 and 14 of Alg. 2
+        # This statement implements lines 7-8 and 14 of Alg. 2.
+        worker = self._fleet.least_loaded(preferred or available)
         if self._filling is not None:
             worker = self._filling.instead_of(worker, available)
         tokens = self._charged_tokens(request, found.node, worker)
         for client, cost in self._charging.dispatched(request, tokens, worker).items():
             self.credits.charge(client, worker, cost)  # implements line 16 of Alg. 2
         self._tree.add(found, request.prompt, worker)  # implements line 18 of Alg. 2
-        self._fleet.dispatch(request, worker)  # implements lines 15 and 17 of Alg. 2
+        self._fleet.dispatch(request, worker)  # This call implements lines 15 and 17 of Alg. 2.
         return worker
 
     def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
@@ -423,10 +428,10 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         cost = self._charging.end_charge(request, output.length)
-        if not self._fleet.end_request(request, worker):  # implements line 23 of Alg. 2
+        if not self._fleet.end_request(request, worker):  # This call implements line 23 of Alg. 2.
             return
         self._charging.answered(request.client, output.length)
-        self._settle(request.client, worker, cost)  # implements line 22 of Alg. 2
+        self._settle(request.client, worker, cost)  # This call implements line 22 of Alg. 2.
         if self.params.insert_on_finish and output.length:
             self._tree.insert((*request.prompt, output), worker)
 

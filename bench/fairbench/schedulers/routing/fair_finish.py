@@ -113,7 +113,7 @@ class FairFinish(PrefixRouter):
     def _slack(self, matched_tokens: int) -> float:
         """Return the advantage that another worker needs, in tokens of prefill."""
         if not matched_tokens:
-            # This case is separate, because the product of 0 and an infinite slack would be NaN.
+            # An infinite slack is handled apart, because the product of 0 and infinity is NaN.
             return 0.0
         return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 

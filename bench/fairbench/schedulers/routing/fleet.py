@@ -44,9 +44,9 @@ class Fleet:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        # ``_with`` maps numbers of requests in flight to sets of workers.
+        # ``_with`` maps a number of requests in flight to the set of workers with that number.
         self._with: dict[int, int] = {0: self.everyone}
-        # ``_places`` maps request ids to workers.
+        # ``_places`` maps the id of each request to its worker.
         self._places: dict[int, int] = {}
         self._last_turn = -1
 
@@ -143,7 +143,8 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# A chosen worker with at least ``QUEUES_FROM`` x ``below`` requests counts as overloaded.
+# A chosen worker counts as overloaded if it has at least ``QUEUES_FROM`` times the requests
+# ``below``.
 QUEUES_FROM = 4
 
 

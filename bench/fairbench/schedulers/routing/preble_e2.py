@@ -134,7 +134,8 @@ class PrebleE2(PrefixRouter):
             return worker
         to = self._fleet.in_turn(self._windows.loads.lightest(without))
         split_subtree(key, self._windows[worker], to, self._tree)
-        # The queueing time has to double again, now with less load below the prefix.
+        # After the change, less load is below the prefix, so its queueing time must double again
+        # before the next change.
         key.waits.pop(worker)
         return to
 
@@ -146,7 +147,7 @@ class PrebleE2(PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._scaler.note_end(request)
-        # A refused request (0 tokens) says nothing about output lengths.
+        # A request that was refused (0 tokens) says nothing about the length of outputs.
         if self._fleet.end_request(request, worker) and output.length:
             self._windows.add_finished(worker, now_s, output.length)
 

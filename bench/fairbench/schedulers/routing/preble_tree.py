@@ -74,7 +74,7 @@ class PrebleTree(LocationTree[PrebleNode]):
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # ``held_tokens`` maps workers to the numbers of prompt tokens that the workers hold.
+        # ``held_tokens`` maps each worker to the number of prompt tokens in its cache.
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
@@ -117,7 +117,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                # The node is already evicted, but its ancestors may still be held.
+                # The worker has already evicted the node, but it may still hold the node's
+                # ancestors.
                 last = node.touched.get(worker, number)
                 if last != number or node in keep:
                     break
@@ -146,7 +147,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The earlier dispatch ended at this node, so its whole path is touched again.
+            # The worker's latest dispatch with this path ended at this node, so the whole path
+            # counts as used again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1
@@ -164,7 +166,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                # The node keeps its place in the order.
+                # The node keeps its position in the order of last uses.
                 ends[number] = above
             else:
                 del ends[number]

@@ -19,12 +19,16 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-PartTokens = Annotated[int, Ge(0), Le(10**7)]  # length of a constant prompt part; 0 means no part
-OutputTokens = Annotated[int, Ge(1), Le(10**6)]  # length of an output, or a limit on outputs
-MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # mean of a random length
-Sigma = Annotated[float, Ge(0), Le(3)]  # standard deviation of the logarithm of a random length
-Scale = Annotated[float, Gt(0), Le(1000)]  # factor by which lengths are multiplied
-MeanGap = Annotated[float, Ge(0), Le(1e6)]  # mean of an exponential gap in seconds; 0 means no gap
+# type of the length in tokens of a constant part of a prompt; 0 means no part
+PartTokens = Annotated[int, Ge(0), Le(10**7)]
+# type of the length of an output in tokens, or of a limit on outputs
+OutputTokens = Annotated[int, Ge(1), Le(10**6)]
+MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # type of the mean of a random length in tokens
+# type of the standard deviation of the logarithm of a random length
+Sigma = Annotated[float, Ge(0), Le(3)]
+Scale = Annotated[float, Gt(0), Le(1000)]  # type of a factor by which lengths are multiplied
+# type of the mean of an exponential gap in seconds; 0 means no gap
+MeanGap = Annotated[float, Ge(0), Le(1e6)]
 
 
 class Job(ABC):
@@ -129,7 +133,7 @@ def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> 
     return Demand(requests=requests, input_tokens=inputs, output_tokens=outputs)
 
 
-LONGEST_INPUT = 8  # random inputs are clipped at this multiple of the requested mean
+LONGEST_INPUT = 8  # A random input length is clipped at this multiple of the requested mean.
 
 _PHI = NormalDist().cdf
 

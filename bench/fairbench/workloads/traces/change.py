@@ -23,7 +23,7 @@ from fairbench.streams import stream
 from fairbench.workloads.traces import MAX_INPUT, MAX_NAME, MAX_OUTPUT, MAX_S
 from fairbench.workloads.traces.table import TraceTable
 
-# bytes of the hash that becomes a client's label, and that becomes a block's identity
+# number of bytes of a hash that become a client's label, and that become a block's id
 LABEL_BYTES, ID_BYTES = 5, 8
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 
@@ -146,7 +146,8 @@ def spread_out(table: TraceTable) -> TraceTable:
     return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))
 
 
-# made-up clients are called synthetic-1, synthetic-2, ..., in order of their rates
+# Clients that fairbench makes up are called synthetic-1, synthetic-2, ..., in the order of their
+# rates.
 SYNTHETIC = "synthetic"
 
 
@@ -240,7 +241,7 @@ def lines_of(table: TraceTable) -> Iterator[dict[str, Any]]:
 
 def write_trace(table: TraceTable, path: Path) -> None:
     """Write a trace to a new file. Raises UsageError if the file exists or cannot be written."""
-    # A file gets the final name only when the file is complete.
+    # A file gets its final name only when it is complete.
     part = path.with_name(f".{path.name}.part")
     try:
         if path.exists():

@@ -33,7 +33,7 @@ from fairbench.workloads.traces.programs import TracedProgram
 from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
 
 LAWS = ("Gamma", "Weibull")
-CONSTANT_BELOW = 1e-3  # gaps with a smaller coefficient of variation are treated as constant
+CONSTANT_BELOW = 1e-3  # Gaps with a smaller coefficient of variation count as constant.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
-    # ``wanted`` is the logarithm of the second moment divided by the squared mean
+    # ``wanted`` is the logarithm of the second moment divided by the squared mean.
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5
@@ -171,10 +171,11 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
     return values[min(place, len(values) - 1)]
 
 
-WIDTH_S = 600.0  # usual width of a window in seconds
+WIDTH_S = 600.0  # usual width of a window of ServeGen in seconds
 MAX_COUNT = (
     3 * 10**6
-)  # maximum number of requests of a window; the largest measured window has 1.2 million
+    # Limit on the requests of a window; the largest measured window has 1.2 million requests.
+)
 
 
 class ServeGen:

@@ -59,9 +59,10 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-# characters of a block of text, and the tokens that the characters are assumed to be
+# The number of characters in a block of text, and the number of tokens that they are assumed to
+# have.
 CHARACTERS, BLOCK_TOKENS = 92, 20
-MOST_TOKENS = 2 * CHARACTERS  # maximum number of tokens of a block
+MOST_TOKENS = 2 * CHARACTERS  # limit on the number of tokens of a block
 
 Ints = npt.NDArray[np.int64]
 
@@ -120,12 +121,13 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 
 Floats = npt.NDArray[np.float64]
 
-ROW_BYTES = 200  # memory in bytes of a row while rows are read and sorted
-NAME_BYTES = 200  # bytes of memory of the name of a client or session, besides the characters
-MAX_SYNTHETIC = 8  # maximum number of different descriptions of synthetic parts in a table
-# larger times are dates; floats represent dates with a precision of microseconds
+ROW_BYTES = 200  # number of bytes that a row takes in memory while rows are read and sorted
+# number of bytes that the name of a client or session takes in memory, besides its characters
+NAME_BYTES = 200
+MAX_SYNTHETIC = 8  # limit on the number of different descriptions of synthetic parts in a trace
+# Times above this value are dates; a float represents dates with a precision of microseconds.
 SINCE_1970_NS = 10**15
-FAILED = "failed requests"  # default description of the requests that a trace leaves out
+FAILED = "failed requests"  # default description of the requests that were left out of a trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +317,7 @@ def _natural_order(name: str) -> tuple[int, int, str]:
 
 
 PERCENTILES = (50, 90, 99)
-PEAK_S = 60.0  # seconds over which the peak rate is measured
+PEAK_S = 60.0  # number of seconds over which the peak rate is measured
 
 
 def facts_of_table(table: TraceTable) -> dict[str, Any]:
@@ -406,7 +408,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
 def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
     """Return the number of input tokens whose prefix occurs in an earlier prompt."""
-    seen: dict[tuple[int, int], int] = {}  # (node, block) -> child in a prefix tree, root 0
+    seen: dict[tuple[int, int], int] = {}  # the prefix tree: (node, block) -> child; the root is 0
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()
     for begin, end in pairwise(first):

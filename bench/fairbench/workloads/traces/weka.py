@@ -23,7 +23,8 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-# seconds by which turns may seem to overlap, because times are rounded to whole seconds
+# Turns may seem to overlap by this number of seconds, because their times are rounded to whole
+# seconds.
 CLOCK_S = 1.0
 SUBAGENT = "subagent"
 RETURNED = "completed"

@@ -141,8 +141,9 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        # ``due`` counts programs up to the next arrival, and ``arrived`` programs before the piece.
-        # Both numbers have fractions.
+        # ``due`` is the number of programs expected by the next arrival, and ``arrived`` is the
+        # number expected before the present piece. Both ``due`` and ``arrived`` are fractional
+        # numbers.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -212,7 +213,8 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-PIECES = 24  # straight lines that approximate a period; the lines and the wave have equal means
+# A period is approximated by this number of straight lines with the same mean as the wave.
+PIECES = 24
 
 
 class Constant(PlannedKind):

@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 from fairbench_engines.replica.inside.replicas import OPERATIONS, ClockedReplica, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
-LOOK_S = 1.0  # seconds between two checks of whether the parent process still runs
+LOOK_S = 1.0  # seconds between two checks whether the parent process still runs
 SOURCE_ONLY = "source-only"
 
 
@@ -43,7 +43,8 @@ def main(arguments: list[str]) -> int:
     which the sockets of replicas arrive. With a third argument, ``SOURCE_ONLY``, the only operation
     is ``source``, and the slow import of the engine is left out.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at Ctrl-C, the simulator closes the input
+    # After Ctrl-C, the simulator itself closes the input of this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
     answers = _own_output()
     try:
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
         loaded = engine.source()
         if SOURCE_ONLY not in arguments:
             engine.load()
-            gc.freeze()  # garbage collections then skip the engine's modules
+            gc.freeze()  # Garbage collections then skip the modules of the engine.
         while operation := _read():
             if operation == ["source"]:
                 now = engine.source()

@@ -12,10 +12,11 @@ class TokenIds:
     """A converter that gives each segment key token ids of its own, in the order of first use."""
 
     def __init__(self) -> None:
-        # the ids of each segment key, for the longest segment so far
+        # for each segment key, the token ids of its longest segment so far
         self._ids: dict[Hashable, array[int]] = {}
-        # Each growth of a key's ids is a range of consecutive ids. The first list has the first id
-        # of each range, the second list the range's key and its offset in the ids of the key.
+        # Whenever the ids of a key grow, the new ids form a range of consecutive numbers. The first
+        # list holds the first id of each range; the second list holds its key and its offset in the
+        # ids of the key.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 

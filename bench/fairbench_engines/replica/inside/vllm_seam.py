@@ -123,7 +123,7 @@ class _Told:
 
     plan: Any
     scheduled: dict[int, int]
-    hits: dict[int, int]  # cached tokens of the admitted requests
+    hits: dict[int, int]  # number of cached tokens of each admitted request
     preempted: list[int]
 
 
@@ -166,8 +166,10 @@ class VLLMScheduling:
         self._outputs: dict[str, Sequence[int]] = {}
         self._preempted: list[int] = []
         self._depth = config.max_concurrent_batches
-        self._in_flight: deque[_Told] = deque()  # scheduled steps that have not ended
-        self.hits: dict[str, int] = {}  # each request's cached tokens in vLLM's last lookup
+        # steps that vLLM has scheduled and that have not ended
+        self._in_flight: deque[_Told] = deque()
+        # number of cached tokens that vLLM last found for each request
+        self.hits: dict[str, int] = {}
         self._listen()
 
     def _listen(self) -> None:
@@ -313,7 +315,8 @@ class VLLMScheduling:
         accepted = _drawn(name, produced, drafts)
         rest = list(self._outputs[name][produced : produced + 1 + accepted])
         assert rest
-        return rest + [0] * (1 + accepted - len(rest))  # 0 stands for tokens after the end
+        # The token id 0 stands for every token after the end of the output.
+        return rest + [0] * (1 + accepted - len(rest))
 
     def _draft(self, names: list[str]) -> None:
         """Give vLLM draft tokens for each request, if speculative decoding is on.

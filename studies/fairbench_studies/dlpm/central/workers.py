@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            # The empty message asks the worker to confirm that it is ready.
+            # By an empty message, the parent asks the worker to confirm that it is ready.
             self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class CentralWorkers:
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
     """Run a worker process: cache prompts, confirm, and report changes when asked."""
-    # The workers end when the parent process closes the pipe, not at Ctrl-C.
+    # Workers end when the parent process closes the pipe, and ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
@@ -90,7 +90,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
             pipe.recv()
             pipe.send(delta)
     except (EOFError, OSError):
-        return  # The parent process has closed the pipe.
+        return  # The parent process has closed the pipe, so the worker ends.
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:

@@ -21,7 +21,8 @@ from fairbench_studies.kit.tally import Tally
 PAIRS = "fig7-configurations.csv"
 OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
 """The claims that compare pairs of schedulers in figure 7's configurations."""
-OVERALL = "all"  # the workload of a row with the joint outcome of all configurations
+# In a row with the joint outcome of all configurations, the workload has this name.
+OVERALL = "all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from fairbench_studies.dlpm.claims.places import At, KnownPairs, contended
 from fairbench_studies.kit.outcomes import Outcome, Seen, compared, joined
 from fairbench_studies.kit.tally import Tally
 
-MAKESPAN = "time_to_100pct_s"  # time until all programs of the window had finished
-LENGTH = "duration"  # time until all programs of the run had finished, unless it was cut off
+MAKESPAN = "time_to_100pct_s"  # time until all programs of the measured window had finished
+LENGTH = "duration"  # time until all programs of the run had finished, unless the run was cut off
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,11 +52,11 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
-MAP = "claims-map.md"  # the file that ``map_table`` writes
-AUTHORS = "dlpm-paper"  # default preset for judging claims
+MAP = "claims-map.md"  # name of the file that ``map_table`` writes
+AUTHORS = "dlpm-paper"  # preset with which claims are judged by default
 AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
 KEPT = "; verdicts of an earlier run, whose per-seed values are not stored"
-SEEDS = "seeds"  # the folder of per-seed values, beside the page
+SEEDS = "seeds"  # folder with per-seed values, beside the page of claims
 WHY = (
     "The rerun's server had a KV pool of 20,000 tokens; in fairbench's default pool, twenty times "
     "as large, nearly all requests run at once, no scheduler orders them, and prefixes stay cached "

@@ -112,7 +112,7 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # A request's key node is the deepest node that is longer than the whole path above the
+        # The key node of a request is the deepest node that is longer than the whole path above the
         # node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
-ERROR_LIMIT_PCT = 45.0  # The figure draws a larger error at the edge, with its number.
-NEAR = 0.4  # Two numbers at the edge need this distance, in decades.
-MARKERS = "osD^vP*X"  # the marker of each engine
+ERROR_LIMIT_PCT = 45.0  # A larger error is drawn at the edge of the figure, with its number.
+# Two numbers at the edge of the figure are at least this distance apart, in powers of ten.
+NEAR = 0.4
+MARKERS = "osD^vP*X"  # markers of the engines in the figure
 
 
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
@@ -45,7 +46,7 @@ def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
         )
         _legend(figure, points, marks)
         for path in paths:
-            # The file has no date, so that equal numbers give equal files.
+            # The picture file contains no date, so that equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 
@@ -108,7 +109,7 @@ def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
         shown = max(-ERROR_LIMIT_PCT, min(ERROR_LIMIT_PCT, error))
         measured = point.pairs[metric].measured
         axes.plot(measured, shown, **_style(point, marks))
-        # The figure shows only the largest of several neighbouring errors beyond the limit as a
+        # Of several neighbouring errors beyond the limit, the figure shows only the largest as a
         # number.
         side, place = float(np.sign(error)), float(np.log10(measured))
         near = any(side == where and abs(place - at) < NEAR for where, at in numbered)

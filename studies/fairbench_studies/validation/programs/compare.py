@@ -16,8 +16,9 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# If Jain's index is at least this high although one user's median is twice another user's, the
-# index covers a single user. The authors' script leaves out users without service.
+# Jain's index covers a single user if it is at least ALONE_INDEX although one user's median is
+# UNEQUAL times another user's median. The authors' script leaves out users that received no
+# service.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 

@@ -17,7 +17,8 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._late: list[Sequence] = []  # these requests arrived after the next step was scheduled
+        # requests that arrived after the next step had been scheduled
+        self._late: list[Sequence] = []
 
     def _read_inbox(self) -> None:
         if self._idle:

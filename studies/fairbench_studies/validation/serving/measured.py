@@ -13,8 +13,8 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# A profile or a cost was fitted to the runs with these names. Before the fit for the A100, no other
-# run was inspected. Before the fit for the H100, all runs were inspected.
+# Names of the runs to which a profile or a cost was fitted. For the A100, no other run had been
+# inspected before the fit. For the H100, all runs had been inspected before the fit.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -26,23 +26,23 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # The time that vLLM's server takes per request was fitted to this run.
+        # The time that vLLM's server needs per request was fitted to this run.
         "vllm-a100-fixed-c128-run1",
     }
 )
-# The value of ``gateway`` in runs whose requests went directly to the engine.
+# In runs without a gateway, the field ``gateway`` has this value.
 DIRECT = "none"
-# This commit of InferGrid has a load generator that counts prompt tokens (``closed_loop``).
+# From this commit of InferGrid on, the load generator counts prompt tokens (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-# An open-loop run has a warm-up of this many seconds, in which the engine compiles kernels. A run
-# that sends for less than twice this time counts as a whole, because too few of its requests would
+# Seconds of warm-up in an open-loop run, during which the engine compiles kernels. If a run sends
+# requests for less than twice this time, the whole run counts, because too few requests would
 # remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# A prompt or an answer has at most this many tokens: ten times the longest existing context.
+# Limit on the tokens of a prompt or an answer: ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
@@ -276,7 +276,7 @@ def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
     most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
     if (column > most).any():
         raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
-    # NaN also counts as a number that is not whole.
+    # NaN, too, counts as a number that is not whole.
     if name in COUNTS and (column != np.floor(column)).any():
         raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
     return column

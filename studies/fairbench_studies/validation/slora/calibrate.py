@@ -32,7 +32,8 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# Steps below these would be smaller than the differences between two runs of one trace.
+# Smaller steps between the tried overheads would be finer than the differences between two runs of
+# one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 

@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # With at most this many clients, each client has a row of its own.
+FEW_CLIENTS = 3  # With at most this number of clients, each client has its own row.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # The first window lasts up to the last arrival; the others are slices of the first window.
+    # The first window lasts until the last arrival; the other windows are slices of the first.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
