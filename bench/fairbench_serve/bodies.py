@@ -32,7 +32,7 @@ MOST_MEMBERS = 2048
 BODY_S = 120.0  # seconds within which a request body must arrive completely
 # bytes of memory that the connection, task and buffer of an arriving body take
 ARRIVING_BYTES = 2**15
-# By default, all request bodies together may take the machine's memory divided by this number.
+# All request bodies together may by default take the machine's memory divided by this number.
 SHARE = 4
 
 

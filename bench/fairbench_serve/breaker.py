@@ -48,8 +48,7 @@ class Breakers:
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # For each worker and client, the time in seconds at which the worker last served the
-        # client, the latest time last.
+        # The time in seconds at which each worker last served each client, the latest time last.
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 

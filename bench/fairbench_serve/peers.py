@@ -133,7 +133,7 @@ class Peering:
     # The parts number their totals: the router by worker, and the gateway by priority.
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # For each router, the times of its first and last message, on the dispatcher's clock.
+    # The times of the first and last message from each router, on the dispatcher's clock.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:

@@ -103,8 +103,8 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # By OpenTelemetry's convention for servers, an error of the client does not mark the
-            # span as failed.
+            # OpenTelemetry's convention for servers does not mark a span as failed because of a
+            # client's error.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()

@@ -51,7 +51,7 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# For each title of a setting, True if the setting is a preset.
+# The titles of settings, each with True if the setting is a preset.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 TIMED = "fig4"  # the only figure that shows measured times instead of simulated runs
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
 
-# By default, the diagnosis assumes that the cluster runs FCFS, and compares the fair schedulers
-# with FCFS.
+# The diagnosis assumes by default that the cluster runs FCFS, and compares the fair schedulers with
+# FCFS.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# By default, the target limits the time to first token; a log with sessions has another default
-# than a log without sessions.
+# The default target limits the time to first token; a log with sessions has another default than a
+# log without sessions.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

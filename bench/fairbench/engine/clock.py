@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# Of several events at one instant, arrivals of requests run first. After the arrivals, iterations
-# end, worker by worker, and then the workers decide on their next iterations.
+# Arrivals of requests are the first events at an instant. After the arrivals, iterations end,
+# worker by worker, and then the workers decide on their next iterations.
 ARRIVE, END, DECIDE = 0, 1, 2
 
 

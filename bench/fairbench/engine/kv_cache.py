@@ -92,7 +92,7 @@ class KVNode(Node):
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # For speed, the code of ``Node.__init__`` is repeated here: a run creates many nodes.
+        # The code of ``Node.__init__`` is repeated here for speed: a run creates many nodes.
         self.parent = parent
         self.edge = edge
         self.start = 0

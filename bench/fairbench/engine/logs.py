@@ -157,7 +157,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# For totals up to ``EXACT``, ``shares_upto`` computes exact shares with machine integers.
+# Up to the total ``EXACT``, ``shares_upto`` computes exact shares with machine integers.
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")

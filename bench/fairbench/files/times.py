@@ -120,7 +120,7 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """Nanoseconds of each unit."""
 
-# For each unit, the smallest number that is taken for a time since 1970 in that unit.
+# The smallest number, in each unit, that is taken for a time since 1970.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 

@@ -33,7 +33,7 @@ ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-# For each of these latencies, a user may choose percentiles.
+# Users may choose percentiles of each of these latencies.
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}

@@ -47,7 +47,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    # For each rank, ``claims`` is the total weight of the clients from this rank to the last rank.
+    # ``claims`` is, for each rank, the total weight of the clients from this rank to the last rank.
     claims = np.cumsum(weight[order][::-1])[::-1]
     for rank, client in enumerate(order):
         share = left / claims[rank]

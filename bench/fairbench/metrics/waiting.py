@@ -184,8 +184,8 @@ class Overlaps:
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # For each interval, the overlapping rows begin with the first row that ends after its
-        # start, and end before the first row that starts at or after its end.
+        # The rows that overlap an interval begin with the first row that ends after the interval's
+        # start, and end before the first row that starts at or after the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

@@ -77,7 +77,7 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            # For speed, the body of ``resume`` is repeated here: a function call for each candidate
+            # The body of ``resume`` is repeated here for speed: a function call for each candidate
             # is slow.
             try:
                 candidate = selection.send(verdict is ADMITTED)

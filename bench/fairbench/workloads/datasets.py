@@ -494,7 +494,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# For each known data set on the Hugging Face hub: the configuration and the split to read.
+# The configuration and the split to read, for each known data set on the Hugging Face hub.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),

@@ -77,7 +77,7 @@ def operators_ms(
         given |= {"model_path": folder, "model_name": folder}
         given |= {"system": gpu.system, "system_name": gpu.system} | chosen
         missing = ""
-        # For some GPUs, the operator tables have latent attention only with the default data types.
+        # The operator tables of some GPUs have latent attention only with the default data types.
         for kv in (_KV[kv_dtype], {}):
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)

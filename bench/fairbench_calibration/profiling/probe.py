@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-# Of several measurements, the fastest counts, because every disturbance adds time. ``REPEATS`` is
+# The fastest of several measurements counts, because every disturbance adds time. ``REPEATS`` is
 # the number of single prompts that are measured for each length.
 REPEATS = 5
 # The time in which all requests of a batch decode together is divided into ``WINDOWS`` parts.

@@ -52,7 +52,7 @@ def _folder_of(package: str) -> str:
 
 
 FAIRBENCH = "fairbench"
-# For each engine, the packages that fairbench's plugin needs in the engine's Python, as arguments
+# The packages that fairbench's plugin needs in the engine's Python, for each engine, as arguments
 # of ``inside.packages.provide``. The package pydantic is not listed, because every engine installs
 # it.
 PACKAGES = {

@@ -75,12 +75,12 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        # One block is not counted, because vLLM never uses it.
+        # The number leaves out one block, because vLLM never uses it.
         config, blocks = self._config, self._pool.num_gpu_blocks - 1
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        # For each vLLM request, by name, the blocks that it holds.
+        # The blocks that each vLLM request holds, by the name of the request.
         self._held: dict[str, VLLMHolding] = {}
         self._taking = self._unknown = VLLMHolding(UNKNOWN, self.mirror.root)
 

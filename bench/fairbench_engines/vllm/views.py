@@ -133,9 +133,9 @@ class KeptBlocks(KeptMatches):
         self.ours: Mapping[Request, Tracked]
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        # For each match position, the hashes of all blocks up to the position.
+        # The hashes of all blocks up to each match position.
         self._hashes: dict[Spot, list[bytes]] = {}
-        # For each block hash, the match positions at or after the block.
+        # The match positions at or after each block, by the hash of the block.
         self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 

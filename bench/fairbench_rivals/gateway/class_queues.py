@@ -16,7 +16,7 @@ class ClassQueues(FlowPolicy):
     orders_bands = True
 
     def __init__(self) -> None:
-        # For each class, the queued requests with their arrival times in seconds.
+        # The queued requests of each class, with their arrival times in seconds.
         self.queues: dict[int, dict[Request, float]] = {}
 
     @abstractmethod

@@ -12,7 +12,7 @@ from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
-# For each session, a replica reserves this number of tokens besides the session's context.
+# A replica reserves this number of tokens for each session, besides the session's context.
 BUFFER = 100
 
 

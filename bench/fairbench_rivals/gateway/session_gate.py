@@ -67,7 +67,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def __init__(self) -> None:
         numbers = count()
         self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
-        # For turns that the gate delays: their arrival times in seconds, the earliest first.
+        # The turns that the gate delays, with their arrival times in seconds, the earliest turn
+        # first.
         self.waits: dict[Request, float] = {}
         self._ready: dict[Request, float] = {}  # ranks of the turns that the gate allows to send
         self._next_tick_s = self.tick_s

@@ -76,8 +76,7 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # For each user and each application: the times of its requests in seconds, the oldest
-        # first.
+        # The times in seconds of each user's and each application's requests, the oldest first.
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0

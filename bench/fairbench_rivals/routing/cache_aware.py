@@ -73,7 +73,7 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        # For each worker, the number of requests that were sent to it.
+        # The number of requests that were sent to each worker.
         self._sent: Counter[int] = Counter()
         self._sweep_s = params.eviction_interval_s
 

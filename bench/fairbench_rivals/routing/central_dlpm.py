@@ -38,10 +38,10 @@ class CentralRouter(PrefixRouter):
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
         self._tree = BoundedTree()
-        # For each worker, the requests that have not started there with their uncached tokens, the
-        # oldest first.
+        # The requests that have not started at each worker, with their uncached tokens, the oldest
+        # first.
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
-        # For each unfinished request, the number of its uncached tokens.
+        # The number of uncached tokens of each unfinished request.
         self.extends: dict[Request, int] = {}
         # The workers that can start a request, as a bit mask of worker numbers.
         self.open = self._fleet.everyone

@@ -48,9 +48,9 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        # For each request id, the tree node at which the prompt ends.
+        # The tree node at which the prompt of each request ends, by request id.
         self._ends: dict[int, ActiveNode] = {}
-        # For each worker, the uncached tokens of each request in flight, the oldest request first.
+        # The uncached tokens of each worker's requests in flight, the oldest request first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

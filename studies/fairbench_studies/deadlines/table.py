@@ -61,7 +61,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
-        # For a client without requests, the metric is None.
+        # The metric is None for a client without requests.
         "kept_worst": min(one for one in kept if one is not None),
         "kept_flood": next(one["goodput_ratio"] for one in clients if one["misbehaving"]),
         "worst_share": summary["goodput_worst_share"],

@@ -25,7 +25,7 @@ Runs = Mapping[Key, Sequence[Latency]]
 FLAT = 12
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# For each figure, its title and axis label; the label is "" for the steps of the ablation.
+# The title and axis label of each figure; the label is "" for the steps of the ablation.
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),

@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# For each system, its values of --router, --local and --set.
+# The values of --router, --local and --set for each system.
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),

@@ -28,7 +28,7 @@ SEEDS = (1, 2, 3)
 OVERLOAD_RATE = 4.5
 # Name of the client with long prompts.
 LONG = "client-4"
-# For each engine, its remedies against stalls: a local scheduler and settings.
+# The remedies of each engine against stalls: a local scheduler and settings.
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {
         "none: chunks of 8,192": ("fcfs", {}),

@@ -15,8 +15,8 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# For each --schedule-policy of a measured server, the router and scheduler with which the server is
-# simulated. With a single replica, the router has no choice.
+# The router and scheduler with which a measured server is simulated, by the server's
+# --schedule-policy. With a single replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),

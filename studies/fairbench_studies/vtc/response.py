@@ -15,7 +15,7 @@ from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Results, Seeds
 
-# For a "drastic increase" of the time to first token, the paper gives no number, so this one is
+# The paper gives no number for a "drastic increase" of the time to first token, so this number is
 # assumed.
 DRASTIC_S = 30.0
 MEDIUM = 2  # Of the four clients, figures 11 and 12 draw the first two

@@ -160,8 +160,8 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # For each client, ``_reserved`` counts tokens of KV memory, and ``_running`` counts
-        # requests.
+        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests, both by
+        # client.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
         # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)

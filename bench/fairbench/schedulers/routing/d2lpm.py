@@ -102,8 +102,7 @@ class WorkerCredit(MutableMapping[int, float]):
             return left + min(rounds, rounds_to_credit(left, quantum)) * quantum
 
         lifted = {worker: granted(left) for worker, left in self._apart.items() if left <= 0}
-        # For speed, the attributes are updated directly: a refill changes the credit at all
-        # workers.
+        # The attributes are updated directly for speed: a refill changes the credit at all workers.
         self._apart.update(lifted)
         self.positive |= as_bits(worker for worker, left in lifted.items() if left > 0)
         if self._level <= 0:

@@ -13,7 +13,7 @@ from sortedcontainers import SortedList
 from fairbench.schedulers.routing.fleet import as_bits, members
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 
-# For prompts below ``TINY_PREFILL_TOKENS``, the fit of Preble's A100 prefill times has another
+# Below ``TINY_PREFILL_TOKENS`` prompt tokens, the fit of Preble's A100 prefill times has another
 # constant.
 TINY_PREFILL_TOKENS = 64
 

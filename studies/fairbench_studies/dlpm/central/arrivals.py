@@ -39,7 +39,7 @@ class TreeOfThoughtArrivals:
         self._rng = rng
         self._instruction = self._tokens(INSTRUCTION_TOKENS)
         self._created = 0
-        # For each request id, the prompt and its depth in the tree.
+        # The prompt of each request, by request id, and its depth in the tree.
         self._under_way: dict[int, tuple[array[int], int]] = {}
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 

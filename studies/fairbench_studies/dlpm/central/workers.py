@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            # By an empty message, the parent asks the worker to confirm that it is ready.
+            # The parent sends an empty message to ask the worker whether it is ready.
             self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:

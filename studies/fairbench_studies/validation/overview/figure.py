@@ -109,7 +109,7 @@ def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
         shown = max(-ERROR_LIMIT_PCT, min(ERROR_LIMIT_PCT, error))
         measured = point.pairs[metric].measured
         axes.plot(measured, shown, **_style(point, marks))
-        # Of several neighbouring errors beyond the limit, the figure shows only the largest as a
+        # The figure shows only the largest of several neighbouring errors beyond the limit as a
         # number.
         side, place = float(np.sign(error)), float(np.log10(measured))
         near = any(side == where and abs(place - at) < NEAR for where, at in numbered)

@@ -21,7 +21,7 @@ from fairbench.schedulers.registry import build_local, local_class
 from fairbench_studies.validation.slora.forms import in_form
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
-# For each scheduler name of the artifact, a local scheduler and settings. Schedulers that derive
+# The local scheduler and settings for each scheduler name of the artifact. Schedulers that derive
 # from VTC charge the whole input, as the code of VTC-artifact does.
 _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
     "FCFS": ("fcfs", {}),
