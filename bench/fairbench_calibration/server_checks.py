@@ -36,7 +36,7 @@ PROMPT_TOKENS = 128
 OUTPUT_TOKENS = range(16, 49)
 # ``ALONE`` is the fraction of the trial in which the well-behaved client is alone.
 ALONE = 0.25
-# During the fraction ``ALONE`` of the trial, the well-behaved client sends requests alone.
+# ``PAUSE_S`` is the time between two requests of the well-behaved client, and after a failure.
 PAUSE_S = 0.2
 # If the server's limit is unknown, the flood keeps ``UNKNOWN_FLOOD`` requests in flight; it never
 # exceeds ``MOST_FLOOD``.

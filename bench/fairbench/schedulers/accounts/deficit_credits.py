@@ -66,7 +66,7 @@ class Credits(Account):
             self.no_bound = "bounds no service difference in this form"
         # ``of`` holds the credits q_i of [DLPM]; its keys are the client list l.
         self.of: dict[str, float] = {}
-        # ``_debts`` maps each client that has no requests to its debt.
+        # ``_debts`` maps each client that is not on the client list l to its debt.
         self._debts: dict[str, float] = {}
         # ``requests`` maps each client or tenant to its number of waiting and running requests.
         self.requests: Counter[str] = Counter()
