@@ -19,7 +19,7 @@ LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
 class Segment(NamedTuple):
-    """A sequence of ``length`` tokens with a ``key`` that identifies the tokens.
+    """A segment of a prompt: ``length`` tokens with a ``key`` that identifies the tokens.
 
     Of two segments with the same key, the shorter segment is a prefix of the longer segment.
     Segments with different keys differ from the first token on. A document of 21,000 tokens is

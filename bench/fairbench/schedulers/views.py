@@ -33,11 +33,11 @@ class Scan(Protocol):
 
 
 class Running(NamedTuple):
-    """A request of the running batch.
+    """A request of the running batch, and the memory that it uses.
 
-    ``held_tokens`` is the request's context, including a shared prefix. ``reserved_tokens`` is the
-    KV memory in tokens that the engine reserved for outputs of the request that are still to come,
-    before the engine applies a reservation ratio.
+    ``held_tokens`` is the length of the request's context, including a shared prefix.
+    ``reserved_tokens`` is the KV memory in tokens that the engine reserved for outputs of the
+    request that are still to come, before the engine applies a reservation ratio.
     """
 
     request: Request
@@ -169,11 +169,12 @@ class Room(NamedTuple):
 class WorkerLoad(NamedTuple):
     """The unfinished load at a worker.
 
-    ``in_flight`` requests were sent to the worker and have not finished. ``queued`` and ``running``
-    are numbers of requests, or None if unknown. ``tokens`` is the KV memory of running requests in
-    tokens, or the sum of prompts in flight if the worker does not report memory. ``saturated`` is
-    true if requests wait and no waiting request will be admitted before a running request ends.
-    ``room`` is the worker's room if none of its waiting requests start, or None if unknown.
+    ``in_flight`` is the number of requests that were sent to the worker and have not finished.
+    ``queued`` and ``running`` are numbers of requests, or None if unknown. ``tokens`` is the KV
+    memory of running requests in tokens, or the sum of prompts in flight if the worker does not
+    report memory. ``saturated`` is true if requests wait and no waiting request will be admitted
+    before a running request ends. ``room`` is the worker's room if none of its waiting requests
+    start, or None if unknown.
     """
 
     in_flight: int
