@@ -37,7 +37,10 @@ class Command(NamedTuple):
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by name. Raises UsageError for two with an equal name."""
+    """Return the entry points of a group, by name.
+
+    Raises UsageError if two entry points have the same name.
+    """
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if (other := found.setdefault(point.name, point)).value != point.value:
@@ -54,9 +57,9 @@ def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
 
 
 def plugin_of(engine: str) -> str:
-    """Return the package of fairbench's plugin for an engine.
+    """Return the package that contains fairbench's plugin for an engine.
 
-    Raises UsageError if the package is missing.
+    Raises UsageError if the package is not installed.
     """
     found = registered(ENGINE_GROUP).get(engine)
     if found is None:
@@ -81,8 +84,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable if a clone has the package.
 
-    A wheel has no studies. The studies are found in a clone around the installed package, or in a
-    clone around the current folder.
+    An installed wheel contains no studies. The studies are found in a clone around the installed
+    package, or in a clone around the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

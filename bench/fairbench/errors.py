@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class FairbenchError(Exception):
-    """The base class of all exceptions below."""
+    """The base class of all exceptions in this module."""
 
 
 class UsageError(FairbenchError):
-    """An error of the user: a wrong name, value or combination. The message is one line.
+    """An error of the user: a wrong name, value or combination. The error's message is one line.
 
     ``keys`` are the wrong keys and settings of an experiment, or empty if unknown.
     """
@@ -64,7 +64,7 @@ class NotJudged(RunFailed):
 
 
 class Interrupted(KeyboardInterrupt):
-    """An exception for a run that was ended by a signal. The message names the saved files.
+    """An exception for a run that was ended by a signal. The error's message names the saved files.
 
     ``exit_code`` is the command's exit code, 128 plus the signal's number.
     """
@@ -119,8 +119,8 @@ _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
-    Names may contain terminal escape sequences and commands of CI systems. A backslash is inserted
-    into commands of CI systems.
+    Names may contain terminal escape sequences and commands of CI systems. In a command for a CI
+    system, a backslash is inserted.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -207,8 +207,8 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Return the first error as one line with key, value, allowed values and nearest match.
 
-    ``owner`` is written before the key, as in ``dlpm.quantum``. The nearest match for an unknown
-    top-level key is one of the keys ``known``.
+    Messages write ``owner`` before the key, as in ``dlpm.quantum``. The nearest match for an
+    unknown top-level key is one of the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
@@ -232,7 +232,7 @@ def complaint(details: ErrorDetails) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text, cut to ``MAX_SHOWN`` characters."""
+    """Return a text that is cut to ``MAX_SHOWN`` characters."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 

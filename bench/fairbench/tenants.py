@@ -59,7 +59,7 @@ def child_of(tenant: str, client: str) -> str | None:
 
 @lru_cache(maxsize=REMEMBERED)
 def parent_of(node: str) -> str:
-    """Return the tenant directly above a node."""
+    """Return the tenant to which a node directly belongs."""
     return node[: node.rfind(SEPARATOR, 0, -1) + 1]
 
 

@@ -38,7 +38,7 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a client. With the default values, the client is honest.
+    """The behaviour of a client, honest or cheating. A client with the default values is honest.
 
     - ``identities`` is the number of client names that share the programs. The identities send at
       the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.
@@ -123,7 +123,10 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 
 def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
-    """Return a behaviour with the given choices. Raises UsageError for an unknown name."""
+    """Return the behaviour that consists of the given choices.
+
+    Raises UsageError for an unknown choice.
+    """
     names = [field.name for field in fields(Behaviour)]
     for name in data:
         if name not in names:

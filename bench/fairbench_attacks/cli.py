@@ -80,7 +80,7 @@ def attack(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[AttackFlags],
 ) -> None:
-    """Search for the attack that gains or harms most.
+    """Search for the attack that harms others most, or gains most.
 
     With names or files of attacks, measure these attacks instead. Each attack is compared with a
     run in which the attacker is honest: the client then runs the same programs, with the same

@@ -31,7 +31,10 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with a row per attack. The columns are the ratios of ``measure.combined``."""
+    """Return a table with one row for each attack.
+
+    The columns are the ratios that ``measure.combined`` returns.
+    """
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)

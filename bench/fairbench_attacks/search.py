@@ -84,7 +84,8 @@ def tpe_behaviours(
 ) -> list[Behaviour]:
     """Return up to ``count`` behaviours that are not in ``tried``, chosen by Optuna's TPE sampler.
 
-    ``tried`` includes behaviours that cannot be simulated. Raises UsageError without Optuna.
+    ``tried`` includes behaviours that cannot be simulated. Raises UsageError if Optuna is not
+    installed.
     """
     optuna = _optuna()
     several = {name: values for name, values in choices.items() if len(values) > 1}
@@ -145,7 +146,10 @@ class ConfirmedAttack:
 
 
 class Search:
-    """A search for attacks. ``run`` continues after the last trial in the search's directory."""
+    """A search for attacks among behaviours of a client.
+
+    ``run`` continues after the last trial in the search's directory.
+    """
 
     def __init__(self, store: SearchStore, context: RunContext) -> None:
         self.store = store
@@ -160,7 +164,8 @@ class Search:
     def run(self) -> list[ConfirmedAttack]:
         """Simulate the remaining trials, confirm the worst attacks, and store the results.
 
-        Raises Interrupted after storing each complete batch. Raises any error of a simulation.
+        Raises Interrupted when each complete batch is stored. Raises the error of a simulation that
+        failed.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -290,7 +295,7 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
 
 
 def result_json(search: Search, found: Sequence[ConfirmedAttack], trials: int) -> Mapping[str, Any]:
-    """Return the outcome of a search as JSON types."""
+    """Return the result of a search as JSON types."""
     spec, plan = search.spec, search.plan
     return {
         "scheduler": spec.scheduler,

@@ -54,8 +54,8 @@ def doctor(
     """Test whether a flood of one client makes another client wait.
 
     Two test clients send short requests for a minute, and one of these clients floods the server.
-    The command asks first, unless `--yes` is given. The exit code is 0 if fairbench's scheduler is
-    active and the other client did not wait, and 1 otherwise.
+    Unless `--yes` is given, the command asks before the flood. The exit code is 0 if fairbench's
+    scheduler is active and the other client did not wait, and 1 otherwise.
     """
     from fairbench_calibration import server_checks as checks
 
@@ -86,7 +86,7 @@ def _agreed(root: str, at_once: int, seconds: float) -> bool:
 
 
 def _listed(root: str, headers: dict[str, str]) -> str:
-    """Return the first model that the server lists. Raises RunFailed for an empty list."""
+    """Return the first model in the server's list of models. Raises RunFailed for an empty list."""
     models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
     name = models[0].get("id") if isinstance(models, list) and models else None
     if not name:

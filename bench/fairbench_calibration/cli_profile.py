@@ -111,7 +111,10 @@ def check_output(output: Path | None) -> None:
 
 
 def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
-    """Return the GPU of ``--gpu`` or ``--gpu-spec``. Raises UsageError for both or neither."""
+    """Return the GPU that ``--gpu`` or ``--gpu-spec`` describes.
+
+    Raises UsageError if both flags or neither are given.
+    """
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")
     card = hardware.read_gpu(spec) if spec is not None else hardware.find_gpu(gpu or "")
@@ -174,9 +177,9 @@ def probe(
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 
-    The server must be idle otherwise. The probe sends random tokens: single prompts of four
-    lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile MODEL
-    --gpu GPU`.
+    Apart from the probe, the server must be idle. The probe sends random tokens: single prompts of
+    four lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile
+    MODEL --gpu GPU`.
     """
     live.require_live_extra()
     check_output(output)
@@ -259,8 +262,8 @@ def derive_profile(
     """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
     Operator times come from NVIDIA's measurements (needs the extra `profile`), or otherwise from a
-    roofline model. The profile's grade names the source. `fairbench run --gpu FILE.toml` simulates
-    with the profile.
+    roofline model. The grade of the profile names the source of its times. `fairbench run --gpu
+    FILE.toml` simulates with the new profile.
     """
     check_output(output)
     if plot is not None:
@@ -310,8 +313,8 @@ def calibrate(
     """Calibrate a derived profile with the output of one benchmark.
 
     The times per token set three numbers: the rate at which memory is read, the cost of another
-    sequence in a step, and the launch cost of a step. The profile's grade states the three numbers.
-    All other numbers are those of `profile MODEL --gpu GPU`.
+    sequence in a step, and the launch cost of a step. The grade of the profile lists the three
+    fitted numbers. All other numbers are those of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)
@@ -338,7 +341,7 @@ def fit(
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
 
-    `validate --fit` does the same.
+    `validate --fit` does the same fit.
     """
     through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
 

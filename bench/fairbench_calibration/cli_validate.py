@@ -94,7 +94,7 @@ def validate(
     ] = False,
     as_json: Annotated[bool, json_option(panel=None)] = False,
 ) -> None:
-    """Replay measured runs in the simulator; compare the results.
+    """Replay measured runs in the simulator, and compare the results.
 
     Runs of SGLang and vLLM are simulated on an A100 with the same load and lengths, and with the
     engine's own rules. Runs of S-LoRA are simulated on an A10G, with the same arrivals, lengths and

@@ -54,7 +54,10 @@ ROUTER = "fairbench_router_info"
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The facts that a server reports. ``local`` is "" if no scheduler of fairbench is active."""
+    """The facts that a server reports about itself.
+
+    ``local`` is "" if no scheduler of fairbench is active.
+    """
 
     server: str
     local: str = ""
@@ -72,7 +75,7 @@ class ServerFacts:
 
 
 def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
-    """Ask the server for its scheduler. Raises RunFailed if the server cannot be reached."""
+    """Ask a server which scheduler it runs. Raises RunFailed if the server cannot be reached."""
     info: dict[str, Any] | None = None
     with suppress(RunFailed):
         info = get_json(f"{root}/server_info", headers=headers)
@@ -149,8 +152,8 @@ class PhaseWaits:
 class FloodTrial:
     """The result of the trial: the waits of the well-behaved client and of the flood.
 
-    ``at_once`` is the number of concurrent requests of the flood. ``seconds`` is the length of the
-    trial.
+    ``at_once`` is the number of concurrent requests of the flood. ``seconds`` is the duration of
+    the trial.
     """
 
     at_once: int
@@ -232,8 +235,8 @@ async def flood(
     Args:
         root: The URL of the server, without ``/v1``.
         model: The model's name in requests, or None.
-        at_once: The number of concurrent requests of the flood.
-        seconds: The length of the whole trial, in seconds.
+        at_once: Number of requests that the flood keeps in flight.
+        seconds: Duration of the whole trial in seconds.
         headers: Headers that every request has.
         flood_headers: Further headers of the flood's requests.
     """
@@ -283,7 +286,7 @@ class Findings:
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the findings as JSON types."""
+        """Return the findings of the checks as JSON types."""
         trial, told = self.trial, None
         if trial is not None:
             told = {

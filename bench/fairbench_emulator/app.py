@@ -96,7 +96,10 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the list of models in OpenAI's format. The list contains only the emulated model."""
+    """Return the list of models in OpenAI's format.
+
+    The list contains only the model that is emulated.
+    """
     return {"object": "list", "data": [model_card(emulator)]}
 
 
@@ -184,7 +187,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
-    """Return the application of the emulator's HTTP server.
+    """Return the aiohttp application of the emulator.
 
     The application needs ``handler_cancellation``, so that a client's disconnect aborts its
     request.

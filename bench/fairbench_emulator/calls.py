@@ -51,7 +51,7 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Texts and token ids that end an output early.
+    """The texts and token ids that end an output early.
 
     With ``keep``, the matched stop text stays in the output.
     """
@@ -65,12 +65,12 @@ NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
-    """The error for an invalid request. The message is a single line for the client."""
+    """The error that an invalid request causes. The message is a single line for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request to the emulated engine.
+    """A request to the engine that is emulated.
 
     The scheduler never sees the drawn output length ``output_tokens``.
 
@@ -166,7 +166,7 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of an output after ``tokens`` tokens. ``reason`` is SGLang's name of the cause.
+    """How an output ends after ``tokens`` tokens. ``reason`` is SGLang's name of the cause.
 
     ``matched`` is the stop text or stop token that ended the output, if any. ``visible`` is the
     number of characters that the client receives; None means all characters.
@@ -205,10 +205,10 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
 
 
 class Generation:
-    """The output of a request. ``produced`` is the number of tokens produced so far.
+    """The output of a request. ``produced`` is the number of tokens that were produced so far.
 
-    ``done`` is true when no more tokens will follow. A caller sets ``aborted`` to end the call
-    early. The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
+    ``done`` is true if no more tokens will follow. A caller sets ``aborted`` to end the call early.
+    The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait for the first output or for the end.
+        """Wait until the output has begun or has ended.
 
         This method does not affect the method ``changed``.
         """

@@ -77,7 +77,7 @@ def emulate(
         ),
     ] = None,
 ) -> None:
-    """Serve SGLang's HTTP API with the simulated engine. No GPU is needed.
+    """Serve SGLang's HTTP API with the simulated engine. The emulator needs no GPU.
 
     The command prints the worker's address in the form that `serve --worker-url` takes. Answers are
     emulated: their times come from the timing profile, and their texts are random.

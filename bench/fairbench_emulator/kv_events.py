@@ -35,11 +35,11 @@ MEDIUM = "GPU"  # KV events name this kind of memory.
 
 
 class PublishingCache(KVCache):
-    """A prefix cache that collects events. ``publish`` passes new events to ``send``, in order.
+    """A prefix cache that collects KV events. ``publish`` passes new events to ``send``, in order.
 
     A block has 8 tokens, and its name is a hash of all tokens up to the block's end. The cache
-    matches prefixes by token. An incomplete last block of a prefix is therefore cached but not
-    reported.
+    matches prefixes token by token. An incomplete last block of a prefix is therefore cached but
+    not reported.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can reques
 class Publisher:
     """A ZMQ PUB socket for events and a ROUTER socket for replays.
 
-    Call the publisher only in the event loop. A port of 0 means any free port. Raises UsageError if
-    a port is not available.
+    The publisher may be called only in the event loop. Port 0 means that any free port is used.
+    Raises UsageError if a port is in use.
     """
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:

@@ -102,7 +102,10 @@ class LiveEngine:
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
-        """Submit a call now. Raises BadRequest if the KV pool is too small for the call."""
+        """Submit a call to the engine now.
+
+        Raises BadRequest if the KV pool is too small for the call.
+        """
         self._forget_streams()
         prompt, end = self.streams.prompt_of(call.ids)
         now_s = self.wall.now_s()
@@ -138,7 +141,10 @@ class LiveEngine:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Abort a generation whose client has left. A finished generation stays unchanged."""
+        """Abort a generation because its client has disconnected.
+
+        A generation that has finished stays unchanged.
+        """
         if generation.done:
             return
         generation.aborted = True

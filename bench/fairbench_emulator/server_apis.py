@@ -42,13 +42,13 @@ class _GenerateBody(msgspec.Struct):
 
 
 class EmulatedApi(ABC):
-    """An HTTP API of the emulator."""
+    """An HTTP API that the emulator serves."""
 
     @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         """Parse the body ``raw`` and the ``headers``.
 
-        The object ``text`` tokenizes prompts that are text.
+        The object ``text`` tokenizes a prompt that is a text.
 
         Raises BadRequest if the body is invalid.
         """
@@ -142,7 +142,7 @@ class _Chat(_Common, kw_only=True):
 
 
 class OpenAIApi(EmulatedApi):
-    """The common part of OpenAI's two APIs.
+    """The common parts of the two APIs of OpenAI.
 
     The name fields are the values of ``object`` in answers.
     """

@@ -57,9 +57,9 @@ class StreamPosition(NamedTuple):
 
 
 class TokenStreams:
-    """A tree of all prompts and outputs so far. Streams branch where their tokens differ.
+    """A tree of all prompts and outputs so far. Two streams branch where their tokens differ.
 
-    ``tokens`` is the number of stored tokens. Only the method ``keep_only`` deletes tokens.
+    ``tokens`` is the number of tokens that the tree stores. Only ``keep_only`` deletes tokens.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ def _common(one: Ids, other: Ids) -> int:
 class Text(Protocol):
     """The interface of tokenizers. ``output_ids`` are the token ids from which outputs are drawn.
 
-    ``method`` describes how tokens are counted.
+    ``method`` says how tokens are counted.
     """
 
     method: str
@@ -148,7 +148,7 @@ class Text(Protocol):
     vocab_size: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text."""
+        """Return the token ids of which a text consists."""
 
     def decode(self, output_ids: list[int]) -> str:
         """Return the text of token ids that are all among ``output_ids``."""
@@ -192,7 +192,7 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """A tokenizer that uses a ``tokenizers`` object.
+    """A tokenizer around a ``tokenizers`` object.
 
     Outputs consist of words from the tokenizer's vocabulary.
 

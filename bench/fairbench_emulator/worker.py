@@ -29,7 +29,7 @@ from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, Toke
 
 @dataclass(frozen=True, slots=True)
 class EmulatorConfig:
-    """The configuration of an emulator.
+    """The configuration of an emulated worker.
 
     - ``gpu`` is the full id of a timing profile.
     - ``settings`` maps NAME.PARAM to a value, where NAME is the local scheduler or the engine.
@@ -59,7 +59,7 @@ class EmulatorConfig:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values. Raises UsageError for a value out of range."""
+        """Check the values. Raises UsageError if a value is out of range."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
             if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:

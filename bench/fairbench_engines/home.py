@@ -86,7 +86,10 @@ class EngineView(WaitingView, Protocol):
 
 
 class EngineHome:
-    """The host of a scheduler in an engine. ``name_of`` returns the key of an engine's request."""
+    """The object in an engine that owns a scheduler of fairbench.
+
+    ``name_of`` is a function that returns the key of an engine's request.
+    """
 
     view: EngineView
     name_of: Callable[[Theirs], Hashable]
@@ -116,7 +119,7 @@ class EngineHome:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The clients with waiting requests."""
+        """The clients whose requests wait."""
         return self.view.clients()
 
     def look(self, now_s: float) -> None:

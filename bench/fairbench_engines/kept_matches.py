@@ -24,9 +24,9 @@ NO_OUTPUT = Segment("", 0)  # The queue reads no outputs, so this output is a pl
 class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
-    ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the end of the cached
-    prefix. ``awaited`` identifies the next part of the prompt, which would extend the match if it
-    were cached. ``awaited`` is None if no such part exists.
+    ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the place in the tree
+    at which the cached prefix ends. ``awaited`` identifies the next part of the prompt, which would
+    extend the match if it were cached. If there is no such part, ``awaited`` is None.
     """
 
     depth: int
@@ -62,9 +62,9 @@ Waiter = AttachedRequest[Spot]
 class KeptMatches(ABC):
     """A MatchCache that looks up a prompt in the engine's cache only if its match may have changed.
 
-    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. An
-    unneeded call only costs a look-up. A missing call leaves an outdated match in the order of the
-    queue.
+    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. A call
+    that was not needed costs only a look-up. A missing call leaves an outdated match in the order
+    of the queue.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class KeptMatches(ABC):
             self._moved(spot.waiters)
 
     def lost_all(self) -> None:
-        """Handle the emptying of the cache."""
+        """Handle the fact that the cache was emptied."""
         for spot in self._spots.values():
             self._moved(spot.waiters)
 
@@ -130,7 +130,10 @@ class KeptMatches(ABC):
         """Handle a match position that no waiting request has any more."""
 
     def detach(self, waiter: Waiter) -> None:
-        """Forget a waiting request. A request without a match position is ignored."""
+        """Forget the match position of a waiting request.
+
+        If a request has no match position, nothing happens.
+        """
         if (spot := waiter.node) is None:
             return
         waiter.node = None
@@ -210,7 +213,7 @@ class EngineQueue(MatchedQueue[Spot]):
         self._on_moved(entry)
 
     def leave(self, request: Request) -> None:
-        """Remove admitted and aborted requests from the queue."""
+        """Remove requests that were admitted or aborted from the queue."""
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:

@@ -46,7 +46,7 @@ def claiming(request: Request, clients: Container[str]) -> Request:
 
 
 def held_by_client(residency: Residency) -> dict[str, float]:
-    """Return the tokens that each client holds."""
+    """Return how many tokens each client has in the cache."""
     return {client: residency.held(client) for client in residency.clients}
 
 
@@ -164,8 +164,8 @@ class MirroredCache(ClientCache):
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
         """Claim the path to ``node`` for a request; ``last`` is true at the request's end.
 
-        The request's stored tokens end at ``node``. ``private`` of these tokens no longer count as
-        the request's private memory.
+        The stored tokens of the request end at ``node``. ``private`` of these tokens no longer
+        count as the request's private memory.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:

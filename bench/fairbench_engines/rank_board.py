@@ -67,7 +67,7 @@ class RankBoard:
         return slot
 
     def put(self, column: str, values: Iterable[tuple[str, float]]) -> None:
-        """Set the entries of some clients."""
+        """Set the entries of some clients in a column."""
         column_of = self._columns[column]
         for client, value in values:
             if (slot := self._slot(client)) is not None:
@@ -83,7 +83,7 @@ class RankBoard:
 
     @property
     def charged(self) -> float:
-        """The sum of all charges on the board."""
+        """The sum of all charges that are on the board."""
         return float(self._columns["charged"][: len(self._slots)].sum())
 
     def tell(self, version: int, now_s: float) -> None:
@@ -108,7 +108,7 @@ class Reader:
 
     @property
     def charged(self) -> float:
-        """The sum of the charges that were read."""
+        """The sum of the charges that this rank has read."""
         return float(self._seen["charged"].sum()) if self._seen else 0.0
 
     def has_news(self) -> bool:

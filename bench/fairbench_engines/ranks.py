@@ -100,7 +100,7 @@ class RankLink:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The clients that wait at other ranks."""
+        """The clients whose requests wait at other ranks."""
         return [client for client, waits in self._elsewhere.items() if waits]
 
     def arriving(self, client: str) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ FEW = 8  # The first prediction of a step time needs at least this number of obs
 class _Fit:
     """A least-squares fit of seconds to a constant and several counts, weighted by recency.
 
-    Negative predictions are replaced by 0 seconds.
+    A negative prediction is replaced by 0 seconds.
     """
 
     def __init__(self, counts: int) -> None:
@@ -64,7 +64,7 @@ class _Fit:
 
 
 class FittedCosts:
-    """A ``CostModel`` that is fitted to measured engine steps.
+    """A ``CostModel`` that is fitted to measured steps of an engine.
 
     As in the simulator's timing profiles, the model is linear. The time of a prefill depends on its
     new tokens, the context to which these tokens attend, and the tokens loaded from host memory.
@@ -81,7 +81,7 @@ class FittedCosts:
 
         Args:
             chunks: The number of cached tokens and of new tokens of each prompt.
-            seconds: The measured duration of the step.
+            seconds: The duration of the step that was measured.
             loaded_tokens: The number of tokens that were loaded from host memory.
         """
         pairs = list(chunks)
@@ -131,7 +131,7 @@ class Decode(NamedTuple):
 class StepTimes:
     """An object that reports step times to a scheduler, which charges clients for GPU time.
 
-    If two steps overlap in time, the shared time is charged once. The server's clock gives the
+    If two steps overlap in time, the shared time is charged once. The clock of the server gives the
     duration of each step. The model ``costs``, which is fitted to the server's own steps, divides
     the duration among requests. Until the model has enough observations, all requests of a step
     bear equal parts. The time to load tokens from host memory is charged to the requests that need
@@ -150,7 +150,7 @@ class StepTimes:
         prompts: Sequence[PromptPart] = (),
         decoding: Sequence[Decode] = (),
     ) -> None:
-        """Charge the clients of one engine step.
+        """Charge the time of an engine step to the clients.
 
         Args:
             started_s: Start of the step, in seconds of the server's clock.

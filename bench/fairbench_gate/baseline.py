@@ -114,7 +114,7 @@ def difference(
 ) -> str:
     """Return lines on the differences of a run from the stored baseline; "" without any.
 
-    Raises DataError for an unreadable summary of the baseline.
+    Raises DataError if a summary of the baseline cannot be read.
     """
     if not (stored / SUMMARY).exists():
         return "  new\n"

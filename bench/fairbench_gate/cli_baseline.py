@@ -83,7 +83,7 @@ def check(
 def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) -> None:
     """Rerun all experiments; print and store the results that changed.
 
-    Unchanged results are not written again. To add an experiment, create its file
+    Results that have not changed are not written again. To add an experiment, create its file
     NAME/experiment.toml first.
     """
     colour, width = terminal_look()
@@ -107,7 +107,10 @@ class _Rerun(NamedTuple):
 
 @contextmanager
 def _rerun(specs: Mapping[str, ExperimentSpec], *, show: bool) -> Iterator[_Rerun]:
-    """Rerun all experiments in a temporary directory. Raises Interrupted when interrupted."""
+    """Rerun all experiments of the baseline in a temporary directory.
+
+    Raises Interrupted if the user interrupts the runs.
+    """
     from fairbench.config import identity
 
     with TemporaryDirectory(prefix="fairbench-") as temporary:

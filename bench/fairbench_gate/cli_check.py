@@ -24,7 +24,7 @@ JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 class CheckFormat(StrEnum):
-    """The output formats of an outcome."""
+    """The output formats of ``fairbench check``."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -33,7 +33,7 @@ class CheckFormat(StrEnum):
 
 
 class Inconclusive(StrEnum):
-    """The possible results of an inconclusive check."""
+    """Whether a check passes or fails if its result is inconclusive."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -102,7 +102,7 @@ def check(
     """Compare runs with a baseline; exit 1 if a run got worse.
 
     The two directories must hold runs of the same experiments. Single simulated runs are compared
-    number by number. Runs over several seeds are paired by seed, as in `compare`; a check passes or
+    value by value. Runs over several seeds are paired by seed, as in `compare`; a check passes or
     fails only if the result is significant.
     """
     with reporting(output):

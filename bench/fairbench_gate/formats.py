@@ -50,7 +50,7 @@ def _verdicts(outcome: Outcome) -> Table:
 
 
 def changes_table(found: Sequence[Change]) -> RenderableType:
-    """Return a table of the changes at one point.
+    """Return a table of the values that changed at one point.
 
     If metrics over all clients changed, the table only counts the changes of single clients.
     """

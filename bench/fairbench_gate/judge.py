@@ -47,7 +47,7 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a key of a summary or an alias of a key. ``known`` contains the metrics of the
+    METRIC is a key of a summary or an alias of a key. ``known`` contains the metrics in the
     compared summaries. Raises UsageError for another form or sign, for an unknown metric, and for a
     metric of which neither larger nor smaller values are better.
     """
@@ -111,7 +111,7 @@ def _doubled_rank(pooled: Sequence[Fraction], value: Fraction) -> int:
 
 
 class Verdict(StrEnum):
-    """The verdict of a clause on a point."""
+    """The verdict that a clause gives on a point."""
 
     PASS = "pass"
     FAIL = "FAIL"
@@ -130,8 +130,8 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against another, by the decimal numbers in the files.
 
     Of some metrics only a bound is known, such as a latency above 300 s. A bound passes or fails if
-    every possible value passes or fails; otherwise the verdict is inconclusive. A bound that equals
-    the baseline's bound passes.
+    every possible value passes or fails; otherwise the verdict is inconclusive. If both values are
+    equal lower bounds, the check passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -155,11 +155,11 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs on the same seeds by paired differences, as ``compare`` does.
 
-    Values are in the order of seeds. The test is about the mean over seeds of each change minus the
-    allowed change, in the clause's unit, at level ``alpha`` on either side; a negative number is
-    worse than allowed. The clause fails if the mean is significantly worse than 0, passes if the
-    mean is significantly better than 0, and is inconclusive otherwise. Seeds without a value in
-    both runs do not count.
+    The values are in the order of the seeds. The test is about the mean over seeds of each change
+    minus the allowed change, in the clause's unit, at level ``alpha`` on either side; a negative
+    number is worse than allowed. The clause fails if the mean is significantly worse than 0, passes
+    if the mean is significantly better than 0, and is inconclusive otherwise. Seeds without a value
+    in both runs do not count.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
     if len(pairs) == 1:
@@ -187,7 +187,7 @@ def judge_repeated(
     passes if the current values rank significantly better, or if no current value is worse than
     the best of the worsened baseline values.
 
-    The tests are one-sided at level ``alpha``. With too few runs for a significant result, the
+    The tests are one-sided at the level ``alpha``. With too few runs for a significant result, the
     tests are skipped.
     """
     if any(value.raw is None for value in [*before, *after]):

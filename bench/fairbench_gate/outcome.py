@@ -42,7 +42,7 @@ class Change(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The two values as short texts that differ."""
+        """The two values as short texts, which differ."""
         return short_texts(self.before, self.after)
 
     @property
@@ -159,7 +159,7 @@ class Outcome:
     causes: tuple[str, ...] = ()
 
     def rows_with(self, verdict: Verdict) -> int:
-        """Return the number of rows with the given verdict."""
+        """Return how many rows have the given verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
@@ -198,7 +198,7 @@ NOTHING = Outcome("nothing was judged", 0, (), {})
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 point``, ``2 points`` and so on."""
+    """Return a number with its noun: ``1 point``, ``2 points`` and so on."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

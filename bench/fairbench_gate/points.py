@@ -44,7 +44,7 @@ class GatePoint:
 
     @property
     def simulated(self) -> bool:
-        """Return whether the runs are simulated, and therefore deterministic."""
+        """Return whether all runs are simulated, and therefore deterministic."""
         return _is_simulated(self.runs[0])
 
 
@@ -69,12 +69,13 @@ def read_pairs(
 ) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
-    A directory with a manifest is one run. Otherwise, all runs in its subdirectories are read. Runs
-    of a sweep also have the values of the sweep's comparison. Points are also paired if they differ
-    only in changed defaults, or in ``allowed`` keys of experiments, such as ``dp`` or
-    ``vtc.charge``. Baseline runs in directories named ``left_out`` are not compared.
+    A directory that contains a manifest is one run. From any other directory, all runs in its
+    subdirectories are read. Runs of a sweep also have the values of the sweep's comparison. Points
+    are also paired if they differ only in changed defaults, or in ``allowed`` keys of experiments,
+    such as ``dp`` or ``vtc.charge``. Baseline runs in directories named ``left_out`` are not
+    compared.
 
-    Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
+    Raises UsageError if a key is unknown. Raises DataError for a directory without runs, for an
     unreadable or incomplete run, and for a run without a counterpart. In the last case, the message
     names the run and the differences of the most similar run.
     """
@@ -161,7 +162,7 @@ def _pair_over_changes(
 ) -> dict[str, tuple[str, ...]]:
     """Give points that differ only in changed defaults or allowed keys an equal key.
 
-    Return the differences by the new key.
+    Return the differences, by the key in the new experiment.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}

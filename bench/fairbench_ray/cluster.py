@@ -38,7 +38,7 @@ class _NotThere(Exception):
 class RayCluster:
     """An executor that runs as many tasks in parallel as a Ray cluster has CPU cores.
 
-    The class ``LocalProcesses`` defines what a task is. The executor restarts a task if its node
+    The class ``LocalProcesses`` explains what a task is. The executor restarts a task if its node
     is lost, or if the whole cluster was unreachable for a while. Files that a ``Saving`` task saves
     are sent back and written once, on this machine. All tasks end when this process ends.
     """
@@ -96,7 +96,7 @@ class RayCluster:
 def _outcomes(
     child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
-    """Yield the outcome of each task. Raises EOFError or OSError if the child process has died."""
+    """Yield the result of each task. Raises EOFError or OSError if the child process has died."""
     child.pipe.send(work)
     connected = asked_to_stop = False
     until = time.monotonic() + CONNECT_S
@@ -138,7 +138,7 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
     """Write received files into a folder; each entry is written completely or not at all.
 
-    If a folder's name is taken, a number is appended to the name. An existing file is replaced.
+    If a folder's name is taken, a number is appended to the name. If a file exists, it is replaced.
     """
     hidden = folder / f".writing-{secrets.token_hex(8)}"
     with making_parents(folder):

@@ -1,4 +1,7 @@
-"""The process that connects to Ray. Ray ends each process that loses the cluster's head."""
+"""The program of the process that connects to Ray.
+
+Ray ends every process that loses the head node of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,9 @@ class Unreachable(NamedTuple):
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Connect to the cluster; yield the module ``ray``, or None if the connection fails.
 
-    The pipe receives ``Connected`` or ``Unreachable``. Tasks that were started inside the block end
-    with the block. If the other end of the pipe is closed, the block ends without an error. The
-    process ends if its node is lost.
+    The pipe receives the message ``Connected`` or ``Unreachable``. Tasks that were started inside
+    the block end with the block. If the other end of the pipe is closed, the block ends without an
+    error. If its node is lost, the process ends.
     """
     leave_signals_to_parent()
     # The command may print JSON to standard output, so Ray's own output goes to standard error.

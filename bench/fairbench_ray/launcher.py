@@ -70,7 +70,10 @@ class ReplicaCalls:
     @classmethod
     @contextmanager
     def to(cls, pipe: Connection, hosts: Sequence[str]) -> Iterator[Self]:
-        """Yield the object through which replicas are called. The calls end with the block."""
+        """Yield the object that passes calls to the replicas.
+
+        At the end of the block, the calls end.
+        """
         calls = cls(pipe, hosts)
         threads = [
             Thread(target=work, name="replicas", daemon=True)
@@ -86,7 +89,10 @@ class ReplicaCalls:
                 thread.join()
 
     def call(self, replica: int, method: str, *arguments: Any) -> Future[Any]:
-        """Call a method of one replica's actor. The future may raise UsageError or ReplicaLost."""
+        """Call a method of the actor that runs one replica.
+
+        The future may raise UsageError or ReplicaLost.
+        """
         future: Future[Any] = Future()
         with self._lock:
             ticket = next(self._tickets)
@@ -101,7 +107,7 @@ class ReplicaCalls:
         return future
 
     def watch(self, process: RemoteProcess) -> None:
-        """Check the process every ``LOOK_S`` seconds from now on."""
+        """From now on, check the process every ``LOOK_S`` seconds."""
         self._watched.append(process)
 
     def _watch_processes(self) -> None:
@@ -257,7 +263,10 @@ class RayLauncher:
     """
 
     def __init__(self, address: str | None) -> None:
-        """Use the cluster with this head address. Raises UsageError if Ray is not installed."""
+        """Use the Ray cluster whose head has this address.
+
+        Raises UsageError if Ray is not installed.
+        """
         if find_spec("ray") is None:
             raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
         self._address = address or AUTO

@@ -46,7 +46,7 @@ class NodePython(NamedTuple):
 class ReplicaActor:
     """A Ray actor that starts and ends one replica's server on its node.
 
-    The server ends when the actor ends.
+    When the actor ends, its server ends.
     """
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class ReplicaActor:
         return NodePython(python, versions, wanted.needs_no_gpu(python))
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ``count`` different free ports of the node."""
+        """Return ``count`` different ports that are free on the node."""
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server. The actor must not have a running server."""
+        """Start the server. The actor must not yet have a running server."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
@@ -90,7 +90,7 @@ class ReplicaActor:
         return exit_code, said
 
     def stop(self) -> None:
-        """End the server if the actor has started one."""
+        """If the actor has started a server, end it."""
         if self._server is not None:
             self._server.stop()
 
@@ -104,7 +104,7 @@ class Bundles(NamedTuple):
     """A request to place ``replicas`` replicas, each on a single node with ``gpus`` GPUs.
 
     ``spread`` distributes the replicas over as many nodes as possible. Ray then places either all
-    replicas or no replica.
+    replicas or none.
     """
 
     replicas: int
@@ -127,7 +127,7 @@ class ReplicasPlaced(NamedTuple):
 
 
 class RemoteCall(NamedTuple):
-    """A call of a method of a replica's ``ReplicaActor``.
+    """A call of a method of the ``ReplicaActor`` of a replica.
 
     The answer carries the same ``ticket`` as the call.
     """
@@ -146,7 +146,7 @@ class CallResult(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A message that a call failed, with the reason. ``lost`` is true if the replica died."""
+    """The message that a call failed, with the reason. ``lost`` is true if the replica has died."""
 
     ticket: int
     reason: str
@@ -154,7 +154,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The parent's message that no more calls follow."""
+    """The message of the parent that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:

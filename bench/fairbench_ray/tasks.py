@@ -41,7 +41,7 @@ class StartedTasks:
         self._begun.discard(index)
 
     async def stopped(self) -> None:
-        """Wait until all tasks are asked to stop."""
+        """Wait until somebody asks all tasks to stop."""
         await self._stop.wait()
 
     async def stop(self) -> set[int]:
@@ -53,8 +53,8 @@ class StartedTasks:
 def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     """Run one task; return its pickled outcome with the files that the task saved, by path.
 
-    Returns empty bytes if the task may not start. ``started`` is the Ray handle of the actor
-    ``StartedTasks``. Raises UsageError if this node cannot run the tasks.
+    If the task may not start, the result is empty. ``started`` is the Ray handle of the actor
+    ``StartedTasks``. Raises UsageError if the tasks cannot run on this node.
     """
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
@@ -97,13 +97,13 @@ class Refused(NamedTuple):
 
 
 class Over(NamedTuple):
-    """A message that all tasks have ended."""
+    """The message that all tasks have ended."""
 
 
 def serve_tasks(pipe: Connection, address: str) -> None:
     """Receive pickled files and numbered tasks from the pipe, and run the tasks until ``STOP``.
 
-    All tasks end if the parent process ends.
+    If the parent process ends, all tasks end.
     """
     with connected(pipe, address) as ray:
         if ray is not None:

@@ -58,8 +58,8 @@ dicts, a dict of columns, or the name of a file."""
 def as_file(data: Data) -> Iterator[str]:
     """Yield the name of a file with the rows of ``data``; messages of errors name ``data``.
 
-    The name of a file is yielded unchanged. Raises UsageError for another type, and for a table
-    without rows.
+    If ``data`` is the name of a file, this name is yielded unchanged. Raises UsageError for another
+    type, and for a table without rows.
     """
     if isinstance(data, str | PathLike):
         yield fspath(data)
@@ -95,7 +95,10 @@ def _write(path: Path, rows: Iterable[Mapping[Any, Any]]) -> None:
 
 
 def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a table. Raises UsageError for an unsupported type of ``data``."""
+    """Return the rows of a data frame, Arrow table or list as dicts.
+
+    Raises UsageError for an unsupported type of ``data``.
+    """
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "to_dict"):
         return _pandas_rows(data)
     if isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__"):
@@ -166,10 +169,10 @@ UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 class Answer:
-    """The answer of ``diagnose``, ``score`` or ``plan``.
+    """The answer that ``diagnose``, ``score`` or ``plan`` returns.
 
     ``summary`` has the keys that the command prints with ``--json``. ``print(answer)`` shows the
-    output of the command.
+    same text as the command of this name.
     """
 
     def __init__(self, summary: dict[str, Any], text: str, page: Callable[[], Page]) -> None:
@@ -188,7 +191,7 @@ class Answer:
         return self._text.rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the text of the answer for notebooks."""
+        """Return the answer's text as HTML, for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"
 
 
@@ -311,8 +314,8 @@ def plan(
 
     ``data`` is a log as for ``diagnose``; without ``data``, ``flags`` name a workload. ``slo`` are
     the targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to
-    32. ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. The
-    other arguments are the flags of ``fairbench plan``. No files remain on disk.
+    32. ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. All
+      other arguments are flags of ``fairbench plan``. The function leaves no files on disk.
 
     If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument, and DataError for wrong data, in one line.

@@ -46,7 +46,7 @@ def is_plan(path: Path) -> bool:
 
 
 def plan_page(path: Path) -> Page:
-    """Return the page of a plan. Raises DataError if the plan is not finished."""
+    """Return the report page of a capacity plan. Raises DataError if the plan has not finished."""
     if not (path / ANSWER).is_file():
         raise DataError(
             f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"

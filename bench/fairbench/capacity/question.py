@@ -42,8 +42,9 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    The metric must be below the limit if ``below``, else above the limit. If ``inclusive``, the
-    limit itself meets the target. ``text`` is the target as written, ``metric`` the summary key.
+    The metric must be below the limit if ``below``, else above the limit. If ``inclusive`` is true,
+    a value equal to the limit meets the target. ``text`` is the target as written, ``metric`` the
+    summary key.
     """
 
     text: str
@@ -54,7 +55,7 @@ class Slo(NamedTuple):
 
     @property
     def entry(self) -> Metric:
-        """The catalogue entry of the metric."""
+        """The catalogue entry of the target's metric."""
         found = metric_of(self.metric)
         assert found is not None  # ``parse_slo`` has already refused unknown metrics.
         return found
@@ -67,11 +68,11 @@ class Slo(NamedTuple):
 
     @property
     def of_sharing(self) -> bool:
-        """Return whether the metric needs simulations of clients alone."""
+        """Return whether the metric needs simulations of each client alone."""
         return "sharing_incentive" in self.metric
 
     def met_by(self, value: float) -> bool:
-        """Return whether a value meets the target."""
+        """Return whether a metric's value meets the target."""
         if value == self.limit:
             return self.inclusive
         return value < self.limit if self.below else value > self.limit
@@ -85,7 +86,10 @@ class Slo(NamedTuple):
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """Parse one or more targets. Raises UsageError that names the wrong part of a target."""
+    """Parse one or more targets of ``--slo``.
+
+    Raises UsageError that names the wrong part of a target.
+    """
     found = tuple(parse_slo(text) for text in texts)
     if not found:
         raise UsageError(f"--slo: missing; a plan needs at least one target: {WRITE}")
@@ -194,9 +198,9 @@ class PlanChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """The complete input of a plan.
+    """The question that a capacity plan answers, with all inputs.
 
-    - ``slos`` are the targets as text.
+    - ``slos`` are the targets of ``--slo`` as text.
     - The first of ``schedulers`` on the first of ``gpus`` is planned; the other schedulers and GPUs
       are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas.
@@ -204,9 +208,9 @@ class PlanQuestion:
     - ``loads`` are multiples of the experiment's load: of ``request_rate``, of the speed of the
       trace, or of the workload's own rate for one replica of the first GPU.
     - ``prices`` are prices per GPU and hour.
-    - ``num_runs`` is the number of seeds.
+    - ``num_runs`` is the number of seeds with which each size is simulated.
     - ``certain`` requires that the whole 95% interval of a metric meets the target.
-    - ``every`` tests all numbers of replicas.
+    - If ``every`` is true, the plan tests every number of replicas.
     - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
     - ``most`` is USERS if the plan seeks the most users (clients) of ``low`` replicas; ``high``
       then equals ``low``. An empty ``most`` means that the plan seeks the fewest replicas.
@@ -228,12 +232,12 @@ class PlanQuestion:
     most: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON types, which ``plan.json`` stores."""
+        """Return the question as JSON types, as ``plan.json`` stores it."""
         return {name: _plain(value) for name, value in vars(self).items()}
 
     @property
     def targets(self) -> tuple[Slo, ...]:
-        """The targets to meet."""
+        """The targets that the cluster must meet."""
         return parse_slos(self.slos)
 
     @property
@@ -248,12 +252,12 @@ class PlanQuestion:
 
     @property
     def size(self) -> str:
-        """The size that the plan seeks, USERS or REPLICAS."""
+        """Return whether the plan looks for a number of users or of replicas."""
         return USERS if self.most else REPLICAS
 
     @property
     def planned(self) -> list[PlanChoice]:
-        """The planned choice at each load."""
+        """Return the choice that is planned at each load."""
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:
@@ -277,7 +281,7 @@ class Clusters:
     """The experiments of a plan: every choice with any number of replicas."""
 
     def __init__(self, question: PlanQuestion) -> None:
-        """Prepare a plan. Raises UsageError if the question cannot be planned."""
+        """Prepare a plan. Raises UsageError if no plan can answer the question."""
         self.question = question
         self.targets = question.targets
         _check_question(question)
@@ -335,7 +339,7 @@ class Clusters:
         ]
 
     def _load(self, first: PlanChoice) -> FixedLoad:
-        """Return the fixed load, given the planned choice."""
+        """Return the load that stays fixed for all sizes, given the first choice."""
         if self._flags.get("trace"):
             return FixedLoad(None, usual=False)
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}

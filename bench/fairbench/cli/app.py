@@ -43,7 +43,7 @@ def panel_of(param: Any) -> str:
 
 
 class PanelCommand(TyperCommand):
-    """A command whose ``--help`` groups the flags in panels."""
+    """A command whose ``--help`` shows the flags in titled groups (panels)."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the panels that contain flags of the command."""
@@ -60,7 +60,7 @@ class PanelCommand(TyperCommand):
                     formatter.write_dl(records)
 
     def _in_order(self, ctx: Any) -> list[Any]:
-        """Return the command's parameters, common flags first."""
+        """Return the command's parameters, with the common flags first."""
         places = {name: place for place, name in enumerate(FIRST)}
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
@@ -121,7 +121,7 @@ GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands.
+    """Return the names of all commands of fairbench.
 
     Raises UsageError if an extension package adds a command whose name is taken.
     """

@@ -76,7 +76,7 @@ def compare(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[CompareFlags],
 ) -> None:
-    """Compare experiments on the same seeds, with intervals.
+    """Compare experiments on the same seeds, with confidence intervals.
 
     Prints, for every metric, the difference to the baseline, paired by seed, with a 95% confidence
     interval.
@@ -107,7 +107,7 @@ def compare(
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Print where the comparison is stored.
+    """Print where the comparison is stored and how to continue it.
 
     If more seeds could make a difference significant, also print the command that adds the seeds.
     """

@@ -22,7 +22,7 @@ def complain(message: str, notes: Iterable[str] = ()) -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """An exception for a process that received SIGTERM."""
+    """The exception that ends a process which received SIGTERM."""
 
 
 def interrupted(error: KeyboardInterrupt) -> int:

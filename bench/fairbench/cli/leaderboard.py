@@ -21,7 +21,7 @@ DEFAULT_STORE = DEFAULT_RESULT_DIR / "leaderboard"
 
 
 class BoardFormat(StrEnum):
-    """The output format of the table."""
+    """The output formats of the leaderboard."""
 
     TABLE = "table"
     MARKDOWN = "md"
@@ -83,8 +83,8 @@ def leaderboard(
 ) -> None:
     """Rank the schedulers of stored sweeps by significant differences.
 
-    The command makes no runs. A scheduler that lacks a run in some configuration is listed without
-    a rank.
+    The command ranks stored runs and makes no new runs. A scheduler that lacks a run in some
+    configuration is listed without a rank.
     """
     check_report(report)
     stored = results.read_stored(stores or [DEFAULT_STORE])

@@ -20,7 +20,7 @@ def heed_sigterm() -> None:
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the command line of fairbench.
 
     Exit codes: 0 success, 1 a run or a gate failed, 2 wrong usage, 3 a gate could not judge,
     130/143 signal.

@@ -74,7 +74,7 @@ def plot(
 ) -> None:
     """Draw a figure of the DLPM paper, or of your own runs.
 
-    The command makes no runs.
+    The command draws stored runs and makes no new runs.
 
     For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, the
     distribution of latencies, and lines over the swept values of a parameter, a load or replicas.
@@ -142,7 +142,7 @@ def _plot_own(
 
 
 def read_formats(text: str) -> list[str]:
-    """Parse comma-separated formats. Raises UsageError for an unknown format."""
+    """Parse comma-separated formats. Raises UsageError for an unknown picture format."""
     found = split_commas("--format", text)
     for one in found:
         if one not in figures.FORMATS:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Unit(StrEnum):
-    """The unit of the times in a file."""
+    """The unit of the times in a file of records."""
 
     S = "s"
     MS = "ms"
@@ -135,8 +135,9 @@ def score(
 ) -> None:
     """Compute every fairness metric from any system's records.
 
-    Times may start at any zero. A request without an end counts as failed. Several files are read
-    as one run; if their layout has no client names (vllm, sglang), each file is a client.
+    Times may be counted from any point in time. A request without an end time counts as failed.
+    Several files are read as one run; if their layout has no client names (vllm, sglang), each file
+    is a client.
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")

@@ -107,7 +107,7 @@ def sweep(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[SweepFlags],
 ) -> None:
-    """Run a grid of experiments and compare them.
+    """Run a grid of experiments in parallel and compare their results.
 
     The grid is every combination of schedulers, workloads and settings, from a file, from flags, or
     from both: flags override the values of the file.

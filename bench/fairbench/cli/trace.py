@@ -196,7 +196,10 @@ def anonymize(
 
 
 def _key(file: Path) -> bytes:
-    """Return the secret in ``--key-file``. Raises UsageError for a short secret."""
+    """Return the secret in the file of ``--key-file``.
+
+    Raises UsageError if the secret is too short.
+    """
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:
         raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")

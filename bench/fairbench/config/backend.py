@@ -52,7 +52,7 @@ def check_router_command(words: Sequence[str]) -> None:
 def fill_command(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """Return the command with its placeholders filled in."""
+    """Return the router's command with its placeholders filled in."""
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),
@@ -132,7 +132,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 def storable(content: Any) -> Any:
     """Return a file's content with the secrets of ``server_args`` and ``router_command`` removed.
 
-    Secrets in nested tables are also removed.
+    Secrets inside nested tables are removed, too.
     """
     if isinstance(content, Mapping):
         return {
@@ -220,7 +220,7 @@ class BackendConfig(BaseModel):
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that this kind of backend does not support."""
     evictions: ClassVar[frozenset[str]] = frozenset()
-    """The eviction policies that servers of this kind support."""
+    """The eviction policies that the servers of this backend support."""
     run_options: ClassVar[frozenset[str]] = frozenset()
     """The options of ``LiveOptions`` that this kind of backend supports."""
 
@@ -236,7 +236,7 @@ class BackendConfig(BaseModel):
 
 
 class _Servers(BackendConfig):
-    """Servers that fairbench starts with the flags ``server_args``."""
+    """Servers that fairbench starts itself, with the flags ``server_args``."""
 
     api: Api = "generate"
     server_args: list[str] = []
@@ -301,9 +301,9 @@ class VLLM(RealServers):
 class Emulator(_Servers):
     """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
-    In one real second, ``time_scale`` emulated seconds pass. ``router_command`` starts a
-    third-party router in front of the workers; requests to this router use OpenAI's API unless
-    ``api`` names a different API.
+    ``time_scale`` emulated seconds pass in one real second. ``router_command`` starts a third-party
+    router in front of the workers; requests to this router use OpenAI's API unless ``api`` names a
+    different API.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -376,7 +376,7 @@ class Endpoint(BackendConfig):
 
     @property
     def extra_fields(self) -> dict[str, Any]:
-        """The fields in ``extra_body``."""
+        """The fields of ``extra_body``, which every request contains."""
         return _extra_fields(self.extra_body)
 
 

@@ -109,7 +109,10 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
 
 
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check number of routers, eviction policy, prefill and decode. Raises UsageError."""
+    """Check the number of routers, the eviction policy, and prefill and decode workers.
+
+    Raises UsageError.
+    """
     with about("routers", "backend.kind"):
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
@@ -142,8 +145,8 @@ def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     """Raise UsageError for a setting that has no effect, because no experiment uses the part.
 
-    ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because a
-    command may run several schedulers, of which only one has the setting.
+    ``given`` contains the keys of settings that flags set. Settings of schedulers are not checked,
+    because a command may run several schedulers, of which only one has the setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -183,7 +186,10 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
 
 
 def _settle_charge(draft: Draft) -> None:
-    """Remove ``charge_pass`` if it is false. Raises UsageError if there is no pass to measure."""
+    """Remove the key ``charge_pass`` if its value is false.
+
+    Raises UsageError if the run has no scheduling pass to measure.
+    """
     if draft.get(CHARGE_PASS) is False:
         del draft[CHARGE_PASS]
     elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
@@ -216,7 +222,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the eviction policy as a part with parameters; () for the default policy.
 
     The policy of an engine's own code has no parameters here. Raises UsageError for an unknown
-    name.
+    eviction policy.
     """
     policy = draft.get(EVICTION)
     if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
@@ -275,7 +281,10 @@ def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
+    """Return the parameters of a real router that has peers.
+
+    Raises UsageError for values that real routers do not support.
+    """
     for name in own_settings(ROUTERS, settings):
         if name not in SERVED:
             raise UsageError(
@@ -331,8 +340,8 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every parameter of admission control by a real router, by NAME.PARAM.
 
-    Without admission control, the result is {}. Raises UsageError for a wrong value, and if no
-    timing profile of the workers is set.
+    The result is {} if there is no admission control. Raises UsageError for a wrong value, and if
+    no timing profile of the workers is set.
     """
     if not own_settings(ADMISSION, settings):
         return {}
@@ -345,7 +354,7 @@ def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
 def admission_profile(params: AdmissionParams) -> TimingProfile:
     """Return the timing profile of real workers, given by id, or by GPU with the default model.
 
-    Raises UsageError for an unknown or missing profile.
+    Raises UsageError if the timing profile is unknown or missing.
     """
     gpu, _, rest = params.profile.partition("/")
     if not gpu:
@@ -536,9 +545,9 @@ def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterabl
     """Return the policy in the engine: the given local scheduler, else ``of_pair``, else FCFS.
 
     Args:
-        draft: The draft, which has ``engine_code``.
+        draft: The draft of an experiment with ``engine_code``.
         of_pair: Local scheduler of the pair that the draft's ``scheduler`` names.
-        known: Names of policies that engines implement.
+        known: Names of scheduling policies that engines implement.
     """
     if "local" in draft:
         return str(draft["local"])

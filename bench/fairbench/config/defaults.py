@@ -1,4 +1,4 @@
-"""Presets, and the default values of a spec.
+"""Presets of papers, and the default values of an experiment.
 
 The values of a preset override defaults, including defaults of the workload. Flags and experiment
 files override the values of a preset.
@@ -94,7 +94,7 @@ class Preset(_Table):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The facts that are settings, ``NAME.PARAM``."""
+        """The known facts that are settings, written ``NAME.PARAM``."""
         return {key: value for key, value in self.values.items() if "." in key}
 
     @property
@@ -126,7 +126,7 @@ def read_preset(ref: str) -> Preset:
 
 
 def preset_for(ref: str, backend: BackendConfig | None) -> Preset:
-    """Return a preset by name or path. Raises UsageError for a real backend."""
+    """Return the preset with a name or path. Raises UsageError for a real backend."""
     preset = read_preset(ref)
     if backend is not None:
         raise UsageError(
@@ -211,7 +211,10 @@ def has_own_code(draft: Mapping[str, object]) -> bool:
 
 
 def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
-    """Return the draft's router and local scheduler. Raises UsageError for unknown names."""
+    """Return the names of the draft's router and local scheduler.
+
+    Raises UsageError for unknown names of schedulers.
+    """
     with about("scheduler"):
         router, local = split_pair(text_of(draft, "scheduler"))
     router = text_of(draft, "router") if "router" in draft else router
@@ -234,8 +237,8 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the parts whose parameters have an effect, such as router, scheduler and machine.
 
-    The result is () for an endpoint, which is benchmarked as it is. An external router has no
-    parameters.
+    The result is () for an endpoint, which is benchmarked as it is. A router of another project has
+    no parameters.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -255,7 +258,7 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def engine_of(draft: Mapping[str, object]) -> str | None:
     """Return the engine that a draft simulates, or None for the default engine.
 
-    Raises UsageError if the engine is unknown.
+    Raises UsageError if the engine's name is unknown.
     """
     if "engine" not in draft:
         return None
@@ -307,7 +310,10 @@ def moved_weights(
 
 
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
-    """Return the table under a key, or {} without the key. Raises UsageError for other types."""
+    """Return the table under a key, or {} without the key.
+
+    Raises UsageError if the value is no table.
+    """
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
         shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
@@ -320,9 +326,9 @@ def resolve_weights(
 ) -> dict[str, Any] | None:
     """Return the weights of a run: weights from the workload, overridden by ``given``.
 
-    Clients that are not named have weight 1. A given weight of 1 is omitted unless the workload has
-    a different weight. The result is None if all weights are 1. Errors in ``clients`` or ``given``
-    are reported later, by ``ExperimentSpec``.
+    Clients without a given weight have weight 1. A given weight of 1 is omitted unless the workload
+    has a different weight. If all weights are 1, the result is None. Errors in ``clients`` or
+    ``given`` are reported later, by ``ExperimentSpec``.
     """
     own = workload.client_weights or {}
     if not (given or own):

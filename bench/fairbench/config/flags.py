@@ -104,7 +104,7 @@ class TraceFlags(LogFlags, total=False):
 
 
 class EveryFlags(TypedDict, total=False):
-    """Flags of ``run``, ``compare``, ``plan`` and ``sweep``."""
+    """Flags that ``run``, ``compare``, ``plan`` and ``sweep`` have in common."""
 
     weights: Annotated[
         Mapping[str, float] | None,
@@ -146,7 +146,7 @@ class EveryFlags(TypedDict, total=False):
 
 
 class SetupFlags(TypedDict, total=False):
-    """Flags of ``run``, ``compare`` and ``sweep``."""
+    """Flags that ``run``, ``compare`` and ``sweep`` have in common."""
 
     preset: Annotated[
         str | None,
@@ -288,7 +288,7 @@ class ServedFlags(TypedDict, total=False):
 
 
 class ArrivalFlags(TypedDict, total=False):
-    """Flags of ``run`` and ``plan``."""
+    """Flags that ``run`` and ``plan`` have in common."""
 
     clients: Annotated[
         int | None,

@@ -186,7 +186,7 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 
 
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
-    """Return the chosen values of an experiment file ``with_given``.
+    """Return the values that the user chose in an experiment file with ``given``.
 
     A bundled workload is returned as a name, and any other workload as the stored table. With
     ``other_workload``, parameters of the stored workload are left out; the scenario is left out
@@ -216,8 +216,8 @@ def given_values(
     """Return the values that the user chose for an experiment.
 
     Args:
-        flags: Keys of the experiment that flags set.
-        assignments: Settings ``NAME.PARAM`` that flags set.
+        flags: Keys of the experiment that the user's flags set.
+        assignments: Settings ``NAME.PARAM`` that the user's flags set.
         file: Experiment file, returned by ``with_given``; flags override values of the file. {}
             without a file.
     """

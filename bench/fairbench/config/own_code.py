@@ -51,7 +51,7 @@ def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
 
     Args:
         words: The flags and their values, such as ``--max-num-seqs 64`` or ``--max-num-seqs=64``.
-        engine: Name of the engine.
+        engine: Name of the engine whose flags are given.
 
     Raises UsageError for a flag that the engine's own code does not receive in a simulation.
     """

@@ -100,7 +100,7 @@ SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "dura
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """Read an experiment file. Raises DataError naming the file, and the key or line."""
+    """Read an experiment file as tables. Raises DataError naming the file, and the key or line."""
     if path.name.removesuffix(".gz").endswith((".csv", ".jsonl")):
         raise DataError(f"{path}: must be an experiment in TOML; for a trace, write --trace {path}")
     data = read_toml(path, str(path))
@@ -114,14 +114,17 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """Return the full spec of an experiment file. Raises DataError naming the file."""
+    """Return the complete experiment of an experiment file.
+
+    Raises DataError with the name of the file.
+    """
     return resolve({}, {}, read_experiment(path), path=path)
 
 
 def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
     """Return the spec of a stored experiment, with defaults of this version for unchosen values.
 
-    Raises DataError that names the file.
+    Raises DataError with the name of the file.
     """
     return resolve({}, {}, file, path=path, new_defaults=True)
 
@@ -232,7 +235,10 @@ def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
 def _checked_engine(
     draft: Draft, backend: Chosen, workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> str | None:
-    """Return the engine, None for the default. Raises UsageError for settings of other engines."""
+    """Return the engine's name, or None for the default engine.
+
+    Raises UsageError for settings that belong to another engine.
+    """
     engine, settings = engine_of(draft), dict(draft.settings)
     if backend is not None:
         own = workload.scheduler_settings(text_of(draft, "scenario"))
@@ -302,8 +308,8 @@ def experiment(
 ) -> ExperimentSpec:
     """Build an experiment from a file and from flags, which override the file.
 
-    A flag with value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags of
-    the engine. Raises UsageError naming the wrong value, and DataError for an invalid file.
+    A flag with the value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags
+    of the engine. Raises UsageError naming the wrong value, and DataError for an invalid file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -340,7 +346,7 @@ def with_flags_of_code(
     """Return the flags; with ``engine_code``, ``server_args`` become settings and keys.
 
     Args:
-        given: The flags of the user.
+        given: The flags that the user gave.
         file: The experiment file, which may name the engine.
         settings: Settings of the user, which the flags must not contradict.
     """
@@ -435,7 +441,10 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
 
 
 def trace_params(given: PlacedFlags) -> TraceParams:
-    """Return the parameters for reading the trace. Raises UsageError for unknown fields."""
+    """Return the parameters with which the trace is read.
+
+    Raises UsageError for unknown fields of the trace.
+    """
     trace = given.trace
     columns = dict(trace.get("columns", {}))
     if "client" in trace:

@@ -73,7 +73,7 @@ class ExperimentSpec(BaseModel):
     - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
       saturation detector.
     - ``routers``: number of routers that share the workers [one].
-    - ``engine``: engine of simulated workers [the default engine].
+    - ``engine``: engine that simulated workers follow [the default engine].
     - ``engine_code``: Python whose installed engine decides, with the policy ``local`` [fairbench's
       model of the engine]; ``charge_pass``: whether the measured CPU time of the engine's
       scheduling passes delays the iterations.
@@ -208,7 +208,7 @@ class ExperimentSpec(BaseModel):
 
     @property
     def admission(self) -> AdmissionParams | None:
-        """The parameters of admission control; None without admission control."""
+        """The parameters of admission control, or None if admission control is off."""
         params = make_params(ADMISSION, AdmissionParams, self.settings)
         return None if params.policy == OFF else params
 
@@ -221,7 +221,10 @@ class ExperimentSpec(BaseModel):
         return workloads.load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
-        """Return the plans of the clients. Raises UsageError if a value is impossible."""
+        """Return for each client the plan of its programs.
+
+        Raises UsageError if a value of the experiment is impossible.
+        """
         return plan_clients(
             self.workload,
             self.scenario,
@@ -264,7 +267,7 @@ class Layered(UserDict[str, object]):
                 self.data[key] = value
 
     def origin(self, key: str) -> Origin:
-        """Return the origin of a key."""
+        """Return where the value of a key comes from."""
         return self.origins.get(key, Origin.DEFAULT)
 
     def is_said(self, key: str) -> bool:
@@ -272,7 +275,7 @@ class Layered(UserDict[str, object]):
         return self.origin(key) >= Origin.FILE
 
     def of_flags(self) -> dict[str, object]:
-        """Return the values that come from flags."""
+        """Return the values that the user's flags set."""
         return {key: one for key, one in self.data.items() if self.origin(key) is Origin.FLAG}
 
 
@@ -292,8 +295,8 @@ class Draft(Layered):
         """Add each value of an origin whose key has no value from a stronger origin.
 
         The key ``scheduler`` names a router and a local scheduler, and therefore overrides the keys
-        ``router`` and ``local`` of a weaker file or preset. Likewise, the key ``gateway`` overrides
-        the key ``saturation``.
+        ``router`` and ``local`` of a weaker file or preset. In the same way, the key ``gateway``
+        overrides the key ``saturation``.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()
@@ -303,12 +306,12 @@ class Draft(Layered):
 
     @property
     def flagged(self) -> set[str]:
-        """The keys and settings that come from flags."""
+        """The keys and settings that the user's flags set."""
         return self._keys_of(Origin.FLAG)
 
     @property
     def of_preset(self) -> set[str]:
-        """The keys and settings that come from the preset."""
+        """The keys and settings that the preset sets."""
         return self._keys_of(Origin.PRESET)
 
     def _keys_of(self, origin: Origin) -> set[str]:
@@ -319,7 +322,7 @@ class Draft(Layered):
 def to_toml(spec: ExperimentSpec) -> str:
     """Return a TOML file from which ``fairbench run`` builds an identical spec.
 
-    Secrets in the flags of servers are omitted.
+    Secrets in the flags of servers are left out.
     """
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:
@@ -345,7 +348,7 @@ def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def file_tables(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the content of a spec's experiment file."""
+    """Return the tables of an experiment's file."""
     return tomllib.loads(to_toml(spec))
 
 

@@ -54,8 +54,9 @@ class Sweep(BaseModel):
 
     The tables ``base``, ``grid`` and ``exclude`` have the keys of an experiment file; settings are
     written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
-    several. ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a few
-    programs (``QUICK_PROGRAMS``). ``_flagged`` are the keys and settings with values from flags.
+    several. ``num_runs`` is the number of seeds for each point of the sweep. If ``quick`` is true,
+    a few programs (``QUICK_PROGRAMS``) replace the durations. ``_flagged`` are the keys and
+    settings with values from flags.
     """
 
     model_config = ConfigDict(
@@ -94,7 +95,7 @@ def read_sweep(ref: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """Build a sweep from the tables of a file. Raises UsageError naming the key."""
+    """Build a sweep from the tables of its file. Raises UsageError naming the key."""
     try:
         sweep = Sweep.model_validate(dict(data))
     except ValidationError as error:
@@ -135,8 +136,8 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return the sweep with the values in ``axes`` in every grid.
 
-    If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the errors
-    of ``make_sweep``.
+    If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the same
+    errors as ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]
@@ -163,9 +164,9 @@ def sweep_of(
 ) -> Sweep:
     """Build a sweep from a file or bundled name, from named flags, or from both.
 
-    A flag with value None is not given. Values in ``flags`` or ``settings`` may be lists of several
-    values. Raises UsageError if neither a file nor any flag or setting is given, or for wrong
-    values.
+    A flag with the value None counts as not given. Values in ``flags`` or ``settings`` may be lists
+    of several values. Raises UsageError if neither a file nor any flag or setting is given, or for
+    wrong values.
     """
     check_names(flags, SWEEP)
     check_sides(flags)
@@ -187,9 +188,9 @@ QUICK_PROGRAMS = 40
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
     """Return every distinct experiment of a sweep, for all seeds, in the order of the grids.
 
-    ``file`` is the path of the sweep's file. Raises UsageError for a sweep without points or with
-    too many points, and for an impossible point. Raises DataError naming the file if a value of the
-    file causes the error.
+    ``file`` is the path of the sweep's file, for messages. Raises UsageError for a sweep without
+    points or with too many points, and for an impossible point. Raises DataError naming the file if
+    a value of the file causes the error.
     """
     try:
         return _grid_points(sweep)

@@ -55,7 +55,7 @@ class AccessLog:
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, else "".
     - ``counted`` is false for a log without token counts. Requests of such a log count with equal
       sizes, and cannot be replayed.
-    - ``remarks`` describe records that were changed.
+    - ``remarks`` describe records that were corrected.
     - ``stalls`` has the metrics of stalls as in a summary (``stall_summary``).
     """
 
@@ -75,7 +75,7 @@ class AccessLog:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about the requests whose records were changed."""
+        """Sentences about requests whose records were corrected."""
         return [f"The log holds {one}." for one in self.remarks if one[:1].isdigit()]
 
 
@@ -128,7 +128,7 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
 def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Scored | None:
     """Return the file as scored records, or None if no column tells when first tokens came.
 
-    Raises DataError for a record with an impossible value.
+    Raises DataError if a record contains an impossible value.
     """
     if not has_waits(requests.columns, counted=counted):
         return None

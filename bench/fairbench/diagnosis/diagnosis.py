@@ -41,13 +41,13 @@ AGREES, NOTICED_S = 2.0, 0.5
 
 @dataclass(frozen=True)
 class DiagnosisInput:
-    """The input of a diagnosis.
+    """The inputs of a diagnosis of an access log.
 
-    - ``flags`` are flags of ``run`` for the replays.
+    - ``flags`` are flags of ``fairbench run`` for the replays.
     - ``dp`` is the number of replicas, None for the fewest that serve the load without floods.
     - ``schedulers`` are replayed; the first scheduler is the scheduler that the log's servers use.
     - ``slos`` are the targets of the plan, by default the time to first token of the well-behaved
-      clients. ``plan`` tells whether replicas are planned.
+      clients. If ``plan`` is true, the diagnosis also plans the number of replicas.
     """
 
     flags: Mapping[str, Any]
@@ -59,14 +59,14 @@ class DiagnosisInput:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of a diagnosis.
+    """The findings of a diagnosis of an access log.
 
     - ``waits`` is the traffic with the recorded waits, or with the waits of the first replay if the
-      log has no waits. ``harm`` is computed from these waits.
+      log has no waits. ``harm`` is computed from the waits that ``waits`` holds.
     - ``replays`` are the finished replays; the replayed requests arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
     - ``dp`` is the number of replicas, and ``dp_given`` tells whether the user chose the number.
-    - ``plan`` is the answer of a capacity plan.
+    - ``plan`` is the answer of the capacity plan.
     - ``present`` is the scheduler that the other schedulers are compared with.
     - ``missing`` names the parts that are missing after an interruption, such as replays.
     """
@@ -90,7 +90,7 @@ class Diagnosis:
 
     @property
     def heavy(self) -> tuple[str, ...]:
-        """The heavy clients by name, the largest flood first."""
+        """The names of the heavy clients, beginning with the largest flood."""
         return heavy_of(self.log.traffic, self.floods)
 
     @property
@@ -172,8 +172,8 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, within the judged times.
 
     ``others_p50_s`` and ``others_p95_s`` are over all requests of clients that do not flood,
-    ``heavy_p50_s`` is over all requests of the heavy clients. A percentile is None if no request
-    counts.
+    ``heavy_p50_s`` is over all requests of the heavy clients. If no request counts, a percentile is
+    None.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -192,7 +192,7 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
 
 
 def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
-    """Return ``others_waits`` of the answered requests in the log.
+    """Return ``others_waits`` for the answered requests of the log.
 
     The result is None if the log has no times to first token.
     """
@@ -285,7 +285,7 @@ def _plan(
 ) -> Mapping[str, Any] | None:
     """Return the plan of replicas for the best fair scheduler and for the present scheduler.
 
-    The result is None after a signal.
+    If a signal interrupts the plan, the result is None.
     """
     best = best_fair(found)
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))

@@ -45,7 +45,7 @@ MEANING = (
 
 
 def diagnosis_page(found: Diagnosis) -> Page:
-    """Return the page of a diagnosis."""
+    """Return the report page of a diagnosis."""
     played, figures = bool(found.replays), list(_figures(found))
     when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
     return Page(

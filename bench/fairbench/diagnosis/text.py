@@ -65,7 +65,7 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _basis(found: Diagnosis) -> str:
-    """Return the source of the waits, in words."""
+    """Return in words where the waits in the log come from."""
     return "in the log" if found.log.measured else f"in the replay under {found.present}"
 
 
@@ -281,7 +281,7 @@ def _staller(found: Diagnosis) -> str:
 
 
 def log_line(found: Diagnosis) -> str:
-    """Return a description of the log."""
+    """Return a line that describes the log."""
     log = found.log
     count, clients = len(log.traffic.client), len(log.traffic.clients)
     return (

@@ -18,12 +18,12 @@ CLIP_MAX_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a
 
 
 class RunningBatch:
-    """The sequences that decode together. A decode step gives each sequence one token.
+    """The sequences that decode together on a worker. A decode step gives each sequence one token.
 
-    ``steps`` counts decode steps. The output of a sequence is ``produced``, its output tokens when
-    it joined the batch, plus one token for each step since then. A sum over the batch changes by
-    the size of the batch in each step, so only the sum's value at step 0 is stored. ``index`` maps
-    each client to its number in the service log.
+    ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, its
+    output tokens when it joined the batch, plus one token for each step since then. A sum over the
+    batch changes by the size of the batch in each step, so only the sum's value at step 0 is
+    stored. ``index`` maps each client to its number in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
@@ -62,7 +62,7 @@ class RunningBatch:
     def by_client(self, steps_ago: int) -> InBatch:
         """Return each client's requests and context in the batch ``steps_ago`` steps ago.
 
-        The next call changes the returned object.
+        The returned object changes at the next call.
         """
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
@@ -93,7 +93,7 @@ class RunningBatch:
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
-        """Record ``steps`` decode steps that took ``took_ps`` in all.
+        """Record ``steps`` decode steps that together took ``took_ps``.
 
         ``fixed_ps`` is the part of one step that does not depend on the context.
         """
@@ -196,7 +196,7 @@ class RunningBatch:
 
 
 class BatchView:
-    """A ``RunningView`` of a batch.
+    """A ``RunningView`` that shows a batch to a scheduler.
 
     ``free_tokens`` returns the KV memory in tokens that a request could get. The function
     ``would_fit`` answers calls of the view's method ``would_fit``; by default the answer is False,
@@ -344,8 +344,8 @@ def shares_of(
     """Return each client's part of the prefill work in an iteration.
 
     Args:
-        prefills: Chunks of the iteration.
-        gpu_ps: Time of each chunk, in picoseconds.
+        prefills: The chunks of prompts in the iteration.
+        gpu_ps: GPU time of each chunk, in picoseconds.
         fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
             for the first time, given the sequence, the number of cached tokens, and the number of
             tokens in the chunk.

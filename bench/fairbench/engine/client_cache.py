@@ -38,7 +38,7 @@ class ResidencyLog(Protocol):
 
     @property
     def now_ps(self) -> int:
-        """The current simulated time in picoseconds."""
+        """The present simulated time in picoseconds."""
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that a client holds ``change`` more tokens, as one of ``holders`` clients.
@@ -48,7 +48,7 @@ class ResidencyLog(Protocol):
 
 
 class Residency:
-    """The number of tokens that each client holds. ``log`` receives every change.
+    """The number of tokens that each client has in memory. ``log`` receives every change.
 
     A token held by k clients counts 1/k for each of the k clients. Tokens are therefore counted for
     each k separately, as integers, because sums of fractions would drift.
@@ -95,7 +95,10 @@ class Residency:
             self._add(holder, len(everyone), tokens, pinned=True)
 
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
-        """Count tokens of ``holders`` for one more client. ``pinned`` tokens are in use."""
+        """Count tokens of ``holders`` for one more client that uses them.
+
+        Running requests use ``pinned`` of these tokens.
+        """
         everyone = [*holders, client]
         self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
         self._add(client, len(everyone), tokens, pinned=pinned)
@@ -145,8 +148,9 @@ class PinAudit:
     - ``beyond`` counts the allocations that broke the theorem's assumption: the tokens that running
       requests of some client pin, plus the tokens that the client requests, exceeded the client's
       share.
-    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. A
-      token of k clients counts 1/k. If ``beyond`` is 0, the sum is 0 by the theorem.
+    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
+      k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the sum is 0 by the
+      theorem.
     """
 
     allocations: int = 0
@@ -178,7 +182,7 @@ class Claimed(Protocol):
       below.
     - ``keep_s`` is the latest time in seconds until which the policy asked to keep tokens of these
       requests.
-    - ``number`` decides between nodes of equal rank.
+    - ``number`` decides the order of nodes with equal rank.
     """
 
     holders: dict[str, None]
@@ -233,8 +237,8 @@ class ClaimedMemory(Protocol[Kept]):
 class Claims(Generic[N]):
     """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
 
-    ``others`` is an optional client that the policy does not know. Cached tokens of this client are
-    evicted first.
+    ``others`` is an optional client that the policy does not know. The client that the policy names
+    loses cached tokens first.
     """
 
     def __init__(
@@ -296,9 +300,9 @@ class Claims(Generic[N]):
         """End a claim, or evict a leaf, in the policy's order.
 
         Args:
-            wanted: Tokens for which each client's requests wait.
-            by: Client whose requests need the memory.
-            short: Tokens that are still to be freed.
+            wanted: Tokens that each client's waiting requests need.
+            by: The client whose requests need the memory.
+            short: Number of tokens that must still be freed.
 
         Returns:
             The tokens of the claim or leaf, or 0 if running requests use all tokens.
@@ -322,8 +326,8 @@ class Claims(Generic[N]):
 
         Running requests of client i pin P_i tokens, client i requests n_i tokens (``wanted``), and
         the share of client i is S_i. The assumption is P_i + n_i <= S_i for every client. By the
-        theorem, no client with at most its share then loses a token to another client. The proof is
-        in docs/appendix/theory.md, section memory shares.
+        theorem, no client with at most its share then loses a token to another client.
+        docs/appendix/theory.md proves the bound in the section on memory shares.
         """
         if self.by_client is None:
             return
@@ -492,8 +496,8 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """The KV memory of an SGLang replica, with claims of clients that ``policy`` ends.
 
-    ``capacity`` is a number of tokens. ``others`` is an optional client that the policy does not
-    know. Cached tokens of this client are evicted first.
+    ``capacity`` is the size of the memory in tokens. ``others`` is an optional client that the
+    policy does not know. The client that the policy names loses cached tokens first.
     """
 
     knows_clients = True
@@ -586,7 +590,7 @@ class ClientCache(KVCache):
             parent.last_access = max(parent.last_access, node.last_access)
 
     def cut(self, node: ClaimedNode, tokens: int) -> None:
-        """Do nothing: SGLang evicts leaves as a whole."""
+        """Do nothing, because SGLang evicts a leaf as a whole."""
 
     def drop(self, node: ClaimedNode) -> None:
         self._drop(node)

@@ -1,4 +1,4 @@
-"""The event heap of the simulation. Time is integer picoseconds."""
+"""The heap of events that drives a simulation. Times are whole numbers of picoseconds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Clock:
         event[4]()
 
     def drop_events(self) -> None:
-        """Remove all events together with their callbacks."""
+        """Remove all events and their callbacks."""
         self.events.clear()
         self._latest = (*self._latest[:4], _nothing)
 
@@ -58,7 +58,7 @@ class Clock:
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:
-        """Set the time to ``time_ps``. Precondition: all events due earlier have run."""
+        """Stop the clock at ``time_ps``. Precondition: all earlier events have run."""
         assert time_ps >= self.now_ps, "the clock only moves forward"
         self.now_ps, self._latest = time_ps, (time_ps, DECIDE + 1, 0, 0, _nothing)
 

@@ -60,8 +60,8 @@ class Transfers:
     """The links of all workers. A worker sends or receives one prompt at a time.
 
     Transfers start in the order in which they were requested, except that a transfer between two
-    free workers overtakes earlier transfers that involve a busy worker. Real engines behave
-    similarly. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
+    free workers overtakes earlier transfers that involve a busy worker. Real engines behave in a
+    similar way. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
     the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``).
     vLLM 0.32 starts every transfer at once without blocking (``start_load_kv`` in
     ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte, and
@@ -117,7 +117,7 @@ class PrefillReplica:
 
     A request is assigned at its arrival to the decode worker with the fewest assigned requests. The
     replica ``engine`` computes a copy of the request, which ends with the first output token.
-    Subclasses define when the decode worker reserves memory.
+    Subclasses define at which time the decode worker reserves memory.
     """
 
     def __init__(
@@ -270,8 +270,8 @@ def _take_over(sequence: Sequence, copy: Sequence) -> None:
 class DecodeRoom(NoCap):
     """A load cap for prefill engines: a request is admitted if a decode worker has room.
 
-    The engine's copy of a request has no outputs. ``whole`` maps the id of a request that is not
-    admitted yet to the original request, from which the need for memory is computed.
+    The engine's copy of a request produces no outputs. ``whole`` maps the id of a request that is
+    not admitted yet to the original request, from which the need for memory is computed.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
@@ -356,10 +356,10 @@ def disaggregated(
     """Return the prefill workers of a cluster, followed by the decode workers.
 
     Args:
-        settings: Values of the experiment by ``NAME.PARAM``.
+        settings: The experiment's settings, by ``NAME.PARAM``.
         engine: Name of the engine, such as ``sglang``.
-        contract: The engine's contract, for the decode workers.
-        prefills: Parts of each prefill worker.
+        contract: The contract of the engine, for the decode workers.
+        prefills: The parts of each prefill worker.
         decode_count: Number of decode workers.
     """
     params = make_params(DISAGGREGATION, DisaggregationParams, settings)
@@ -423,7 +423,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     after ``may_take``. The caller calls ``receive`` when a request's KV cache has arrived; the
     request runs from the next step on. ``assigned`` is the number of requests that run or will run
     on the worker, and ``members`` is the number of requests that hold memory. ``on_release`` is
-    called for each request that ends.
+    called each time a request ends.
 
     Requests share no prefixes: SGLang keeps no prefix cache on a decode worker, and this model
     keeps no prefix cache for vLLM either. Memory is counted in tokens.
@@ -465,7 +465,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def reserve(self, sequence: Sequence) -> None:
-        """Reserve memory for a prompt. Precondition: ``may_take`` returned True.
+        """Reserve a decode worker's memory for a prompt. Precondition: ``may_take`` returned True.
 
         The present run of decode steps ends early, because the run was planned to use this memory.
         """
@@ -482,7 +482,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def receive(self, sequence: Sequence) -> None:
-        """Add a request whose KV cache has arrived."""
+        """Add a request whose KV cache has been transferred."""
         sequence.received_ps = self._clock.now_ps
         self._received.append(sequence)
         if self._run is not None:
@@ -620,7 +620,7 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        """Retract a sequence, whose ``tokens`` tokens lose their memory."""
+        """Retract a sequence: its ``tokens`` tokens lose their memory."""
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:

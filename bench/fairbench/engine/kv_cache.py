@@ -2,7 +2,7 @@
 
 Accounting, in tokens: capacity = free + tree (evictable + locked) + private. Private tokens are
 tokens of a running request that are not in the tree yet: the tokens of a prefill in progress, and
-decoded tokens. The rules are those of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+decoded tokens. The cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MatchCache(Protocol[N]):
         """Match ``waiters``, and mark the cached prefixes of all attached requests as used."""
 
     def detach(self, waiter: AttachedRequest[N]) -> None:
-        """Detach a waiting request from its node."""
+        """Detach a waiting request from its tree node."""
 
 
 class PrefixCache(MatchCache[N], Protocol[N]):
@@ -74,16 +74,16 @@ class PrefixCache(MatchCache[N], Protocol[N]):
         """Walk down from the root along the prompt, to depth ``limit`` in tokens."""
 
     def touch(self, node: N) -> None:
-        """Mark the path to ``node`` as used now."""
+        """Mark the whole path to ``node`` as used now."""
 
 
 class KVNode(Node):
-    """A cached stretch of a prompt.
+    """A node of the prefix tree: a cached part of a prompt.
 
     To avoid walks, a lock or a use of a path is recorded only at the end of the path. ``locks``
     counts the locks that end at the node, plus 1 for each child with locks. ``last_access`` is the
-    latest use that ended at the node, or at an evicted node below the node. A leaf's values include
-    all its locks and uses.
+    latest use that ended at the node, or at an evicted node below the node. The values of a leaf
+    include all its locks and uses.
 
     A use is a pair of a time stamp and a position in the queue. At a refresh, all waiting requests
     use their prefixes with one stamp, in the order of the queue.
@@ -173,7 +173,7 @@ class KVCache(PrefixTree[KVNode]):
     def allocate(self, tokens: int) -> None:
         """Take ``tokens`` tokens for a request, and evict cached tokens if memory is short.
 
-        Precondition: the free and evictable tokens suffice.
+        Precondition: enough tokens are free or can be evicted.
         """
         if tokens > self.free:
             self.evict(tokens - self.free)
@@ -199,7 +199,7 @@ class KVCache(PrefixTree[KVNode]):
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
         """Take one token for each of ``size`` requests in each of ``steps`` decode steps.
 
-        ``requests`` maps clients to their numbers of requests.
+        ``requests`` maps each client to its number of requests.
         """
         tokens = steps * size
         if tokens > self.free:
@@ -335,7 +335,7 @@ class KVCache(PrefixTree[KVNode]):
 
         Returns:
             The end node, and the number of private tokens whose copies were cached already. The
-            caller releases these private tokens.
+            caller must release these private tokens.
         """
         end = node
         if node.children:
@@ -376,10 +376,10 @@ class KVCache(PrefixTree[KVNode]):
     # Each waiting request is attached to the tree node at which its cached prefix ends.
 
     def refresh(self, waiters: Iterable[KVWaiter]) -> None:
-        """Match the given waiting requests.
+        """Match the given waiting requests with the cache again.
 
-        A refresh also counts as a use of the cached prefixes of all other attached requests. The
-        method ``_refreshed`` records such uses on demand.
+        A refresh also counts as a use of the cached prefixes of all other attached requests.
+        ``_refreshed`` records such uses when they are needed.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp
@@ -389,8 +389,8 @@ class KVCache(PrefixTree[KVNode]):
     def attach(self, waiter: KVWaiter) -> None:
         """Match a waiting request at a refresh, starting from the end of its last match.
 
-        A request without a match starts from the root. ``on_moved`` is called when the request must
-        be matched again.
+        A request that was never matched starts at the root. ``on_moved`` is called when the request
+        must be matched again.
         """
         start: KVNode | None = waiter.node
         node, place, latest = start or self.root, waiter.place, self._latest

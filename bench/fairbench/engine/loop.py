@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class FrontendQueue:
     """A queue that passes each request on in order of arrival, after the request's processing time.
 
-    The queue models one process. While the process works on a request, the next request and the
-    first tokens of answers wait. The delay of an answer on its way to the client is added to the
-    delay of the request, because the two delays have equal effects on latencies. Without costs,
-    requests pass immediately.
+    The queue models the engine's process for HTTP and the tokenizer. While the process works on a
+    request, the next request and the first tokens of answers wait. The delay of an answer on its
+    way to the client is added to the delay of the request, because the two delays have equal
+    effects on latencies. If the process costs no time, requests pass immediately.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """The loop that all simulated replicas share.
+    """The loop of iterations that all simulated replicas share.
 
     ``submit`` adds a request, whose ``on_done`` is called at its end.
     """
@@ -192,14 +192,14 @@ class EngineLoop(ABC, Generic[N]):
     @property
     @abstractmethod
     def _may_admit(self) -> bool:
-        """Whether the next pass may admit waiting requests."""
+        """Return whether the next pass may admit waiting requests."""
 
     @abstractmethod
     def _start(self) -> bool:
         """Begin an iteration; return False if there is no work."""
 
     def _running(self) -> list[Sequence]:
-        """Return the sequences that are prefilling or running."""
+        """Return the sequences in prefill or decoding."""
         return list(self.batch.sequences)
 
     def _finished(self) -> list[Sequence]:
@@ -393,7 +393,7 @@ class EngineLoop(ABC, Generic[N]):
         """Log and report an iteration that computed chunks and in which the batch decoded.
 
         Args:
-            chunks: Chunks of prompts.
+            chunks: The chunks of prompts in the iteration.
             start_ps: Time at which the iteration began, in picoseconds.
             context_tokens: Total context of the decoding sequences.
             saved_ps: Time by which the iteration was shorter than the timing profile says.
@@ -419,7 +419,7 @@ class EngineLoop(ABC, Generic[N]):
     def _delay_ps(self, *, prompts: bool = False) -> int:
         """Return the time (ps) of copies, matches and the scheduler's pass before an iteration.
 
-        ``prompts`` is true if the iteration computes prompts.
+        ``prompts`` is true if the next iteration computes prompts.
         """
         copying_ps = self.host.delay_ps() if self.host.copied else 0
         delay_ps = copying_ps + self.waiting.matching_ps()
@@ -463,7 +463,10 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return the number of steps until the next boundary. Precondition: ``sync`` was called."""
+        """Return how many decode steps are left until the next event of the run.
+
+        Precondition: ``sync`` was called.
+        """
         return 0 if run.start_ps == self._clock.now_ps else 1
 
     def _end_decode(self) -> None:
@@ -476,7 +479,7 @@ class EngineLoop(ABC, Generic[N]):
         self._end_iteration()
 
     def sync(self) -> None:
-        """Record the decode steps that have ended until now.
+        """Record all decode steps that have ended by now.
 
         A step that ends at this instant counts if its event would come before the present event.
         """

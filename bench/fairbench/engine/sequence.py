@@ -20,10 +20,10 @@ class DecodeTime:
     """Cumulative times over the decode steps of a batch, from which a request's part is computed.
 
     All times are in picoseconds. ``each`` sums a request's part of the fixed time of each step.
-    ``read`` sums the time per token of context. ``numbered`` sums the time per token of context
-    multiplied by the number of the step. A request whose context has ``base + n`` tokens in step n
-    costs ``each + base * read + numbered``, where each sum counts only the steps since the request
-    joined.
+    ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
+    context multiplied by the number of the step. A request whose context has ``base + n`` tokens in
+    step n costs ``each + base * read + numbered``, where each sum counts only the steps since the
+    request joined.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -34,15 +34,15 @@ class DecodeTime:
     def add(
         self, took_ps: int, fixed_ps: int, requests: int, context: int, first: int, steps: int
     ) -> None:
-        """Add a number of steps.
+        """Add the times of several decode steps.
 
         Args:
             took_ps: Time of all steps, in picoseconds.
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
             context: Context of all requests in the first of the steps, in tokens.
-            first: Number of the first of the steps.
-            steps: Number of steps.
+            first: Number of the first of these decode steps.
+            steps: Number of decode steps.
         """
         grown = steps * (steps - 1) // 2
         token_ps = (took_ps - fixed_ps) / (context * steps + requests * grown)
@@ -64,7 +64,7 @@ NEVER = -1
 
 
 class Sequence:
-    """The state of one request. Times are in picoseconds, and NEVER before their events.
+    """The state of one request. Times are in picoseconds, or NEVER if the event has not occurred.
 
     ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
     the outputs so far. ``output`` is the segment that the request produces, and ``output.length``
@@ -131,7 +131,7 @@ class Sequence:
         self.swapped_tokens = 0
 
     def refuse(self) -> None:
-        """End the request as refused, without an answer."""
+        """End the request as refused; it gets no answer."""
         self.status = REFUSED
         self.on_done(self)
 
@@ -155,10 +155,10 @@ class Sequence:
 
 @dataclass(slots=True)
 class HostMemory:
-    """CPU memory for ``capacity`` tokens of KV cache.
+    """Host memory for the KV cache of ``capacity`` tokens.
 
-    Copying a token to CPU memory or back takes ``token_ps`` picoseconds. With 0, no token can be
-    copied.
+    Copying a token to CPU memory or back takes ``token_ps`` picoseconds. If the capacity is 0, no
+    token can be copied.
     """
 
     capacity: int
@@ -168,7 +168,7 @@ class HostMemory:
     copied: int = 0
 
     def fits_copy(self, tokens: int) -> bool:
-        """Return whether a copy of ``tokens`` tokens fits."""
+        """Return whether the memory has room for a copy of ``tokens`` tokens."""
         return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
@@ -191,7 +191,7 @@ class HostMemory:
         self.free_copy(sequence)
 
     def free_copy(self, sequence: Sequence) -> None:
-        """Free the CPU memory that a request holds."""
+        """Free the host memory that holds a copy of a request's cache."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 

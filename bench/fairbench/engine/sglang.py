@@ -1,10 +1,10 @@
 """SGLang's pass, iteration by iteration: admit, compute chunks, decode, retract.
 
-The methods of ``SGLangReplica`` are in the order of their calls. An iteration begins in ``_start``.
+The methods of ``SGLangReplica`` are in the order of their calls. ``_start`` begins each iteration.
 The iteration either admits requests and computes chunks of their prompts (parts 1 and 2), or
 decodes (part 3). If a decode step lacks memory, running requests first lose their memory (part 4).
 ``Admission`` has the budgets of a pass and decides on each candidate (``try_admit``). The functions
-after ``Admission`` store and free a request's memory. Overlap scheduling is off.
+after ``Admission`` store and free a request's memory. Overlap scheduling is off;
 docs/appendix/engine.md has the rules.
 """
 
@@ -270,7 +270,7 @@ class SGLangReplica(EngineLoop[KVNode]):
 
         Like SGLang, the method first evicts all cached tokens that are not in use. Requests are
         then retracted until the remaining requests have memory for 20 steps each. At least one
-        request stays.
+        request keeps running.
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache
@@ -399,8 +399,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which ``steps`` more decode steps of the present run will end.
 
-        The time is at most the end of the run. Return None if no decode steps run. Precondition:
-        ``sync`` was called.
+        The time is at most the end of the run. If no decode steps run, the result is None.
+        Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -415,9 +415,9 @@ class SGLangReplica(EngineLoop[KVNode]):
 class Admission:
     """The budgets of one pass, and the decision on each candidate (SGLang's PrefillAdder).
 
-    SGLang's page size is 1. ``reserved_tokens`` is the memory that the running requests will need
-    for their outputs. ``most`` is the largest number of running requests. With mixed chunks, each
-    running request takes a token of the budgets and of memory.
+    The page size of SGLang's cache is 1. ``reserved_tokens`` is the memory that the running
+    requests will need for their outputs. ``most`` limits the number of running requests. With mixed
+    chunks, each running request takes a token of the budgets and of memory.
     """
 
     def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
@@ -447,8 +447,8 @@ class Admission:
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if budget, slots, load cap and memory allow the admission.
 
-        The pass ends when a budget is used up. Releases without ``tries_within_budget`` still try
-        one more candidate, for which the load cap is ignored.
+        The admission pass ends when a budget is used up. Releases without ``tries_within_budget``
+        still try one more candidate, for which the load cap is ignored.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent

@@ -1,7 +1,7 @@
 """Variants of SGLang's replica, and the contract, which chooses the variant of a run.
 
 The variants are for releases before 0.5.23, for mixed chunks, and for replicas that only compute
-prompts. Each variant overrides methods of ``SGLangReplica``.
+prompts. Each variant of the engine overrides methods of ``SGLangReplica``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OlderSGLangReplica(SGLangReplica):
     """A replica of a release before 0.5.23, whose finished requests leave at the next decode step.
 
     Until the next decode step, finished requests take slots and reserve tokens in every pass, and
-    the batch stays marked as full. Requests that finish with their first token leave immediately.
+    the batch stays marked as full. A request that finishes with its first token leaves at once.
     """
 
     __slots__ = ()
@@ -141,7 +141,7 @@ class MixedSGLangReplica(SGLangReplica):
 class SGLangPrefillOnly(SGLangReplica):
     """A replica that only computes prompts, whose requests produce a single token.
 
-    A finished request keeps its memory until ``free_sent``.
+    A finished request keeps its memory until ``free_sent`` is called.
     """
 
     def _release(self, sequence: Sequence) -> None:

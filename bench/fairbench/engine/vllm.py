@@ -191,8 +191,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the candidates that the scheduler names.
 
-        In vLLM the first request that does not fit ends the pass, as with ``fcfs``. Any other
-        scheduler may name further candidates.
+        In vLLM the first request that does not fit ends the pass, as with ``fcfs``. Any scheduler
+        except ``fcfs`` may name further candidates.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
 
@@ -331,7 +331,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     # Part 5 of the vLLM engine: steps that only decode.
 
     def _start_decode(self) -> None:
-        """Start a run of decode steps.
+        """Start a run of decode steps with an unchanged batch.
 
         The run ends when a sequence ends, when blocks run out, or when a waiting request may be
         admitted. If evictions are reported, a run also ends before the first eviction, so that each
@@ -354,7 +354,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return self._profile.saved_ps(self.running.tables.shared_tokens(apart))
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return the number of steps until the next boundary.
+        """Return how many decode steps are left until the next event of the run.
 
         If the decision at this instant has preempted requests, the next step counts as begun.
         """
@@ -390,7 +390,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def fits(self, request: Request) -> bool:
         """Return whether the request could run alone on this worker.
 
-        The last token of the request needs no memory.
+        The last output token of the request needs no memory.
         """
         tokens = request.input_tokens + request.max_new_tokens - 1
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
@@ -442,7 +442,7 @@ class PromptsOnly(Booking):
 class VLLMPrefillOnly(VLLMReplica):
     """A replica that only computes prompts, whose requests produce a single token.
 
-    A finished request keeps its memory until ``free_sent``.
+    A finished request keeps its memory until ``free_sent`` is called.
     """
 
     def __init__(
@@ -466,8 +466,9 @@ class StepInFlight:
     """The state of a step from its decision to its results.
 
     ``decoding`` are the sequences that decode, and ``ends`` are the sequences that the step
-    finishes. ``batch`` is the composition of the decode batch. The step takes ``took_ps``. In a
-    step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that does not depend on context.
+    finishes. ``batch`` describes which clients' requests decode in the step. ``took_ps`` is the
+    duration of the step. In a step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that
+    does not depend on context.
     """
 
     step: Step
@@ -483,7 +484,7 @@ class StepInFlight:
 
     @property
     def tokens(self) -> list[Sequence]:
-        """The sequences that get a token in the step."""
+        """The sequences that get a token in this step."""
         return [*self.decoding, *(chunk.sequence for chunk in self.step.chunks if chunk.last)]
 
 
@@ -491,7 +492,7 @@ class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
     Before the tokens of the running step are known, vLLM already counts one token for each of its
-    requests. Four decisions therefore differ from synchronous scheduling:
+    requests. Four decisions differ from synchronous scheduling for this reason:
 
     - A request that arrives during a step joins the step after the next step.
     - A request keeps its slot and its blocks while the step with its last token runs. A request
@@ -590,7 +591,7 @@ class AsyncVLLMReplica(VLLMReplica):
         self._end_requests(flight.ends)
 
     def _report(self, flight: StepInFlight) -> None:
-        """Log an ended step, and charge its tokens."""
+        """Log a step that has ended, and charge its tokens to clients."""
         scheduler, chunks, parts = self.scheduler, flight.step.chunks, flight.parts
         tokens = [one for one in flight.decoding if one.status != FINISHED]
         counts = Counter(one.request.client for one in tokens)

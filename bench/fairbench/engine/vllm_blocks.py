@@ -33,7 +33,7 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
     """Return the slices of the next ``tokens`` tokens from position ``place`` of a prompt.
 
-    Precondition: the prompt has so many tokens after ``place``.
+    Precondition: the prompt has at least ``tokens`` tokens after ``place``.
     """
     index, offset = place
     key, length = prompt[index]
@@ -63,8 +63,8 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
     """Return how many tokens are equal from ``at`` in one prompt and from ``place`` in the other.
 
-    At most ``most`` tokens are counted. Precondition: the first prompt has at least ``most`` tokens
-    after ``at``.
+    The function counts at most ``most`` tokens. Precondition: the first prompt has at least
+    ``most`` tokens after ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -83,7 +83,7 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 
 
 class RunCopy:
-    """A copy of a node's blocks in memory.
+    """A copy in memory of the blocks of a tree node.
 
     ``users`` are the owners of requests that hold all blocks of the copy. Unused copies are linked
     in the order of their eviction; within a copy, the last block is evicted first. In a cache that
@@ -122,9 +122,9 @@ class RunCopy:
 class BlockNode:
     """A node of the block tree, which stands for a prefix of ``depth`` tokens in whole blocks.
 
-    The prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix belong to
-    the node and begin at position ``start``. The parent's ``children`` have the node under ``key``,
-    the tokens of the node's first block.
+    The node's prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix
+    belong to the node and begin at position ``start``. The parent's ``children`` have the node
+    under ``key``, the tokens of the node's first block.
     """
 
     __slots__ = (
@@ -154,7 +154,7 @@ class BlockNode:
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
     def path(self) -> Iterator[BlockNode]:
-        """Yield the node and its ancestors, without the root."""
+        """Yield the node and its ancestors below the root."""
         node = self
         while (parent := node.parent) is not None:
             yield node
@@ -165,7 +165,10 @@ BlockWaiter = AttachedRequest[BlockNode]
 
 
 class BlockTree:
-    """A radix tree of blocks of ``block_size`` tokens. Every node has a copy in memory."""
+    """A radix tree whose edges are blocks of ``block_size`` tokens.
+
+    Every node of the tree has a copy in memory.
+    """
 
     def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
         self.block_size = block_size
@@ -343,14 +346,14 @@ class BlockTree:
 class BlockCache(BlockTree):
     """A pool of ``blocks`` blocks of ``block_size`` tokens. Each block is blank or in the tree.
 
-    A blank block has no cached tokens. ``on_evict(prefix, tokens)`` is called when the last
+    A blank block holds no cached tokens. ``on_evict(prefix, tokens)`` is called when the last
     ``tokens`` tokens of a prefix are evicted; one call reports all blocks of a prefix that are
     evicted in succession.
 
     vLLM's free list has the blank blocks at its head, followed by the unused cached blocks, the
     least recently used first. vLLM returns full blocks to the tail of the list, and other blocks to
-    the head. Only the number of blank blocks is stored. Without ``prefix_caching`` all free blocks
-    are blank.
+    the head. The pool stores only the number of blank blocks. If ``prefix_caching`` is off, all
+    free blocks are blank.
     """
 
     # If ``knows_clients`` is true, the cache counts memory by client, and ``claim`` and ``retain``
@@ -476,7 +479,7 @@ class BlockCache(BlockTree):
                 self.unused_blocks += copy.node.blocks
 
     def _evict(self, copy: RunCopy, blocks: int) -> None:
-        """Evict the last ``blocks`` blocks of an unused copy."""
+        """Evict the last ``blocks`` blocks of a copy that no request uses."""
         node = copy.node
         self.unused_blocks -= blocks
         alone = len(node.copies) == 1
@@ -552,8 +555,8 @@ class ClientBlockCache(BlockCache):
     The policy chooses among the nodes that have an unused copy and no continuation, and the last
     block of the chosen node is evicted. vLLM keeps several copies of the same tokens, each with its
     own last use. A look-up finds the first copy only, so other copies count as never used. A node
-    with several copies may lose a copy although the node's continuation is cached. Owners of blocks
-    are sequences.
+    with several copies may lose a copy although the node's continuation is cached. Sequences own
+    the blocks of running requests.
     """
 
     knows_clients = True

@@ -76,7 +76,10 @@ class Entry(Generic[N]):
 
     @property
     def matched(self) -> int:
-        """The number of cached tokens by which LPM sorts. Precondition: the request is attached."""
+        """Return the number of cached tokens by which LPM sorts requests.
+
+        Precondition: the request is attached to a tree node.
+        """
         assert self.node is not None
         depth, most = self.node.depth, self.total - 1
         return depth if depth < most else most
@@ -121,11 +124,14 @@ class MatchOrder:
             del self._lists[client]
 
     def heads(self) -> Iterator[Order]:
-        """Return the first request of each client, in order."""
+        """Return each client's first request, in the order of the queue."""
         return iter(self._heads)
 
     def orders_of(self, client: str) -> Iterator[Order]:
-        """Return a client's requests in order. Precondition: the client has a request."""
+        """Return a client's requests in the order of the queue.
+
+        Precondition: the client has a waiting request.
+        """
         return iter(self._lists[client])
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
@@ -139,7 +145,7 @@ class MatchOrder:
 
 
 class QueueScan(ListScan):
-    """A scan of the waiting requests in queue order."""
+    """A scan over the waiting requests in the order of the queue."""
 
     def __init__(self, requests: Iterator[Request], waiting: Container[Request]) -> None:
         super().__init__([], waiting)
@@ -227,12 +233,12 @@ FIRST = -(1 << 62)  # a sort key that comes before the keys of all matched reque
 class MatchedQueue(ABC, Generic[N]):
     """The waiting queue of a simulated engine with a prefix cache, as a ``WaitingView``.
 
-    The host calls ``enter`` for each arrival. In a pass, the scheduler reads the view; the host
-    calls ``admit`` for each admitted request, and then ``end_pass``.
+    The engine calls ``enter`` for each request that arrives. In a pass, the scheduler reads the
+    view; the host calls ``admit`` for each admitted request, and then ``end_pass``.
 
     Args:
         cache: Cache whose prefixes the waiting requests are matched with.
-        cache_aware: Whether the queue has a match order.
+        cache_aware: Whether requests can be sorted by their cached prefix.
         in_batch: Whether a cold request (at most 32 cached tokens) comes last if an earlier cold
             request has equal first tokens.
         match_us: CPU time, in microseconds, of matching one waiting request.
@@ -348,19 +354,28 @@ class MatchedQueue(ABC, Generic[N]):
             self._fresh.append(entry)
 
     def sequence_of(self, request: Request) -> Sequence:
-        """Return a request's sequence. Raises KeyError if the request does not wait."""
+        """Return the engine's sequence of a waiting request.
+
+        Raises KeyError if the request does not wait.
+        """
         return self.entries[request].sequence
 
     def __contains__(self, request: object) -> bool:
         return request in self.entries
 
     def withdraw(self, request: Request) -> None:
-        """Remove a request that will not run. Precondition: no pass is in progress."""
+        """Remove a waiting request that will never run.
+
+        Precondition: no admission pass is in progress.
+        """
         self.admit(request)
         self.end_pass()
 
     def admit(self, request: Request) -> None:
-        """Remove an admitted request from the view. Scans of this pass skip the request."""
+        """Remove a request from the queue because it was admitted.
+
+        Scans of the present pass skip the admitted request.
+        """
         entry = self.entries.pop(request)
         entry.admitted = True
         mine = self._of_client[request.client]

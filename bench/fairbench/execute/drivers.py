@@ -34,7 +34,7 @@ class Pipe(Protocol):
     """A connection between a driver and the controlling process, possibly on another machine."""
 
     def send(self, message: Any, /) -> None:
-        """Send a message. Raises OSError if the other end is closed."""
+        """Send a message. Raises OSError if the other end of the pipe is closed."""
         ...
 
     def recv(self) -> Any:
@@ -65,7 +65,7 @@ class Stop(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A message that the driver failed."""
+    """The message by which a driver reports its failure."""
 
     error: FairbenchError
 
@@ -204,8 +204,8 @@ class Team:
     def results(self) -> list[DriveResult]:
         """Return the result of each driver; an interruption or a failed driver stops all.
 
-        Raises RunFailed for a driver that disappears before it has sent its result. A driver may
-        disappear after sending its result.
+        Raises RunFailed for a driver that disappears before it has sent its result. After a driver
+        has sent its result, it may disappear.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
@@ -269,7 +269,10 @@ class Team:
         return self._pipes[number].recv()
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
-        """Return whether a driver has sent a message. Raises RunFailed if the driver has died."""
+        """Return whether a driver has sent a message in time.
+
+        Raises RunFailed if the driver has died.
+        """
         # The pipe to the driver is read first, because the driver may have sent messages before its
         # death.
         lost = self._drivers[number].is_lost()

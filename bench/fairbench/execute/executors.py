@@ -103,9 +103,9 @@ def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> 
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return the launcher of drivers; None means this machine.
+    """Return the launcher of load drivers; None means this machine.
 
-    Raises UsageError for an unknown name.
+    Raises UsageError for an unknown launcher.
     """
     check_launchers(LOCAL, LauncherFlags(), drivers=name)
     return None if name == LOCAL else LAUNCHERS[name].make(flags)

@@ -47,12 +47,15 @@ class Telling:
         self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
 
     def recv(self) -> Any:
-        """Receive the next message."""
+        """Receive the next message from the driver."""
         message = self._pipe.recv()
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Send a message after all earlier records. Only one thread may call this method."""
+        """Send a message after all records that were sent before.
+
+        Only one thread may call this method.
+        """
         for name, told in self._told.items():
             if not (path := self._folder / name).exists():
                 continue
@@ -96,14 +99,14 @@ START_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class LocalCrew:
-    """A number of drivers on this machine."""
+    """Several load drivers on this machine."""
 
     drivers: int
     serve: Callable[[Connection], None] = serve
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Start the drivers, which end when their pipes close."""
+        """Start the drivers; they end when their pipes close."""
         children: list[Child] = []
         try:
             children.extend(start_child(self.serve) for _ in range(self.drivers))
@@ -118,7 +121,7 @@ class LocalCrew:
 def address_facing(host: str) -> str:
     """Return the IPv4 address of this machine that ``host`` can reach.
 
-    Raises UsageError if no address is found.
+    Raises UsageError if this machine has no such address.
     """
     if ":" in host:
         raise UsageError(

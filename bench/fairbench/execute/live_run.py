@@ -104,7 +104,7 @@ def cluster_in(
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
-    Raises KeyboardInterrupt if interrupted before the workers are ready. After such an
+    Raises KeyboardInterrupt if a signal comes before the workers are ready. After such an
     interruption, ``parent`` is removed if ``fresh`` is True.
     """
     if spec.backend is None or not spec.backend.is_managed:
@@ -145,8 +145,8 @@ def run_live_points(
 ) -> list[FailedPoint]:
     """Run all points on real servers; store and return the failures.
 
-    Points that can share servers use one start of the servers. After a failed point, the servers
-    are started again.
+    Points that can share servers use one start of the servers. If a point fails, the servers are
+    started again.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)

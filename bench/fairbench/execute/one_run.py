@@ -29,9 +29,9 @@ def run_and_save(
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
-    ``options`` is None for a simulation. An interrupted run ends early and is saved. Raises
-    Interrupted if interrupted before the servers were ready (no files remain), UsageError if the
-    run is impossible, and RunFailed if the run cannot continue.
+    ``options`` is None for a simulation. If a run is interrupted, it ends early and is saved.
+    Raises Interrupted if interrupted before the servers were ready (no files remain), UsageError if
+    the run is impossible, and RunFailed if the run cannot continue.
     """
     check_writable(parent)
     with context.progress.watching():

@@ -34,9 +34,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The workload file is part of the spec. Files of ``FAIRBENCH_SCHEDULERS`` and
-    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A data set on the Hugging
-    Face hub is not a file.
+    The workload file needs no copy, because the experiment contains it. Files of
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out.
+    A data set on the Hugging Face hub is not a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -131,7 +131,7 @@ def _run_alone(
 def run_jobs(
     store: SweepStore, jobs: Sequence[SimulationJob], context: RunContext
 ) -> list[FailedPoint]:
-    """Run all simulations; store and return the failures."""
+    """Run all simulations, store their results, and return the failures."""
     results = context.run([job.task for job in jobs], [job.requests for job in jobs])
     named = (((jobs[index].key, jobs[index].name), result) for index, result in results)
     return keep_all(store, named, len(jobs), context)
@@ -174,7 +174,8 @@ def keep_outcome(
 ) -> str:
     """Store the error of a failed task and return its reason, or remove an old error, return "".
 
-    ``result`` is the summary of the run or a Failure. An interrupted task does not count as failed.
+    ``result`` is the summary of the run or a Failure. A task that was interrupted does not count as
+    failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)
@@ -286,7 +287,7 @@ def outdated_runs(
     """Return the finished runs whose engine code has changed since they were stored.
 
     Args:
-        finished: Stored runs, by the identity of their experiments.
+        finished: The stored runs, by the identity of their experiments.
         specs: Experiments; an experiment without ``engine_code`` or without a stored run is
             skipped.
 

@@ -65,7 +65,7 @@ def interruptible() -> Iterator[Interruption]:
     By default, Python raises KeyboardInterrupt in the middle of a state change. The code in the
     block polls the flag instead, stops at a safe point and saves. If the code does not poll for a
     second, as in an endless loop of a user's scheduler, another signal raises KeyboardInterrupt.
-    Outside the main thread, signals are left unchanged.
+    Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -101,7 +101,7 @@ class Reading:
 class Saving:
     """A task that saves files in only one folder; ``reads`` are the files that the task reads.
 
-    An executor on other machines returns the saved files.
+    An executor on other machines sends back the saved files.
     """
 
     work: Callable[[Path, Interruption], Any]
@@ -127,9 +127,9 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; a failed task has a ``Failure`` as result.
 
-        Tasks begin in the given order. After an interruption, no further task begins, running tasks
-        are asked to stop, and the results of the stopped tasks are still yielded. No task runs
-        after the generator is closed.
+        Tasks are started in the given order. After an interruption, no further task begins, running
+        tasks are asked to stop, and the results of the stopped tasks are still yielded. No task
+        runs after the generator is closed.
         """
         ...
 
@@ -156,7 +156,7 @@ class Child(NamedTuple):
 
 
 def start_child(target: Callable[..., None], *arguments: Any) -> Child:
-    """Call ``target(pipe, *arguments)`` in a new process.
+    """Call ``target(pipe, *arguments)`` in a new child process.
 
     The child blocks signals until the child's own handlers are installed.
     """
@@ -205,8 +205,8 @@ POLL_S = 0.2
 class LocalProcesses:
     """An executor that runs tasks in one process per processor of this machine.
 
-    A task must be a function of an importable module, not of a script. The processes end when this
-    process ends.
+    A task must be a function of an importable module, not of a script. The worker processes end
+    when this process ends.
     """
 
     def run(
@@ -288,14 +288,14 @@ def _stop_without_parent() -> None:
 
 
 class ProgressReceiver(Protocol):
-    """A receiver of progress reports from tasks and runs."""
+    """The interface for objects that receive progress reports of tasks and runs."""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Show progress within the block."""
+        """Show progress while the block runs."""
         ...
 
     def update(self, state: Any) -> None:
-        """Report the state of a piece of work.
+        """Report how far a piece of work is.
 
         ``state`` is a text, a ``sim.progress.Progress``, or the progress that ``live.run.run_live``
         reports.
@@ -312,7 +312,7 @@ class ProgressReceiver(Protocol):
 
 
 class Silent:
-    """A receiver of progress reports that shows nothing."""
+    """A receiver of progress reports that prints nothing."""
 
     def watching(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -351,7 +351,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """The function ``progress.update``, or None without a progress receiver."""
+        """Return ``progress.update``, or None if nothing receives progress reports."""
         return None if type(self.progress) is Silent else self.progress.update
 
 

@@ -82,7 +82,7 @@ class _DryLLM:
         return answer
 
     async def sleep(self, seconds: float) -> None:
-        """Return immediately, because no time passes."""
+        """Return at once, because no time passes in a dry run."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]
@@ -242,7 +242,7 @@ def busiest_minute(
 ) -> dict[str, float | None]:
     """Return load, ratio to the mean load, and start time of the busiest minute.
 
-    GPU times are computed without a cache. ``peak`` is None if no client sends requests.
+    GPU times are computed as if nothing were cached. If no client sends requests, ``peak`` is None.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)

@@ -83,7 +83,7 @@ def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
 
 
 def tradeoff(cells: Cells) -> Figure:
-    """Draw P95 latency against throughput, one mark per scheduler."""
+    """Draw P95 latency against throughput, with one mark per scheduler."""
     tail = tail_key(cells)
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -279,7 +279,7 @@ def _set_ticks(panel: Axes, axis: SweepAxis) -> None:
 
 
 def _fullest(grid: Iterable[Iterable[Axes]]) -> Axes:
-    """Return the panel with the most legend entries."""
+    """Return the panel whose legend has the most entries."""
     panels = (panel for row in grid for panel in row)
     return max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1]))
 

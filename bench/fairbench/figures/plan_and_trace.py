@@ -22,7 +22,10 @@ Row = Mapping[str, Any]
 
 
 def draw_plan(answer: Row, path: Path, title: str) -> None:
-    """Write the figure of a plan's ``answer``. Raises UsageError if the file cannot be written."""
+    """Write the figure that shows the ``answer`` of a plan.
+
+    Raises UsageError if the file cannot be written.
+    """
     by_name: dict[str, list[Row]] = {}
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     for row in answer["choices"]:
@@ -81,7 +84,10 @@ REST = "0.7"  # The line of the other clients together has this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:
-    """Write the figure of a trace. Raises UsageError if the file cannot be written."""
+    """Write the figure that shows the load of a trace.
+
+    Raises UsageError if the file cannot be written.
+    """
     with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
         _rates(axes[0], table, clock)
         _lengths(axes[1], table)

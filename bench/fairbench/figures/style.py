@@ -116,7 +116,7 @@ def paper_style() -> Iterator[None]:
 def panels(
     rows: int, columns: int, width_in: float, height_in: float, **options: Any
 ) -> tuple[Figure, Any]:
-    """Return a figure and its axes, indexed ``[row][column]``."""
+    """Return a figure and its panels, indexed ``[row][column]``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
@@ -182,7 +182,10 @@ def save(figure: Figure, paths: Sequence[Path]) -> None:
 
 
 def save_in(figure: Figure, output: Path, name: str, formats: Sequence[str]) -> list[Path]:
-    """Write ``NAME.FORMAT`` for each format; return the files. Raises UsageError like ``save``."""
+    """Write the figure as ``NAME.FORMAT`` in each format, and return the files.
+
+    Raises UsageError in the same cases as ``save``.
+    """
     paths = [output / f"{name}.{suffix}" for suffix in formats]
     with writing(output, "output_dir"):
         output.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,10 @@ class FilePlace(NamedTuple):
 
 
 def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
-    """Yield the value and the location of each JSON line. Raises DataError naming the line."""
+    """Yield the value and the location of each JSON line.
+
+    Raises DataError with the number of the line.
+    """
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
         yield FilePlace(where, parsed(data, where))
@@ -115,7 +118,7 @@ def _json_object(content: Any, where: str) -> dict[str, Any]:
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
-    """Return the JSON value of a whole file. Raises DataError with the line of the error.
+    """Return the JSON value of a whole file. Raises DataError with the line at which the error is.
 
     With ``strict``, NaN, infinities, and numbers too large for a float are also refused.
     """
@@ -129,8 +132,8 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
 
     Args:
         data: Encoded text.
-        where: Location of the text, for messages.
-        several_lines: Whether messages name the line within the text.
+        where: Location of the text, which messages name.
+        several_lines: Whether messages name a line inside the text.
         strict: Whether numbers that are not finite are also refused.
     """
     text = decoded(data, where)
@@ -204,7 +207,7 @@ class CsvRow(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    See ``lines`` for the meaning of ``streamed``.
+    The function ``lines`` explains ``streamed``.
     """
     # The CSV reader accepts a single cell as long as the longest allowed line.
     csv.field_size_limit(limit_bytes() // LARGEST_PART)
@@ -248,7 +251,7 @@ def _with_few_cells(text: str, separator: str, shown: str) -> str:
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[CsvRow]:
     """Yield the rows below the line of column names; missing cells are empty.
 
-    See ``lines`` for the meaning of ``streamed``. Raises DataError naming the line if the file is
+    The function ``lines`` explains ``streamed``. Raises DataError naming the line if the file is
     not CSV, is unreadable or too large, or has a row that is longer than the line of column names.
     """
     reader = csv_reader(file, shown, streamed=streamed)
@@ -279,8 +282,8 @@ BATCH_ROWS = 16_384  # number of rows of a Parquet file that are read at a time
 def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
     """Return the table in a file; text columns are dictionary-encoded.
 
-    ``any_type`` also allows lists, objects and dates. Raises DataError if the file is unreadable or
-    too large, or has a column of a type that is not allowed.
+    If ``any_type`` is true, lists, objects and dates are allowed, too. Raises DataError if the file
+    is unreadable or too large, or has a column of a type that is not allowed.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -309,7 +312,10 @@ def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
 
 
 def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
-    """Return the names of the text columns. Raises DataError for a column of another type."""
+    """Return the names of the columns that contain texts.
+
+    Raises DataError for a column of another type.
+    """
     from pyarrow import types
 
     names = []
@@ -428,7 +434,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    The data must not contain None. Parsing the returned text gives data equal to ``data``.
+    The data must not contain the value None. Parsing the returned text gives the same data.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 

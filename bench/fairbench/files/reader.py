@@ -70,11 +70,14 @@ class ReadMemory:
 
     @property
     def largest_line(self) -> int:
-        """The largest allowed length of a line in bytes."""
+        """The number of bytes that a line may have."""
         return self.limit // LARGEST_PART
 
     def take_bytes(self, size: int) -> None:
-        """Count bytes of memory. Raises DataError if the sum exceeds the file's limit."""
+        """Count bytes of memory that reading a file takes.
+
+        Raises DataError if the sum exceeds the file's limit.
+        """
         self._left -= size
         if self._left < 0:
             raise self.too_large()
@@ -88,7 +91,10 @@ class ReadMemory:
 
 
 def limit_bytes() -> int:
-    """Return the memory limit of a file. Raises UsageError for an invalid environment variable."""
+    """Return the limit on the memory for reading a file.
+
+    Raises UsageError if the environment variable is invalid.
+    """
     text = os.environ.get(VARIABLE, "") or str(DEFAULT_MIB)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
         raise UsageError(f"{VARIABLE} = {text}: must be a whole number of MiB, at least 1")
@@ -132,7 +138,10 @@ def lines(
 
 
 def read_whole(file: Traversable, shown: str) -> bytes:
-    """Return the whole content of a file. Raises DataError if it is unreadable or too large."""
+    """Return the whole content of a file as bytes.
+
+    Raises DataError if it is unreadable or too large.
+    """
     memory = ReadMemory(shown)
     with opened(file, shown) as stream:
         data = stream.read(memory.largest_line + 1)
@@ -143,7 +152,7 @@ def read_whole(file: Traversable, shown: str) -> bytes:
 
 
 def digest(file: Path, shown: str) -> str:
-    """Return the SHA-256 of a file's bytes. Raises DataError if the file is unreadable."""
+    """Return the SHA-256 of a file's bytes. Raises DataError if the file cannot be read."""
     if file.exists() and not file.is_file():
         raise DataError(f"{shown}: cannot be read: not a file")
     try:
@@ -245,7 +254,7 @@ class Unpacked(io.RawIOBase):
 
 
 def _open_file(file: Traversable, shown: str) -> IO[bytes]:
-    """Open a file or a pipe. Raises DataError for a pipe without a writer."""
+    """Open a file or a pipe. Raises DataError if no process writes to the pipe."""
     if not isinstance(file, Path) or not file.is_fifo():
         return file.open("rb")
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
@@ -317,7 +326,10 @@ def is_key(text: str) -> bool:
 
 
 def read_key(file: Traversable, shown: str) -> str:
-    """Return the key in a file of one line. Raises DataError, which never shows the key."""
+    """Return the key that is stored in a file of one line.
+
+    Raises DataError without showing the key.
+    """
     with opened(file, shown) as stream:
         data = stream.read(MAX_BYTES + 1)
     key = data.decode("utf-8", "replace").strip()

@@ -19,7 +19,7 @@ Chunk = tuple[int, int]
 
 
 class StepTime:
-    """The coefficients of step times in ms.
+    """The coefficients of a step's duration, in ms.
 
     ``context_ps`` is the time per token of context in whole picoseconds. ``linear_ms`` is a
     function from the number of tokens to the time of the linear layers and the host.
@@ -112,7 +112,7 @@ def decode_parts(
     """Return the part of each client in the time of decode steps of an unchanged batch.
 
     The steps took ``took_ps``, of which ``fixed_ps`` does not depend on context; the rest is spent
-    on reads of context. ``clients`` has the contexts at the first step.
+    on reads of context. ``clients`` holds each client's context at the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -133,8 +133,8 @@ def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> lis
     """Return the part of each chunk in the time of a step that only prefills.
 
     Args:
-        costs: Costs of the engine's steps.
-        took_ps: Duration of the step, in picoseconds.
+        costs: The costs of the engine's steps.
+        took_ps: Measured duration of the step, in picoseconds.
         chunks: Cached tokens before and tokens computed now, for each chunk.
 
     Returns:

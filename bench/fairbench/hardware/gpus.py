@@ -38,7 +38,7 @@ LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.P
 
 
 class GPU(NamedTuple):
-    """The speed and memory of a GPU.
+    """The speed and the memory of a GPU model.
 
     Attributes:
         name: First part of the ids of the GPU's profiles.
@@ -49,10 +49,10 @@ class GPU(NamedTuple):
         link_gb_s: Bandwidth to other GPUs of the node in each direction, in 10^9 bytes/s.
         pre_load_avail_gib: Free memory before the weights are loaded.
         mem_fraction_static: Fraction of the free memory for weights and KV.
-        chunked_prefill_size: Most prompt tokens of an iteration.
+        chunked_prefill_size: Largest number of prompt tokens in an iteration.
         host_gb_s: Measured bandwidth to the host's memory, in 10^9 bytes/s.
-        interconnect: Path to the other GPUs of the node.
-        compute_share: Fraction of the peaks that dense products reach.
+        interconnect: Connection to the other GPUs of the node.
+        compute_share: Fraction of the peak that dense matrix products reach.
         memory_share: Fraction of the memory bandwidth that kernels reach.
     """
 
@@ -174,7 +174,7 @@ class _Spec(BaseModel):
 
 
 def read_gpu(path: Path) -> GPU:
-    """Return the GPU that a TOML or JSON file describes. Raises DataError for a wrong field."""
+    """Return the GPU that a TOML or JSON file describes. Raises DataError if a field is wrong."""
     shown = str(path)
     data: Any = json_file(path, shown) if path.suffix == ".json" else read_toml(path, shown)
     with of_file(shown, _Spec.model_fields):

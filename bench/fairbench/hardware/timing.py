@@ -102,8 +102,8 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
     """Return the smallest number of parts of a context that keeps the GPU busy.
 
     Args:
-        tiles: Tiles of queries in the call, without splits.
-        key_tiles: Tiles of keys in the longest context.
+        tiles: Number of query tiles in the call, without splits.
+        key_tiles: Number of key tiles in the longest context.
         sms: Streaming multiprocessors.
     """
     slots = BLOCKS_PER_SM * sms
@@ -253,8 +253,8 @@ class TimingProfile:
     def saved_ps(self, shared_tokens: int) -> int:
         """Return the time in ps that a decode step saves on context shared by several sequences.
 
-        Shared tokens count once for each sequence except the first. The result is 0 if
-        ``shared_read`` is 1.
+        Shared tokens count once for each sequence except the first. If ``shared_read`` is 1, the
+        result is 0.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
@@ -305,7 +305,7 @@ class TimingProfile:
         """Return the duration in ps of an iteration of prefill chunks and decoding sequences.
 
         All tokens pass through the linear layers together, and are padded to at least ``rows``.
-        Without chunks the result equals ``decode_ps``.
+        Without prompt chunks, the result equals ``decode_ps``.
         """
         return self._step_time.duration_ps(chunks, sequences, context_tokens, rows)
 
@@ -345,9 +345,9 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` is the largest error in percent. The whole profile, each coefficient, and the cost
-    of context that several sequences share have independent errors in either direction. Errors are
-    drawn once per run from the seed.
+    ``error_pct`` is the largest error of a step time in percent. The whole profile, each
+    coefficient, and the cost of context that several sequences share have independent errors in
+    either direction. Errors are drawn once per run from the seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
@@ -379,7 +379,7 @@ def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProf
 
 
 class ProfileCosts:
-    """The ``CostModel`` of a timing profile."""
+    """The ``CostModel`` that a timing profile defines."""
 
     def __init__(self, profile: TimingProfile) -> None:
         self._profile = profile

@@ -83,9 +83,9 @@ class RecentShares:
         """Return the ratio of service to fair share of each client that was served or waits.
 
         Args:
-            now_s: The time of this call, in seconds.
+            now_s: The present time in seconds.
             service: Each client's weighted tokens since the start of the process.
-            waiting: The clients with waiting requests.
+            waiting: The clients that have waiting requests.
             weights: The weights of clients; a client that is not listed has weight 1.
         """
         while self._looks and self._looks[0].at_s <= now_s - WINDOW_S:
@@ -125,7 +125,7 @@ Totals: TypeAlias = "defaultdict[str, float]"
 
 
 class Ledger:
-    """Sums of tokens and events for each client.
+    """Sums of tokens and of events for each client.
 
     Beyond ``MAX_CLIENTS`` clients, the clients that were inactive for the longest time share one
     entry. ``extend_tokens`` leaves out the tokens that a retracted request computes again.
@@ -208,7 +208,7 @@ class Host(Protocol):
 class Exporter:
     """The Prometheus metrics ``fairbench_client_*``, which have the client as a label.
 
-    The server publishes the metrics beside its own metrics.
+    The server's metrics page shows these metrics beside its own metrics.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -257,7 +257,7 @@ class Exporter:
     def update_gauges(self, home: Host) -> None:
         """Update the gauges: balances at most once a second, shares every 5 s.
 
-        Balances are also updated whenever the engine becomes idle.
+        Balances are also updated each time the engine becomes idle.
         """
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
@@ -300,7 +300,10 @@ class Exporter:
         self._shown = dict(ratios)
 
     def _client_label(self, client: str) -> str:
-        """Return a client's label. A label is never removed, so late clients share one label."""
+        """Return the label under which a client is shown.
+
+        A label is never removed, so late clients share one label.
+        """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:
                 return OTHERS

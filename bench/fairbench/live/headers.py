@@ -100,7 +100,8 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 def tagged(client: str, due: Due, now_s: float) -> str:
     """Return the client's name with a tag: milliseconds to each deadline, and the target pace.
 
-    The pace is in milliseconds per token. A name without deadlines and pace stays unchanged.
+    The promised pace is in milliseconds per token. Without deadlines and pace, the name stays
+    unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [

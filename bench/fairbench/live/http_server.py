@@ -4,8 +4,8 @@ The server of asyncio accepts connections until no file descriptor is left, and 
 traceback for each waiting connection. The server in this module accepts fewer connections than the
 limit on open files allows.
 
-Errors are answered in OpenAI's format. The router raises the exception ``Problem`` to refuse a
-request.
+Errors are sent in the format of OpenAI's API. The router raises the exception ``Problem`` to refuse
+a request.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_SHOWN = 200  # limit on the characters of a path or a name that a message q
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Return an error as JSON. ``param`` names the field that causes the error, if any."""
+    """Return an error as a JSON body. ``param`` names the field that causes the error, if any."""
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(status, fallback)
     error = {"message": message, "type": kind, "param": param, "code": int(status)}
@@ -204,7 +204,8 @@ def most_connections() -> int:
 def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Return sockets that listen at each address of a host; "" means all addresses. Raises OSError.
 
-    Port 0 means any free port. At most ``backlog`` connections wait in the kernel to be accepted.
+    Port 0 means that any free port is used. At most ``backlog`` connections wait in the kernel to
+    be accepted.
     """
     sockets: list[socket.socket] = []
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
@@ -226,7 +227,7 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The connections of a server, limited to ``most`` connections.
+    """The connections of a server; at most ``most`` may be open.
 
     When the limit is reached, connections that wait for a request are closed, the longest idle
     connections first. If every connection has a request in progress, new connections wait in the
@@ -249,7 +250,7 @@ class Connections:
     def middleware(self) -> Middleware:
         """The middleware that records which connections have a request in progress.
 
-        No other middleware may be outside this middleware.
+        This middleware must be the outermost.
         """
 
         @web.middleware
@@ -269,13 +270,16 @@ class Connections:
     def accept_at(
         self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
     ) -> None:
-        """Accept connections at these sockets. ``aclose`` closes the sockets."""
+        """Accept connections at the given listening sockets.
+
+        ``aclose`` closes the listening sockets.
+        """
         self._server, self._sockets, self.tls = server, sockets, tls
         self._watching = asyncio.create_task(self._close_idle())
         self._resume()
 
     async def stop_accepting(self) -> None:
-        """Accept no more connections. Connections that are already open stay open."""
+        """Accept no more connections. Connections that are open stay open."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -456,7 +460,7 @@ def _check_pem(flag: str, path: Path, mark: bytes, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A running HTTP server at ``url``. SIGINT and SIGTERM set the event ``stop``."""
+    """An HTTP server that runs at ``url``. SIGINT and SIGTERM set the event ``stop``."""
 
     url: str
     site: Connections
@@ -472,12 +476,12 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve the application inside the block. A disconnect cancels the request's handler.
+    """Serve the application while the block runs. A disconnect cancels the request's handler.
 
-    Port 0 means any free port. With ``tls``, the server accepts only HTTPS. Without ``decompress``,
-    compressed bodies of requests are not decompressed. The number of connections stays within the
-    limit on open files, and connections that send no request are closed. Raises UsageError if the
-    address is not available.
+    Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS.
+    If ``decompress`` is false, compressed request bodies stay compressed. The number of connections
+    stays within the limit on open files, and connections that send no request are closed. Raises
+    UsageError if the address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     # The signal handlers are set first, because starting the application may take seconds.
@@ -515,8 +519,8 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
     """Serve a second application on a port of 127.0.0.1 inside the block, and yield its URL.
 
     This server does not handle signals, because another server of this process does. Compressed
-    bodies of requests are not decompressed. Raises UsageError, naming the ``flag``, if the port is
-    not available.
+    request bodies stay compressed. Raises UsageError, naming the ``flag``, if the port is not
+    available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
@@ -548,7 +552,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
     """Return ``parse(raw, *args)``; a long body is parsed in a thread.
 
-    Raises the errors of ``parse``.
+    Raises the same errors as ``parse``.
     """
     if len(raw) < LONG_BODY_BYTES:
         return parse(raw, *args)

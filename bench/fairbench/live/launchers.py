@@ -39,7 +39,7 @@ class Wanted:
 
     - ``python`` contains the requirements on the Python that starts the servers.
     - ``chosen`` is the path of the Python that the user named, or None.
-    - ``share_gpus`` allows several replicas on one GPU.
+    - If ``share_gpus`` is true, several replicas may use one GPU.
     - ``spread`` distributes the replicas over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
     - ``asked`` is the setting of the number of replicas for messages, with ``{}`` in place of the
@@ -57,7 +57,7 @@ class Wanted:
 
 
 class Launcher(Protocol):
-    """The interface of launchers, which find places for servers."""
+    """The interface of launchers, which find machines for servers."""
 
     def check(self, wanted: Wanted) -> None:
         """Raise UsageError, before anything is started, if the wanted places are not available."""
@@ -120,7 +120,7 @@ def engine_modules(wanted: Wanted) -> Sequence[str]:
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, naming the machine, if software versions differ between machines.
 
-    ``found`` contains the result of ``versions`` for each machine. For emulators, which are code of
+    ``found`` holds the result of ``versions`` for each machine. For emulators, which are code of
     fairbench, all versions must equal the versions in this process. For the Python of an engine,
     only the version of fairbench must equal the version in this process.
     """

@@ -27,7 +27,7 @@ class MessagePart(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A turn of a conversation."""
+    """A message (turn) of a conversation."""
 
     role: str
     content: str | list[MessagePart] | None = None
@@ -82,7 +82,7 @@ MOST_TOKENS = 2**53  # largest integer up to which a float represents every inte
 
 
 def _token_count(value: Any) -> int | None:
-    """Return a count as an int, or None for None. Raises ValueError for an invalid count."""
+    """Return a count as an int, or None for None. Raises ValueError if the count is invalid."""
     if value is None:
         return None
     if type(value) not in (int, float) or value % 1 or not 0 <= value <= MOST_TOKENS:
@@ -138,7 +138,7 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     """Return the token counts in an event: the field ``usage``, or counts in any other place.
 
     Some servers put the counts into a choice, or into a special object such as ``x_groq``. Raises
-    ``msgspec.MsgspecError`` for invalid counts.
+    ``msgspec.MsgspecError`` if a count is invalid.
     """
     found = _counts_in(usage) if usage else None
     if found is None and b'_tokens"' in payload:
@@ -206,8 +206,8 @@ _MESSAGE_END = "message_stop"
 class Typed(NamedTuple):
     """The parsed content of an answer or event that names its type, as in the Responses API.
 
-    ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` means
-    that the stream has ended.
+    ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` is true
+    if the stream has ended.
     """
 
     texts: Sequence[str] = ()
@@ -424,7 +424,7 @@ def texts_of(part: Delta) -> list[str]:
 
 
 def choice_texts(choice: Choice) -> list[str]:
-    """Return all texts of the model in a choice."""
+    """Return all texts that the model wrote in a choice."""
     found = [choice.text] if choice.text else []
     for part in (choice.delta, choice.message):
         if part is not None:
@@ -435,7 +435,7 @@ def choice_texts(choice: Choice) -> list[str]:
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
     """Judge an answer, or the data of an event with the name ``event``.
 
-    ``answered`` is None if the payload cannot be read.
+    If the payload cannot be read, ``answered`` is None.
     """
     if answer is None:
         return AnswerJudgement(None, fault=Fault("not an answer of this API"))
@@ -463,9 +463,9 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of the events of a streamed answer. The attributes describe all events so far.
+    """A judge of the events of a streamed answer. The attributes describe all events read so far.
 
-    - ``output`` means that the stream has contained output.
+    - ``output`` is true if the stream has contained output.
     - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have
       ended.
     """
@@ -598,7 +598,7 @@ _TURN = frozenset({"role", *_CONTENTS})
 
 
 class Media(NamedTuple):
-    """An image, a sound or a video. Equal media have equal keys."""
+    """An image, a sound or a video in a prompt. Equal images, sounds or videos have equal keys."""
 
     key: int
 
@@ -644,7 +644,7 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return ``start``, the content of a message, and further fields such as tool calls as JSON.
 
-    Adjacent texts are joined to one text.
+    Neighbouring texts are joined.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):

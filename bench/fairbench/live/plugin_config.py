@@ -52,7 +52,7 @@ class PluginConfig:
     - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes
       ``clients``; None means the server's own order.
     - ``classes`` is the order in which the engine serves priorities; each priority then has a
-      separate scheduler. None means a single scheduler.
+      separate scheduler. None means that the server has a single scheduler.
     """
 
     local: str
@@ -71,7 +71,7 @@ class PluginConfig:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
-        """Build a new eviction policy. Precondition: ``eviction`` is not None."""
+        """Build the eviction policy that is configured. Precondition: ``eviction`` is not None."""
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 
@@ -120,7 +120,7 @@ def plugin_config(
 
     Args:
         local: Name of the local scheduler.
-        settings: Settings of the run, as ``NAME.PARAM``.
+        settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
         evicting: Eviction policy and clients of the policy; the policy LRU means the server's own
             order.
@@ -145,9 +145,9 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Return the configuration in the variables of ``PluginConfig.environment``.
+    """Return the configuration that environment variables describe.
 
-    Raises UsageError for an invalid variable.
+    Raises UsageError if a variable is invalid.
     """
     local = environment[LOCAL]
     if local_class(local).sort_queue is not None:
@@ -217,7 +217,7 @@ def installed(distributions: Sequence[str]) -> str:
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
     """Return True for a supported release, and False for a newer release that the user allows.
 
-    ``supported`` lists the supported releases, oldest first. Raises UsageError for any other
+    ``supported`` lists the supported releases; the oldest is first. Raises UsageError for any other
     release, and if the engine is not installed.
     """
     if not found:

@@ -55,8 +55,8 @@ def router_recipe(
 ) -> Recipe:
     """Return the recipe for ``fairbench serve`` with the experiment's router and its parameters.
 
-    If the backend has an external router, the recipe has the command of the external router. The
-    router listens at the address ``listen``.
+    If the backend has an external router, the recipe has the command of the external router.
+    ``listen`` is the address at which the router listens.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -81,7 +81,7 @@ def router_recipe(
 
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of admission control.
+    """Return the flags of ``fairbench serve`` for admission control.
 
     The timing profile is the experiment's unless a flag names another profile.
     """
@@ -130,7 +130,10 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[Server]:
-    """Start the router, and end the router after the block. Raises the errors of ``start_all``."""
+    """Start the router, and end the router after the block.
+
+    Raises the same errors as ``start_all``.
+    """
     recipe = router_recipe(spec, workers, listen)
     (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:
@@ -177,10 +180,10 @@ def run_live(
     """Run an experiment on its backend; write each request to ``directory`` as soon as it ends.
 
     Given ``workers`` must fit the spec (see ``can_serve``); their caches are emptied first, and the
-    workers keep running. If ``workers`` is None, workers are started and ended. ``driving`` sends
-    the load from machines that reach the router at ``listen``, an address of this machine. When
-    ``interrupted`` returns True, the run ends with the records so far. Raises RunFailed if servers
-    fail to start, and KeyboardInterrupt if interrupted before the start.
+    workers keep running. If ``workers`` is None, the function starts and ends the workers.
+    ``driving`` sends the load from machines that reach the router at ``listen``, an address of this
+    machine. When ``interrupted`` returns True, the run ends with the records so far. Raises
+    RunFailed if servers fail to start, and KeyboardInterrupt if interrupted before the start.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:

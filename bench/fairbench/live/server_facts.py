@@ -88,8 +88,8 @@ def info_in(metrics: str) -> dict[str, Any]:
     """Return a server's settings from its page of Prometheus metrics, under SGLang's keys.
 
     The settings are the KV pool and the block size in tokens, the plugin's report, and the limit on
-    running requests. Settings that the page lacks are left out. Raises ValueError if the text is
-    not a page of metrics.
+    running requests. Settings that the page does not report are left out. Raises ValueError if the
+    text is not a page of metrics.
     """
     # The package prometheus_client belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
@@ -127,7 +127,7 @@ class PluginReport:
 
     - ``params`` holds each parameter as ``NAME.PARAM``.
     - ``eviction`` names fairbench's eviction policy; None means the server's own order.
-    - ``async_scheduling`` is whether vLLM schedules asynchronously.
+    - ``async_scheduling`` says whether vLLM schedules asynchronously.
     - ``residency`` is the number of tokens in KV memory that each client holds.
     - ``hooks`` counts the calls of each hooked method of SGLang.
     """

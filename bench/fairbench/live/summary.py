@@ -224,7 +224,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return notes that are necessary to interpret the numbers."""
+    """Return the notes that are needed to interpret the numbers."""
     remarks: dict[str, str] = {}
     late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -283,11 +283,11 @@ def outcome(
     broken: str = "",
     remarks: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Return the result of the records in ``folder``.
+    """Return the result that follows from the records in ``folder``.
 
     ``ended`` are the names of workers that ended during the run. ``broken`` is the reason why the
     run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
-    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes by key.
+    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes, by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -313,7 +313,10 @@ def outcome(
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
-    """Return the result of a killed run. Raises DataError if the records cannot be read."""
+    """Return the result of a live run that was killed.
+
+    Raises DataError if the records cannot be read.
+    """
     path = folder / SERVED_FILE
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)

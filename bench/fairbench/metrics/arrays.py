@@ -70,7 +70,8 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
     """Return row numbers sorted by client, and the position of each client's first row.
 
-    The sort is stable. The last element of the positions is the number of rows.
+    The order of rows with equal clients is kept. The last element of the positions is the number of
+    rows.
     """
     # numpy sorts two-byte integers by radix sort, ten times as fast as by other sorts.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")

@@ -94,7 +94,7 @@ def columns_of(
     """Return the columns of a table or page, from left to right.
 
     Args:
-        display: The table or page that shows the columns.
+        display: The table or page to which the columns belong.
         tail: The high percentile of latency that is shown.
         percentiles: Percentiles that the user chose, which replace all other percentiles; empty
             without a choice.

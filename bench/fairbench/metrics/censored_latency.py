@@ -1,7 +1,7 @@
 """Latency percentiles that are correct even if some programs never finished.
 
-Requests unfinished at the end are right-censored: their latency is a lower bound. Refused requests
-have an infinite latency. A metric that left out either kind would favour the scheduler that starved
+Requests unfinished at the end are right-censored: their latency is a lower bound. A refused request
+has an infinite latency. A metric that left out either kind would favour the scheduler that starved
 these requests.
 """
 
@@ -132,7 +132,7 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
     """Interpolate between the elements ``low`` and ``high`` at fraction ``part``.
 
-    The result is infinite if either element is infinite.
+    If either element is infinite, the result is infinite.
     """
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
@@ -275,7 +275,7 @@ class WellBehaved:
 
     A client is absent if no work of the client was in progress in the window, because nothing could
     delay such a client. A client counts, with an undefined latency, if an earlier program of the
-    client still continues, because a waiting client may send nothing more. If all clients were
+    client still continues, because a waiting client may send nothing more. If every client was
     absent, all clients count.
     """
 

@@ -38,7 +38,7 @@ class Unhindered:
     """The times that each call would have taken without delays, in seconds.
 
     - ``first_token_s`` is the time from arrival to the first token.
-    - ``per_token_s`` is the time per further token.
+    - ``per_token_s`` is the time for each further token.
     - ``latency_s`` is the time from arrival to the last token.
     - ``lost_s`` is the delay: the time that the call really took (at most until the end of the run)
       minus ``latency_s``.
@@ -75,8 +75,8 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     """Return the times that all calls would have taken without waiting for admission.
 
     The time from arrival to first token equals the actual time from admission to first token.
-    Further tokens come at the median pace. Lost time is the wait for admission, or the whole time
-    of a refused call. The arguments have the meanings of ``unhindered``.
+    All further tokens come at the median pace. Lost time is the wait for admission, or the whole
+    time of a refused call. ``unhindered`` explains the arguments.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -108,7 +108,7 @@ def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Float
     """Return, for each call, the shortest time to first token of a call with as much or more work.
 
     The work of a call is the call's element of ``tokens``, by default the call's uncached prompt
-    tokens. Times are in seconds.
+    tokens. Returned times are in seconds.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -167,7 +167,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens were slow.
 
     In an engine that admits every request, demand above capacity makes batches larger and steps
-    longer, and no queue forms. The scheduler then has no requests to reorder.
+    longer, and no queue forms. In this case, the scheduler has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
@@ -206,9 +206,9 @@ def contended(
 def served_at_once(requests: Requests) -> bool:
     """Return whether tokens came at a usual pace, so that missing service is no shortage.
 
-    Larger batches slow every answer a little. A batch hides a backlog (``hides_backlog``) only if
-    answers take more than ``SLOW`` times as long per token as the run's fastest answers. The result
-    is False if some call was never answered.
+    In larger batches, every answer becomes slightly slower. A batch hides a backlog
+    (``hides_backlog``) only if answers take more than ``SLOW`` times as long per token as the run's
+    fastest answers. The result is False if some call was never answered.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -248,7 +248,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 
 
 def admission_unknown(requests: Requests) -> Flags:
-    """Return which answered calls lack a reported admission.
+    """Return the answered calls whose admission time is not reported, as a mask.
 
     In the tables, the admission time of these calls equals the time of the first token. A reported
     admission is earlier than the first token, because a prefill takes time.

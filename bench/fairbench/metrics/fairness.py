@@ -34,10 +34,9 @@ from fairbench.tenants import ROOT, SEPARATOR, lineage, named_below, parent_of, 
 def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """Return the max-min fair allocation, which sums to min(capacity, total demand).
 
-    No client gets more than the client's demand. A client could get more only if a client that has
-    no more got less. With positive ``weights``, allocations are compared after division by the
-    client's weight; None means equal weights. ``demands`` and the result have the shape
-    (n_clients,).
+    No client gets more than it demands. A client could get more only if a client that has no more
+    got less. With positive ``weights``, allocations are compared after division by the client's
+    weight; None means equal weights. ``demands`` and the result have the shape (n_clients,).
     """
     wanted = np.asarray(demands, dtype=np.float64)
     weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -184,7 +183,7 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
 class TenantShares:
     """The fair division of service in a tree of tenants and clients.
 
-    ``tenants`` has a row for each tenant. ``client_shares`` and ``owners`` have an element per
+    ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
     client: the client's service divided by the entitlement in the tree, and the client's owner, ""
     if the client's name contains the owner. ``worst`` is the lowest share of any node, and ``even``
     is Jain's index of the nodes at the top.

@@ -49,7 +49,7 @@ class WorstWindow(NamedTuple):
 
     ``share``, in [0, 1], is the fraction that ``client`` received. ``heavy`` is the client that
     received most beyond its own fair share, or -1 if no client received more than its fair share.
-    Both clients are indices.
+    Both clients are given by their indices.
     """
 
     start_s: float
@@ -62,8 +62,8 @@ class WorstWindow(NamedTuple):
 class Timeline(NamedTuple):
     """The cells of a window of a run, with each client's service and waits.
 
-    Arrays have a row per client. ``service`` has a column per cell; the arrays below have a column
-    for each of ``times``, which are the bounds of the cells in seconds.
+    Each array has a row for each client. ``service`` has a column per cell; the arrays below have a
+    column for each of ``times``, which are the bounds of the cells in seconds.
 
     - ``short`` holds the weighted tokens that were due and not received before each bound.
     - ``waited_s`` and ``lasted_s`` are the seconds that calls had waited and had been in progress.
@@ -84,7 +84,7 @@ class Timeline(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The number of cells."""
+        """The number of time cells in the window."""
         return len(self.times) - 1
 
     def window_cells(self, length_s: float) -> int:

@@ -35,7 +35,7 @@ class Flood(NamedTuple):
     - ``client`` is an index; its first and last request come at ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand in this time, in weighted tokens.
     - ``multiple`` is the client's demand divided by the mean demand of the other clients in this
-      period. The requests of larger floods are left out.
+      period. Requests of larger floods do not count for this flood.
     - ``requests`` is the number of the client's requests in this time.
     - ``throughout`` is true if this time is nearly the whole time of the traffic.
     - ``rest`` is the client's share of the demand without the requests of larger floods, at least
@@ -53,7 +53,7 @@ class Flood(NamedTuple):
 
 
 def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
-    """Return at most ``most`` floods, the largest first.
+    """Return at most ``most`` floods; the largest is first.
 
     A flood's time is the time in which the client's demand exceeds ``HEAVY`` times the mean rate of
     the other clients by most. Sessions come in bursts, so a flood must also be ``PEAK`` times as
@@ -148,7 +148,7 @@ FEW = 5  # A flood that delayed fewer requests did no harm.
 
 
 class Victim(NamedTuple):
-    """A client (index) whose requests a flood delayed.
+    """A client (by index) whose requests were delayed by a flood.
 
     ``requests`` is the number of the client's requests in the period of the delays, ``median_s``
     the median wait of these requests in seconds, and ``usual_s`` the client's usual wait.

@@ -1,12 +1,14 @@
 """The largest difference in service between two clients while both wait at every worker.
 
-[DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service is as charged at
-admission, without recomputation. A joint backlog is an interval in which two clients both wait.
+[DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service counts as charged
+at admission, without recomputed tokens. A joint backlog is an interval in which two clients both
+wait.
 
-The search has three levels. Time is divided into cells with the service of each client at the edges
-(``Cells``). The service at the edges bounds the difference within each pair of clients (``Pairs``).
-Only cells that may contain the largest difference are examined exactly, booking by booking
-(``Inside``). A booking is a number of tokens that counts for a client at one instant.
+The search for the largest gap has three levels. Time is divided into cells with the service of each
+client at the edges (``Cells``). The service at the edges bounds the difference within each pair of
+clients (``Pairs``). Only cells that may contain the largest difference are examined exactly,
+booking by booking (``Inside``). A booking is a number of tokens that counts for a client at one
+instant.
 """
 
 from __future__ import annotations
@@ -186,9 +188,9 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """The rows of a part of the log in cells in which several clients wait, sorted by client.
 
-    The part is rows ``begin`` up to ``after`` of the log. ``rows`` are indices of rows in the part.
-    ``first`` and ``reach`` number places by client and then by cell: the first cell of each row,
-    and the last cell that this row or an earlier row of its client touches.
+    The part is rows ``begin`` up to ``after`` of the log. ``rows`` are indices of log rows that
+    belong to the part. ``first`` and ``reach`` number places by client and then by cell: the first
+    cell of each row, and the last cell that this row or an earlier row of its client touches.
     """
 
     begin: int
@@ -251,7 +253,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return the bookings in the given places."""
+        """Return the bookings at the given places of the log."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -299,7 +301,7 @@ class Joint(NamedTuple):
     high: Ints
 
     def take(self, rows: slice | Ints) -> Joint:
-        """Return the joint backlogs with these row numbers."""
+        """Return the joint backlogs that have these row numbers."""
         return Joint._make(column[rows] for column in self)
 
 
@@ -396,7 +398,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def of_joint(cls, cells: Cells, joint: Joint) -> Differences:
-        """Return the differences of given joint backlogs."""
+        """Return the service differences in the given joint backlogs."""
         count = joint.high + 1 - joint.low
         row, cell = spread(joint.low, count)
         first, second = joint.first[row], joint.second[row]
@@ -446,8 +448,8 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the range of the clients' service difference over each joint backlog.
 
-        The largest range is exact, and so is every range greater than ``above``. Other ranges are
-        upper bounds.
+        The largest range is exact, and so is every range greater than ``above``. Ranges of all
+        other joint backlogs are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])

@@ -200,7 +200,7 @@ class Goodput:
 
 
 def goodput_of(tables: Tables, facts: Facts) -> Goodput:
-    """Return the goodput in the window of ``facts``. Precondition: some clients have targets."""
+    """Return the goodput of a run in its window. Precondition: at least one client has targets."""
     promised = [index for index, one in enumerate(facts.clients) if one.targets]
     return Goodput(
         list(client_goodput(tables, facts, promised)),
@@ -217,7 +217,7 @@ def met_ratio(counts: Sequence[ClientGoodput]) -> float:
 
 
 def median(values: Floats) -> float:
-    """Return the median, or NaN without values."""
+    """Return the median of the values, or NaN if there are none."""
     return float(np.median(values)) if len(values) else NAN
 
 

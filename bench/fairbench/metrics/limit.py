@@ -18,7 +18,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import merged, waits
 
 WORK, ARRIVALS, PROGRAM = "work", "arrivals", "longest program"
-"""The possible causes of a least makespan."""
+"""The possible causes of the least makespan of a run."""
 NO_PROMPTS = "unknown, because the records do not say which prompts share a prefix"
 NO_PRICES = "unknown, because no timing profile describes the replicas"
 
@@ -106,7 +106,8 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
 
     The largest of three bounds: the work over the replicas, the work that arrives from some time
     on, and the longest program alone. A program that waits for an earlier program of its client
-    counts as if it had arrived at the beginning. ``alone_s`` are the programs' ``alone_times``.
+    counts as if it had arrived at the beginning. ``alone_s`` holds the ``alone_times`` of the
+    programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -153,8 +154,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     All of a prompt but the last token is cached, and parallel calls do not delay each other. A call
     at depth d waits for a call at each smaller depth, which are taken to be the shortest there.
 
-    Returns:
-        Shape (n_programs,); only finished calls count.
+    Returns: Shape (n_programs,); only calls that finished count.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
@@ -179,8 +179,8 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
     """Return the largest service rate in the window, in tok/s, at a minimum fair share.
 
     Every client receives at least ``share`` of its max-min fair share, at most what it asked for,
-    and the rest of the time goes to the clients whose service costs least. A client's requests
-    count as one mix. The result is NaN on a disaggregated cluster, and without a window.
+    and the rest of the time goes to the clients whose service costs least. All requests of a client
+    count as one mix of work. The result is NaN on a disaggregated cluster, and without a window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -223,7 +223,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
     """Return the mean over well-behaved clients of the P95 of the least latencies alone.
 
-    ``program_s`` are the programs' ``alone_times``.
+    ``program_s`` holds the ``alone_times`` of the programs.
     """
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None

@@ -231,7 +231,7 @@ class RequestNames(NamedTuple):
     requests: Sequence[str]
 
     def request(self, row: int) -> str:
-        """Return the name of a request, or its number."""
+        """Return a request's name, or its number if it has no name."""
         return (self.requests[row] if self.requests else "") or f"{row + 1}"
 
 

@@ -231,9 +231,9 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At one instant, steps end before iterations start. With ``with_ends``, steps that end exactly at
-    a time count as before the time; with ``with_starts``, iterations that start at the time count,
-    too.
+    At the same instant, ends of steps come before starts of iterations. With ``with_ends``, steps
+    that end exactly at a time count as before the time; with ``with_starts``, iterations that start
+    at the time count, too.
     """
     width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)
@@ -258,7 +258,7 @@ def booked_tokens(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the tokens that each row books at its start, at its end, and over its steps.
 
-    Tokens are weighted in the weighted views. Each array has the shape (n_rows,).
+    In weighted views, tokens are multiplied by their weights. Each array has the shape (n_rows,).
     """
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
@@ -282,7 +282,7 @@ def _step_bookings(
     """Return the bookings of decode steps; steps with no element of ``times`` between are merged.
 
     Each row has one booking, and a further booking for each element of ``times`` inside the row.
-    The further bookings come last.
+    Further bookings are appended at the end.
 
     Returns:
         For each booking, the index of the first time that the booking precedes (or, if
@@ -340,7 +340,7 @@ def gpu_time(log: ServiceRows) -> float:
 def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     """Return the seconds of GPU time of each client, shape (n_clients,); NaN if unknown.
 
-    The parts of the clients add up to ``gpu_time``.
+    The clients' parts add up to ``gpu_time``.
     """
     total = np.zeros(clients)
     for part in log.parts():
@@ -393,7 +393,7 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     first token. Its input counts at the start of the row; the first token and the computed part of
     the input count at the end. The decode row lasts from the first token to the last token. Its
     tokens are divided evenly among at most ``DECODE_STEPS`` steps. Metrics expand each step, so one
-    step per token would take gigabytes. The rows are ordered by start time and worker.
+    step per token would take gigabytes. The rows are sorted by start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
     In this log rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The difference in

@@ -35,7 +35,7 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
 
 def written_percentiles(ranks: tuple[int, ...]) -> str:
-    """Return percentiles as the text that ``parse_percentiles`` parses."""
+    """Return percentiles as a text that ``parse_percentiles`` reads."""
     return ",".join(map(str, ranks))
 
 

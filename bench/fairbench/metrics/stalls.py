@@ -36,7 +36,7 @@ class Answers(NamedTuple):
     end_s: Floats
 
     def take(self, rows: Flags) -> Answers:
-        """Return the rows that a mask selects."""
+        """Return the rows that a boolean mask selects."""
         return Answers(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
 
 
@@ -59,12 +59,12 @@ class Rows(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The stretches of one worker's log, shape (stretches,).
+    """The log stretches of one worker, shape (stretches,).
 
     - ``first_s`` is the end of the stretch's first step, ``later`` the number of later steps, and
       ``rest_s`` the mean duration of a later step.
     - ``last_s`` is the end of the last decode step before the stretch.
-    - ``decodes`` tells whether sequences decode in the stretch.
+    - ``decodes`` says whether sequences decode in the stretch.
     """
 
     start_s: Floats
@@ -142,7 +142,7 @@ class Stalls:
     - ``matrix_s`` has the seconds by waiting client (row) and client of the prompts (column); None
       for more than ``MOST_CLIENTS`` clients.
     - ``answer_s`` is the sum of the durations of a client's answers.
-    - ``gaps`` are the gaps between tokens by client.
+    - ``gaps`` holds the gaps between tokens, by client.
     """
 
     by_others_s: Floats
@@ -270,7 +270,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
-    A prompt's time counts evenly over the prompt's stretch.
+    The time of a prompt counts evenly over its stretch.
     """
     at, first = np.unique(prompts.stretch, return_index=True)
     if not len(at):

@@ -16,7 +16,7 @@ class Traffic(NamedTuple):
     """Requests in order of arrival; arrays have one element per request.
 
     - ``clients`` are the names of the clients, ``client`` is an index into ``clients``.
-    - ``arrival_s`` is the arrival in seconds.
+    - ``arrival_s`` is the time in seconds at which the request arrived.
     - ``tokens`` is the size in weighted tokens (input + 2 x output).
     - ``wait_s`` is the time to first token in seconds: infinite for a request without an answer,
       and NaN if the time was not recorded.
@@ -38,7 +38,7 @@ class Traffic(NamedTuple):
 
     @property
     def knows_waits(self) -> bool:
-        """Return whether any wait was recorded."""
+        """Return whether the log recorded any wait."""
         return not np.isnan(self.wait_s).all()
 
 
@@ -57,7 +57,7 @@ class EventStretch(NamedTuple):
 
 
 def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> Traffic:
-    """Return the requests of a run as traffic.
+    """Return the requests of a run in the form of traffic.
 
     A request that was never answered counts as waiting until the end of the run, ``horizon_s``.
     """

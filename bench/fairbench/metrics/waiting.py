@@ -11,7 +11,7 @@ from fairbench.metrics.records import REFUSED, Facts, Flags, Floats, Ints, Reque
 
 
 class Intervals(NamedTuple):
-    """Disjoint intervals ``[start, end)`` in ascending order, in seconds."""
+    """Disjoint time intervals ``[start, end)`` in ascending order, in seconds."""
 
     start: Floats
     end: Floats
@@ -24,7 +24,7 @@ EVERYWHERE = -1
 class Waits(NamedTuple):
     """A table with one row per wait of a request in the queue of a worker or of a gateway.
 
-    The worker of a wait in a gateway is ``EVERYWHERE``. Times are in seconds.
+    The worker of a wait in a gateway is ``EVERYWHERE``. The times of waits are in seconds.
     """
 
     worker: Ints
@@ -77,8 +77,8 @@ def merged(start: Floats, end: Floats) -> Intervals:
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
     """Return the unions of the intervals of each queue, and the queue of each union.
 
-    Queues are numbers from 0. Arguments have the shape (n_intervals,). Results have the shape
-    (n_unions,) and are ordered by queue and start.
+    Queues are given by numbers from 0. Arguments have the shape (n_intervals,). Results have the
+    shape (n_unions,) and are ordered by queue and start.
     """
     if len(start) == 0:
         return queue, Intervals(start, end)
@@ -124,8 +124,9 @@ class Backlog(NamedTuple):
     def of_requests(cls, requests: Requests, facts: Facts) -> Backlog:
         """Return the intervals in which each client had a request waiting at every worker.
 
-        A request in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1 assumes a
-        backlog at every worker. Workers that compute no prompts have no queue and do not count.
+        A request that waits in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1
+        assumes a backlog at every worker. Workers that compute no prompts have no queue and do not
+        count.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
@@ -144,7 +145,7 @@ class Backlog(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Return whether any two clients were backlogged together."""
+        """Return whether two clients ever waited at the same time."""
         order = np.argsort(self.start, kind="stable")
         reach = np.maximum.accumulate(self.end[order])
         return bool(np.any(self.start[order][1:] < reach[:-1]))

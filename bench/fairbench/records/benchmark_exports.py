@@ -1,12 +1,12 @@
 """The formats of files that benchmark tools export.
 
 To add a benchmark tool, write a layout here and add the layout to ``TOOLS``. All layouts convert
-times to seconds. The sources of the fields are:
+the times of a file to seconds. The fields of each tool are documented here:
 
 - aiperf (0.3 to 0.13): ``profile_export.jsonl``. A line has ``metadata`` (epoch nanoseconds, client
   and times), ``metrics`` (each a value with its unit) and ``error``, as in aiperf's "Working with
   Profile Export Files" and "Metrics Reference".
-- genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of
+- genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
   ``experiments`` is a run. Requests have the times of their responses and, if stored, the texts
   sent and answered. Token counts come from the server's answers. If the server reports no counts,
   each response with text counts as one token, and a prompt's tokens are estimated from its text.
@@ -89,7 +89,7 @@ def time_difference(later: Any, earlier: Any) -> Any:
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Return ``value`` times ``factor`` if ``value`` is a number.
+    """Return ``value`` times ``factor`` if ``value`` is a number at all.
 
     Any other value is returned unchanged, so that a later check reports the wrong value.
     """
@@ -403,7 +403,7 @@ def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> t
 
     If any request has a start, nothing is changed and () is returned. Otherwise each of the
     ``users`` sends a request as soon as the user's previous request has been answered. The first
-    free user sends the next request of the file. Requests of unknown duration take no time.
+    free user sends the next request of the file. A request of unknown duration takes no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -304,7 +304,7 @@ def layout_of(
     """Return the layout with a name, or the first layout that fits one of the records.
 
     ``calls`` maps names of formats that a command accepts to names of layouts. Raises UsageError
-    for an unknown name.
+    for an unknown layout.
     """
     seen = list(records)
     if name is not None:

@@ -81,7 +81,7 @@ def counted_alike(requests: FileRequests) -> FileRequests:
 
 
 def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> FileRequests:
-    """Return the requests of a file.
+    """Return the requests in a file of records.
 
     Args:
         path: File to read.
@@ -149,7 +149,7 @@ def known_counts(columns: FileColumns, field: str) -> Floats:
 def labels_of(columns: FileColumns, field: str) -> list[str]:
     """Return a field's values as texts, for each request from the first column with a value.
 
-    A missing value of the field becomes "".
+    If the field's value is missing, it becomes "".
     """
     found: list[str] | None = None
     for column in columns.of_fields(field):

@@ -1,6 +1,7 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-A layout lists the columns of a tool. All other fields are found by the usual names of columns.
+Each layout lists the columns that a tool writes. All other fields are found by the usual names of
+columns.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 
 
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
-    """Return the start and end of a request.
+    """Return when a request started and ended.
 
     If a time is unreadable, the unreadable end is returned twice, so that a later check reports it.
     """

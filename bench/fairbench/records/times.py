@@ -47,7 +47,7 @@ class Moments(NamedTuple):
 
 
 class Times:
-    """A reader of the times of a file.
+    """A reader for the times in a file of records.
 
     Unix times that are too large for seconds are read as ms, us or ns according to their size,
     unless the user states a unit other than seconds. If the unit of a duration is not stated, the
@@ -230,7 +230,10 @@ class Times:
         return numbers(self._columns, column._replace(values=texts)), False
 
     def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
-        """Return the unit of durations. Raises DataError if several units are possible."""
+        """Return the unit in which a column's durations are.
+
+        Raises DataError if more than one unit is possible.
+        """
         if column.unit is not None:
             return column.unit
         if column.field == "delay":
@@ -250,7 +253,7 @@ class Times:
         """Raise DataError if a guessed unit implies implausible times per output token.
 
         Args:
-            lengths: Durations of the field, in seconds.
+            lengths: The durations of the field, in seconds.
             before_s: Time to the first token in seconds, NaN if unknown.
             field: ``latency`` or ``ttft``.
         """
@@ -385,7 +388,10 @@ def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
 
 
 def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
-    """Return a column's numbers, NaN for missing values. Raises DataError naming the row."""
+    """Return a column's numbers, NaN for missing values.
+
+    Raises DataError with the number of the row.
+    """
     if isinstance(column.values, np.ndarray):
         return column.values
     if (found := _numbers_or_none(column.values)) is not None:

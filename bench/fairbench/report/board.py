@@ -214,7 +214,7 @@ def _folds(board: Board) -> Iterator[str]:
 
 
 def _holes(board: Board) -> Iterator[str]:
-    """Yield undefined numbers with their reasons, and missing runs."""
+    """Yield undefined numbers with their reasons, and runs that are missing."""
     undefined: dict[tuple[str, str], list[str]] = {}
     for row in board.rows:
         for key, one in row.scores.items():
@@ -456,7 +456,7 @@ LEADER_FROM = 2
 
 
 class Labelled(NamedTuple):
-    """A mark with a label; ``strong`` marks are coloured."""
+    """A mark of the chart with a label; ``strong`` marks are coloured."""
 
     label: str
     x: float
@@ -480,7 +480,7 @@ class Box(NamedTuple):
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Return whether two boxes overlap."""
+        """Return whether two boxes of the chart overlap."""
         apart = self.right <= other.left or other.right <= self.left
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
@@ -488,7 +488,7 @@ class Box(NamedTuple):
 def rank_chart(title: str, marks: Sequence[Labelled], x_axis: PlotAxis, y_axis: PlotAxis) -> str:
     """Draw the marks; each label moves away from its mark until no labels overlap.
 
-    Precondition: there is at least one mark.
+    Precondition: the chart has at least one mark.
     """
     bottom = TOP + PLOT_PX
     across = chart.Scale(

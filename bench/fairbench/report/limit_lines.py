@@ -26,11 +26,11 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics that the limit's line shows."""
+"""The metrics that the line about the limit shows."""
 
 
 def has_limit(summary: Summary) -> bool:
-    """Return whether the summary contains the run's limit."""
+    """Return whether the summary contains the limit of the run."""
     return all(summary.get(key) is not None for key in NEEDED)
 
 

@@ -156,7 +156,7 @@ class TerminalProgress:
         self._live = None
 
     def update(self, state: Any) -> None:
-        """Replace the progress line by the line for ``state``."""
+        """Replace the progress line by a line that shows ``state``."""
         if self._live is not None:
             line = progress_line(state, monotonic() - self._begun_s)
             self._live.update(Text(line, no_wrap=True))
@@ -182,4 +182,4 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Do nothing, because the bar already counts the task."""
+        """Do nothing: the progress bar has already counted the task."""

@@ -96,7 +96,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield a line on the worst window, and a warning if shares of the whole run hide the window.
 
     The longest window length is used, because under every scheduler some client looks worse in a
-    shorter window. Summaries of older versions contain no windows.
+    shorter window. Summaries of older versions of fairbench contain no windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -541,8 +541,8 @@ OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) with the reason for each undefined value of the summary.
 
-    Values with equal reasons share a line. A reason appears only in the summary's JSON if no line
-    shows the value.
+    Values that are undefined for the same reason share a line. A reason appears only in the
+    summary's JSON if no line shows the value.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():

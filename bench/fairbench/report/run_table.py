@@ -167,7 +167,7 @@ def results_of_repeats(combined: Summary, tail: int = P99) -> Iterator[tuple[str
 def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
     """Return ``mean [low, high]``, with > or < for bounds, or - if no run has a value.
 
-    A single run has no interval.
+    The value of a single run has no interval.
     """
     if interval is None:
         return "-"

@@ -42,7 +42,7 @@ def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: st
     """Return a sentence on the delayed clients: number, period, median wait, and longest delay.
 
     Args:
-        heavy: Number of clients that flood.
+        heavy: The number of clients that flood.
     """
     others = len(traffic.clients) - heavy
     worst = listed([printable(traffic.clients[one.client]) for one in harm.victims[:NAMED]])
@@ -64,7 +64,7 @@ def listed(names: Sequence[str]) -> str:
 class Shortfall(NamedTuple):
     """The minute in which a client received the smallest fraction of its fair share.
 
-    ``share`` is this fraction.
+    ``share`` is the fraction of its fair share that the client received.
     """
 
     client: str

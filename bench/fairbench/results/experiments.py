@@ -38,7 +38,7 @@ OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 DEFAULT = "default"  # This text is shown instead of a value that an experiment omits.
 
 Experiment = Mapping[str, Any]
-"""The tables of an ``experiment.toml``."""
+"""The tables in a file ``experiment.toml``."""
 
 
 def place_of(experiment: Experiment) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records, as TOML by flat key.
 
-    The tag and descriptions are excluded. The key ``gpu`` holds GPU and model, and the key
+    The tag and the descriptions are left out. The key ``gpu`` holds GPU and model, and the key
     ``PROFILE`` holds the rest of the timing profile's name.
     """
     apart = ("tag", "settings", "workload")

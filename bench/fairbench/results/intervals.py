@@ -87,7 +87,7 @@ def t_interval(
     """Return the confidence interval of the mean, cut to the range from ``least`` to ``most``.
 
     The interval covers the mean with probability ``level`` if the distribution is normal. Raises
-    ValueError without values.
+    ValueError if there are no values.
     """
     if not values:
         raise ValueError("an interval needs at least one value")
@@ -110,8 +110,8 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
 
     ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high`` are
     null. ``lower_bound`` is true if some values are lower bounds, so that the true mean may exceed
-    ``high``. ``upper_bound`` is the counterpart for upper bounds. A metric with both kinds of
-    bounds is null. Values that are equal in all runs, such as the scheduler, are kept.
+    ``high``. ``upper_bound`` is the counterpart for upper bounds. If a metric has both kinds of
+    bounds, it is null. Values that are equal in all runs, such as the scheduler, are kept.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -280,7 +280,7 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the difference of logarithms, for values that differ by factors.
 
-    The result is None if any value is unknown. Logarithms make relative changes comparable: if a
+    If any value is unknown, the result is None. Logarithms make relative changes comparable: if a
     wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.
     """
     both = [*first, *second]
@@ -293,8 +293,8 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds detect a mean difference with a power of ``POWER``.
 
-    ``spread`` is the standard deviation of single differences. The number follows from quantiles of
-    Student's t. The result is None for more than ``MOST_SEEDS``.
+    ``spread`` is the standard deviation of the differences of single seeds. The number follows from
+    quantiles of Student's t. If more than ``MOST_SEEDS`` seeds are needed, the result is None.
     """
 
     def enough(seeds: int) -> bool:

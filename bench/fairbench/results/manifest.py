@@ -41,7 +41,7 @@ class Stopwatch:
 
     @classmethod
     def start(cls) -> Stopwatch:
-        """Return a stopwatch that starts now."""
+        """Return a stopwatch that starts at this call."""
         return cls(datetime.now(UTC), perf_counter(), process_time())
 
     def times(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def environment() -> Mapping[str, str]:
 
 
 def own_version() -> str:
-    """Return fairbench's version, with a digest of its code."""
+    """Return the version of fairbench, with a digest of its code."""
     code = hashlib.sha256()
     for path in sorted(DIRECTORY.rglob("*")):
         if path.suffix in OWN_CODE and path.is_file():

@@ -13,9 +13,9 @@ from fairbench.errors import UsageError, writing
 
 
 def check_writable(parent: Path, named: str = "result_dir") -> None:
-    """Raise UsageError unless directories can be created in ``parent``.
+    """Raise UsageError if no directory can be created in ``parent``.
 
-    ``named`` is the user's name for the directory.
+    ``named`` is the name by which messages call the directory.
     """
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
@@ -27,7 +27,7 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists. Raises OSError if the path cannot be checked."""
+    """Return whether a path exists. Raises OSError if the path cannot be examined."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def fresh_directory(parent: Path, name: str) -> Path:
 
 
 def _names(wanted: Path) -> Iterator[Path]:
-    """Yield ``wanted``, then ``wanted.2`` and so on, without end."""
+    """Yield the names ``wanted``, ``wanted.2`` and so on, without end."""
     yield wanted
     for number in count(2):
         yield wanted.with_name(f"{wanted.name}.{number}")
@@ -117,8 +117,8 @@ LOCK_FILE = ".lock"
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
     """Open the folder of a run in progress for one process at a time; create a missing folder.
 
-    Raises UsageError while another process holds the folder. The system releases the folder when
-    that process dies.
+    Raises UsageError if another process holds the folder. When the other process dies, the system
+    releases the folder.
     """
     folder = directory / name
     folder.mkdir(exist_ok=True)

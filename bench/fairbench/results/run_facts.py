@@ -159,7 +159,7 @@ def has_sessions(workload: WorkloadSpec) -> bool:
 
 
 def padding_of(plan: ClientPlan) -> Padding:
-    """Return the padding in each request of a client."""
+    """Return the padding that each request of a client contains."""
     if plan.disguise is None:
         return PLAIN
     return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
@@ -190,9 +190,9 @@ def work_prices(profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: 
     """Return lower bounds on the GPU time of requests, from a timing profile.
 
     Args:
-        profile: Iteration times of the GPU and model.
+        profile: The iteration times of the GPU and model.
         pass_tokens: Limit on the tokens of a prefill pass, or of a mixed step.
-        batch: Limit on the sequences of a decode step.
+        batch: Largest number of sequences in a decode step.
         mixed: Whether prompt tokens and decoded tokens share a step.
     """
     c = profile.coefficients_ms
@@ -302,7 +302,7 @@ STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 
 def read_tables(run: StoredRun) -> Tables:
-    """Return a run's tables.
+    """Return the stored tables of a run.
 
     Raises DataError for an unreadable table, and for a table with other columns.
     """
@@ -316,7 +316,7 @@ def read_tables(run: StoredRun) -> Tables:
 
 
 def read_service(run: StoredRun) -> Service:
-    """Return only the run's service log. Raises the errors of ``read_tables``."""
+    """Return only the service log of a stored run. Raises the same errors as ``read_tables``."""
     return _read_table(run, "service", Service)
 
 
@@ -392,7 +392,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
     """Raise UsageError for a metric that is unknown, undirected, or without a value.
 
     Args:
-        keys: Metrics by their keys or other names.
+        keys: The metrics, by their keys or other names.
         specs: Experiments that will run; a metric that no experiment can have is refused.
         option: The flag that names the metrics, for the message.
     """

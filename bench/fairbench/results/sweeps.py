@@ -38,12 +38,12 @@ class SweepAxis(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name of the axis below a chart."""
+        """The text below a chart that names its axis."""
         return LABELS.get(self.name, self.name)
 
     @property
     def values(self) -> list[float]:
-        """The values of the axis, in ascending order."""
+        """The values on the axis, in ascending order."""
         return sorted({value for line in self.lines for value, _ in line.points})
 
     @property
@@ -61,12 +61,12 @@ class SweepAxis(NamedTuple):
 
     @property
     def schedulers(self) -> list[str]:
-        """The distinct schedulers of the lines."""
+        """The different schedulers of all lines."""
         return list(dict.fromkeys(line.scheduler for line in self.lines))
 
     @property
     def places(self) -> dict[str, list[SweepLine]]:
-        """The lines of each configuration."""
+        """The lines, grouped by configuration."""
         return {
             place: [line for line in self.lines if line.place == place]
             for place in dict.fromkeys(line.place for line in self.lines)
@@ -192,7 +192,7 @@ def metric_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
 
 
 def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
-    """Yield a row per run and client."""
+    """Yield one row for each client of each run."""
     for labels, summary in _runs(cells):
         for client in summary["clients"]:
             prefix = f"clients.{client['client']}."

@@ -11,13 +11,13 @@ A host calls the hooks of a local scheduler in this order during the life of a r
                   ^                                            |
                   +-- (waits again) <-- on_retract <-----------+
 
-``prepare`` is called once, before all other hooks. ``accepts`` may refuse a request at once; a
+``prepare`` is called once, before all other methods. ``accepts`` may refuse a request at once; a
 request that is aborted while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted``
 runs before the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``,
 then ``on_finish``), then requests arrive, and then the engine makes an admission pass. A host calls
-a router's ``prepare`` once. For each request, the host then calls ``route`` (again whenever
-``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did
-nothing for the request. A host may call ``on_evict`` late, at any time.
+the method ``prepare`` of a router once. For each request, the host then calls ``route`` (again
+whenever ``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the
+worker did nothing for the request. A host may call ``on_evict`` at any later time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from fairbench.tenants import children_of, lineage
 
 
 def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
-    """Return the weights as floats by client. Raises UsageError for a weight out of range."""
+    """Return the weights of clients as floats. Raises UsageError if a weight is out of range."""
     for client, weight in weights.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not (number and LIGHTEST <= weight <= HEAVIEST):
@@ -276,14 +276,14 @@ class LocalScheduler(HasParts, ABC):
     def accepts(self, request: Request, now_s: float) -> bool:
         """Return True to accept an arriving request, or False to refuse the request.
 
-        A refused request never enters the queue.
+        A request that is refused never enters the queue.
         """
         return True
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         """Handle a request that is about to enter the queue.
 
-        ``view`` does not contain the request yet.
+        ``view`` does not yet contain the new request.
         """
 
     def forget(self, client: str) -> None:
@@ -373,9 +373,9 @@ class Router(ABC):
 
     @property
     def wants_gpu_time(self) -> bool:
-        """Return whether the router uses ``on_gpu_time``.
+        """Return whether the router needs calls of ``on_gpu_time``.
 
-        Simulated workers measure GPU time only for such routers.
+        Simulated workers measure GPU time only for routers that need it.
         """
         return type(self).on_gpu_time is not Router.on_gpu_time
 
@@ -389,7 +389,7 @@ class Router(ABC):
         """Handle a request that failed because its worker did no work for the request.
 
         The host calls this method instead of ``on_finish``, and may route the request again. The
-        router should refund the charge for the dispatch.
+        router should refund the charge that the dispatch caused.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
@@ -432,7 +432,7 @@ class Parts(Protocol):
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         """Charge a client for the GPU time of a prompt or a chunk, in picoseconds.
 
-        ``complete`` marks the last chunk of a prompt.
+        ``complete`` is true for the last chunk of a prompt.
         """
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
@@ -466,7 +466,8 @@ class Parts(Protocol):
         """Return the seconds for which a scheduling pass blocks the worker.
 
         Only simulated engines call this method, before each iteration that computes prompts and
-        after each ``steps_per_pass`` decode steps. The next iteration starts later by this time.
+        after each ``steps_per_pass`` decode steps. The next iteration starts later by the returned
+        time.
         """
 
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:

@@ -32,7 +32,7 @@ Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
 class Tried(Enum):
-    """The outcome of an attempt to admit a candidate."""
+    """The result of an attempt to admit a candidate."""
 
     ADMITTED = "the candidate is admitted"
     NO_ROOM = "the engine has no room for the candidate"
@@ -98,7 +98,10 @@ def drive(
 
 
 def first_candidate(selection: Selection) -> Request | Preempt | None:
-    """Return the first candidate, or None. Raises RunFailed if ``select`` returned no generator."""
+    """Return the first candidate of a selection, or None.
+
+    Raises RunFailed if ``select`` returned no generator.
+    """
     if not hasattr(selection, "send"):
         raise RunFailed(
             f"select returned {shortened(repr(selection))}: must be a generator, which yields "

@@ -89,7 +89,7 @@ class BatchCost:
         self._context_tokens -= self._context.pop(request, 0)
 
     def end_running(self, request: Request, output_tokens: int) -> None:
-        """Remove a finished request, and record its output length."""
+        """Remove a request that has finished, and record its output length."""
         self.remove_running(request)
         if output_tokens:
             self.lengths.learn(request.client, output_tokens)
@@ -133,7 +133,7 @@ class LoadCap:
             self.most_tokens = CAP_UNITS * units.unit_tokens
 
     def forget(self) -> None:
-        """Delete the learned output lengths."""
+        """Delete all output lengths that were learned."""
         self._running.lengths = OutputLengths()
 
     def __len__(self) -> int:
@@ -164,7 +164,7 @@ class NoCap(LoadCap):
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the load cap of an engine. Raises UsageError for unknown costs."""
+    """Return the load cap of an engine. Raises UsageError if the costs of steps are unknown."""
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)

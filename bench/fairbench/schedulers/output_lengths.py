@@ -37,7 +37,7 @@ class MeanAnswers:
         return tokens / requests if requests else 0.0
 
     def learn(self, client: str, tokens: int) -> None:
-        """Record the length of a finished answer, in tokens."""
+        """Record the length in tokens of an answer that has finished."""
         requests, before = self._of.pop(client, (0, 0))
         self._of[client] = (requests + 1, before + tokens)
         if len(self._of) > MAX_CLIENTS:
@@ -45,7 +45,7 @@ class MeanAnswers:
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:
-        """Forget the answers of a client."""
+        """Forget the lengths of a client's answers."""
         self._of.pop(client, None)
 
     def expected_total(self, request: Request, produced: int) -> int:
@@ -77,7 +77,7 @@ class OutputLengths:
         return self._of_client.get(client, self._everybody).mean
 
     def learn(self, client: str, tokens: int) -> None:
-        """Record the output length of a finished request."""
+        """Record the output length of a request that has finished."""
         self._everybody = self._everybody.updated(tokens)
         average = self._of_client.pop(client, None) or _Average(0.0, 0)
         self._of_client[client] = average.updated(tokens)

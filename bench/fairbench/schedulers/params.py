@@ -1,6 +1,7 @@
 """Parameters of named parts: conversion between ``NAME.PARAM=VALUE`` settings and ``Params``.
 
-Local schedulers, routers and the engine are parts. Each part has a frozen dataclass ``Params``.
+The parts are local schedulers, routers and the engine. Each part defines its parameters in a frozen
+dataclass ``Params``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(frozen=True)
 class NoParams:
-    """The parameters of a part without parameters."""
+    """The empty parameters of a part that has none."""
 
 
 PartParams: TypeAlias = Named[type]

@@ -25,8 +25,8 @@ class Terms(NamedTuple):
     The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
     over weight) for each second since the last message about the waiting client. Between two
     messages, no other gateway knows the waiting client's progress, and the fleet would idle if
-    gateways stopped until the next message. A message older than ``forget_s`` seconds delays no
-    client.
+    gateways stopped until the next message. A message that is older than ``forget_s`` seconds
+    delays no client.
     """
 
     ahead_tok_s: float
@@ -35,15 +35,15 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class RoutersParams:
-    """The parameters of several routers that share a fleet.
+    """The parameters of several routers in front of the same workers.
 
     The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
 
-    ``form`` selects how routers share charges. ``independent`` routers exchange nothing. ``sticky``
-    routers exchange nothing either, but a hash of the client's name always sends a client to the
-    same router. Under ``exchange`` each router sends its totals to all other routers every
-    ``every_s`` seconds. Under ``ledger`` a single service stores all charges; a router queries the
-    service before each request, and waits twice ``delay_s`` seconds for the answer.
+    ``form`` selects how routers share charges. ``independent`` routers exchange no charges.
+    ``sticky`` routers exchange nothing either, but a hash of the client's name always sends a
+    client to the same router. Under ``exchange`` each router sends its totals to all other routers
+    every ``every_s`` seconds. Under ``ledger`` a single service stores all charges; a router
+    queries the service before each request, and waits twice ``delay_s`` seconds for the answer.
 
     ``delay_s`` is the delay of a message of ``exchange``, in seconds. ``lost`` and ``repeated`` are
     fractions of all messages; a repeated message arrives again half an interval later.
@@ -60,7 +60,7 @@ class RoutersParams:
     ``skew`` is the ratio between a client's requests at its favourite router and at its least
     favourite router, with equal ratios in between. ``favourite=each`` gives clients different
     favourite routers in turn, and ``favourite=one`` gives all clients the same favourite router.
-    The form ``sticky`` always uses ``one``.
+    With the form ``sticky``, the value is always ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -107,8 +107,8 @@ class Totals(NamedTuple):
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
     version ``since``; a receiver must already know version ``since`` or a later version. A client's
-    entry is complete, or empty if the origin has forgotten the client. ``waiting`` is always
-    complete.
+    entry is complete, or empty if the origin has forgotten the client. ``waiting`` always lists all
+    clients that wait.
     """
 
     version: int
@@ -148,7 +148,7 @@ class Exchanges(Protocol):
 
 
 class Heard:
-    """The latest totals that each origin has sent."""
+    """The latest totals that each router has sent."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Totals] = {}
@@ -182,7 +182,10 @@ class Heard:
 
 
 def _patched(known: Sums, changed: Sums) -> Sums:
-    """Return the sums ``known`` with the newer values ``changed``. Modifies ``known`` if a dict."""
+    """Return the sums ``known``, updated with the newer values ``changed``.
+
+    If ``known`` is a dict, the function modifies it.
+    """
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
         if of:
@@ -217,8 +220,8 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Start a new version; return the clients changed after ``since``, the latest change last.
 
-        Returns None if all clients have to be exported. The running time is proportional to the
-        number of returned clients.
+        Returns None if the totals of all clients must be exported. The running time is proportional
+        to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -247,8 +250,8 @@ class CreditChange(NamedTuple):
 class SharedCredit:
     """The credits of all clients: rounds of refills x quantum, minus the charges of all routers.
 
-    A router knows its own charges immediately. A round that two routers grant at the same time
-    counts once, because receivers keep the highest number of rounds.
+    A router knows at once which charges it makes itself. A round that two routers grant at the same
+    time counts once, because receivers keep the highest number of rounds.
     """
 
     def __init__(self) -> None:
@@ -279,7 +282,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def export_credit(self, since: int = 0) -> Totals:
-        """Return the totals for other routers, as ``Exchanges.export_totals`` does."""
+        """Return the totals that other routers need, as ``Exchanges.export_totals`` does."""
         changed = self._changes.exported(since)
         if changed is None:
             since = 0
@@ -324,8 +327,8 @@ class LiftedCounters(Protocol):
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    The policy adds charges to its ``account``. An addition at a request's arrival is a lift, which
-    raises the counter of a returning client.
+    The policy adds its charges to its ``account``. An addition at a request's arrival is a lift,
+    which raises the counter of a returning client.
     """
 
     shares_counters: bool
@@ -411,7 +414,7 @@ class SharedCounters:
         """Apply another router's new charges and lifts, and record the router's waiting clients.
 
         Only charges at ``place`` are applied, such as the charges in one band of a gateway.
-        ``raised`` are levels to which clients were lifted.
+        ``raised`` are the levels to which clients' counters were lifted.
         """
         for client, of in charged.items():
             if place in of:

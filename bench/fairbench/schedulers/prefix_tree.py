@@ -51,7 +51,10 @@ N = TypeVar("N", bound=Node)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixTree(Generic[N]):
-    """A radix tree with nodes of type ``node_type``. A subclass can react to splits of nodes."""
+    """A radix tree over prompts, with nodes of type ``node_type``.
+
+    A subclass can react when a node is split.
+    """
 
     def __init__(self, node_type: type[N]) -> None:
         self._node_type = node_type
@@ -145,7 +148,7 @@ class PrefixTree(Generic[N]):
         """Copy to the new node ``upper`` the facts about ``lower`` that are true for both nodes."""
 
     def remove(self, leaf: N) -> N:
-        """Remove a node without children; return the node's parent."""
+        """Remove a node without children, and return its parent."""
         parent = leaf.parent
         assert parent is not None
         assert not leaf.children
@@ -153,7 +156,7 @@ class PrefixTree(Generic[N]):
         return parent
 
     def nodes(self) -> Iterator[N]:
-        """Yield every node except the root, parents first."""
+        """Yield every node except the root; parents come first."""
         stack: list[N] = list(self.root.children.values())
         while stack:
             node = stack.pop()
@@ -186,7 +189,7 @@ def place_at(prompt: Prompt, depth: int) -> Place:
 
 
 def truncate(prompt: Prompt, tokens: int) -> Prompt:
-    """Return the first ``tokens`` tokens of a prompt."""
+    """Return the prompt that consists of the first ``tokens`` tokens."""
     return _stretch(prompt, (0, 0), tokens)
 
 

@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 class ProgramStates(Generic[T]):
-    """The states of programs. A request that belongs to no program has a state of its own."""
+    """The states of the programs that have unfinished calls.
+
+    A request that belongs to no program has a state of its own.
+    """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

@@ -1,10 +1,10 @@
 """The schedulers by name. To add a scheduler, write the scheduler's file and add a line here.
 
-A user's scheduler needs no change here. The user either names the scheduler's file in the
+This file need not change for a user's scheduler. The user either names the scheduler's file in the
 environment variable ``FAIRBENCH_SCHEDULERS``, where ``:`` separates several files, or installs the
 scheduler with an entry point in the group ``fairbench.local_schedulers`` or ``fairbench.routers``.
-The entry point's name is the scheduler's name. An environment variable, not a flag, names the
-files, so that every process of a run knows the files, including processes of a sweep, emulated
+The name of the entry point is the name of the scheduler. An environment variable, not a flag, names
+the files, so that every process of a run knows the files, including processes of a sweep, emulated
 workers and SGLang servers.
 
 The classes of such files are checked when the file is read, before any simulation: a class must
@@ -190,7 +190,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 def split_pair(scheduler: str) -> tuple[str, str]:
     """Return (router, local) for a pair's name or ``router+local``.
 
-    Raises UsageError for a name that is not registered.
+    Raises UsageError if the name is not registered.
     """
     if scheduler in PAIRS:
         return PAIRS[scheduler]
@@ -209,7 +209,7 @@ def pair_name(router: str, local: str) -> str:
 
 
 def local_class(name: str) -> type[LocalScheduler]:
-    """Return the class of a local scheduler. Raises UsageError for an unknown name."""
+    """Return the class of a local scheduler. Raises UsageError for an unknown local scheduler."""
     found: type[LocalScheduler] = _load_class(
         "local scheduler", name, locals_by_name(), LocalScheduler
     )
@@ -217,7 +217,7 @@ def local_class(name: str) -> type[LocalScheduler]:
 
 
 def router_class(name: str) -> type[Router]:
-    """Return the class of a router. Raises UsageError for an unknown name."""
+    """Return the class of a router. Raises UsageError for an unknown router."""
     found: type[Router] = _load_class("router", name, routers_by_name(), Router)
     return found
 
@@ -283,5 +283,5 @@ def params_classes() -> PartParams:
 
 
 def user_files() -> list[Path]:
-    """Return the files that ``FAIRBENCH_SCHEDULERS`` names."""
+    """Return the Python files that ``FAIRBENCH_SCHEDULERS`` names."""
     return files_named(VARIABLE)

@@ -28,9 +28,9 @@ FIELDS = (
     *("worker", "admitted", "status", "error", "gaps", "request_id"),
     *("span_kind", "span_id", "parent_id"),
 )
-"""Fields of records that a score uses."""
+"""The fields of records that a score uses."""
 NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
-"""Fields that a user cannot declare to be missing."""
+"""The fields that every file of records must have."""
 
 OVERCACHED = "had more cached than input tokens, so all input tokens count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
@@ -41,7 +41,7 @@ NAMELESS = "names no client, and counts as one of the client 'all'"
 REPEATED = "has the id of an earlier request, and counts as a separate request"
 TWICE = "repeats the id of a request, and counts as a part of this request"
 Mended = Counter[str]
-"""The number of changed requests, by reason."""
+"""The number of corrected requests, by reason."""
 
 
 def arrays_of(
@@ -49,7 +49,7 @@ def arrays_of(
 ) -> dict[str, Any]:
     """Return the columns of a file as arrays, with absolute times in seconds.
 
-    Raises DataError that names the request and the field.
+    Raises DataError with the request and the field.
 
     Args:
         requests: The requests that were read from the file.
@@ -111,7 +111,7 @@ def arrays_of(
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the needed fields that the file lacks, with the fields that can replace each field.
 
-    ``counted`` tells whether token counts are needed.
+    ``counted`` says whether token counts are needed.
     """
     known = {
         name
@@ -137,8 +137,8 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
 def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
     """Return whether the records have times of first tokens, so that waits are known.
 
-    A request without a recorded end counts as ended at its first token. ``counted`` tells whether
-    token counts are needed, too.
+    A request without a recorded end counts as ended at its first token. ``counted`` says whether
+    token counts are needed as well.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
@@ -222,7 +222,7 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
 def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
     """Return the times of first and last tokens in seconds, and the gaps between tokens if known.
 
-    ``nothing`` marks failed requests, whose times have no meaning.
+    ``nothing`` is a mask of failed requests, whose times have no meaning.
     """
     columns, times, start = requests.columns, requests.times, requests.start.seconds
     length = len(start)

@@ -42,7 +42,8 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
     Numbers are HTTP states, also within texts such as ``HTTP 200`` and ``200 OK``: 2xx means
     finished, 4xx means refused, and any other number from 100 to 599 means failed. ``unknown``
-    counts the unknown words. Raises DataError that names the request for a list or an object.
+    counts words that mean no known state. Raises DataError that names the request for a list or an
+    object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []

@@ -37,14 +37,14 @@ def simulate_alone(
     """Return one row for each well-behaved client with its latency alone on 1/n of the cluster.
 
     - ``client`` is the name of the client.
-    - ``latency_n`` is the number of latencies.
+    - ``latency_n`` is the number of latencies that were measured.
     - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each is the better value of two
       simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``. A percentile
       is None if so many requests are refused that the percentile falls on a refused request.
-    - ``censored`` names the percentiles that are lower bounds.
+    - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler of ``spec`` has no effect. Only requests that also count in the shared run count.
-    Rows are missing if ``interrupted`` returns true.
+    The scheduler that ``spec`` names has no effect. Only requests that also count in the shared run
+    count. If ``interrupted`` returns true, rows are missing.
     """
     plans = spec.client_plans()
     source = spec.source()

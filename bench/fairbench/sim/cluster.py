@@ -33,7 +33,10 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 
 
 class InFlightLimit:
-    """A limit on the running programs of a client. Further programs wait in order of arrival."""
+    """A limit on how many programs of a client run at a time.
+
+    Further programs wait in the order of their arrival.
+    """
 
     def __init__(self, most: int, start: Start) -> None:
         self._most = most
@@ -113,7 +116,7 @@ PROGRAM_COLUMNS = (
 
 @dataclass(slots=True)
 class _Started:
-    """A program in progress."""
+    """A program that has started and not ended."""
 
     program_id: int
     client: str
@@ -127,13 +130,13 @@ class Cluster:
     """A router and its workers, which serve the programs of clients.
 
     Args:
-        clock: Clock of the simulation.
-        router: Router that chooses the worker of each request.
-        workers: Workers by number.
-        clients: Names of the clients.
+        clock: The clock of the simulation.
+        router: The router, which chooses the worker of each request.
+        workers: The workers by their numbers.
+        clients: The names of the clients.
         ingress: Queue in front of the router, or None if requests are sent immediately.
         deadlines: Deadlines that requests get, or None for requests without deadlines.
-        demotes: Whether the request log has the column ``demoted``.
+        demotes: Whether the request log has a column ``demoted``.
         disaggregated: Whether the request log has the columns of disaggregated clusters.
     """
 
@@ -193,7 +196,7 @@ class Cluster:
         """Start each program of a client at the program's time of arrival.
 
         Args:
-            number: Number of the client.
+            number: The number of the client.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Largest number of programs that run at a time, or None for no limit.
             reaction: How the client reacts to the ends of its requests, instead of a limit, or
@@ -348,7 +351,7 @@ class Cluster:
     # The clock.
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most ``most`` events of the simulation.
+        """Run at most ``most`` events of the event heap.
 
         Return False if all programs have ended, or if the next event is later than ``limit_ps()``,
         the end of the run.

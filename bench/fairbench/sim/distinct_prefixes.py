@@ -13,11 +13,11 @@ from fairbench.metrics.arrays import Ints
 from fairbench.metrics.belady import PrefixUses
 
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
-"""``Answers`` has the answers of a program by key.
+"""``Answers`` maps a key to the answer that a program received.
 
 The fields of an answer are the node after which the answer begins, the number of this node's tokens
-before the answer, the answer's length in tokens, and the number and text of its prompt. A prompt
-that was dropped is empty.
+before the answer, the answer's length in tokens, and the number and text of its prompt. If a prompt
+was dropped, it is empty here.
 """
 # A prompt of more than ``LONG`` segments is dropped when a later prompt has extended its answer.
 LONG = 64
@@ -88,7 +88,7 @@ class DistinctPrefixes:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in all distinct prefixes."""
+        """The total number of tokens in all distinct prefixes."""
         return sum(self._lengths)
 
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:

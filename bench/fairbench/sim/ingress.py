@@ -79,7 +79,7 @@ class Ingress(QueueHost[Sequence]):
         self.soon()
 
     def sequences(self) -> Iterator[Sequence]:
-        """Yield the queued requests, in order of arrival."""
+        """Yield the queued requests in the order of their arrival."""
         return iter(self.held.values())
 
     def soon(self) -> None:
@@ -135,7 +135,7 @@ class Peer:
 class Gossip:
     """A gossip protocol, in which each router sends its totals to all others every ``every_s`` s.
 
-    The routers send at different times within the interval.
+    The routers send their totals at different times within the interval.
     """
 
     def __init__(self, clock: Clock, peers: Many[Peer], params: RoutersParams, rng: Random) -> None:
@@ -228,7 +228,7 @@ def split_router(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Several routers as one router, created by ``split_router``.
+    """Several routers that act as one router, created by ``split_router``.
 
     ``owners`` maps each request in progress to the number of the router at which it arrived.
     """
@@ -369,9 +369,9 @@ def ingresses_of(
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
 ) -> RouterIngresses:
-    """Return the ingresses of an experiment's routers.
+    """Return the ingresses (routers with their queues) of an experiment.
 
-    Raises UsageError as ``share_totals`` does.
+    Raises UsageError in the same cases as ``share_totals``.
     """
     assert isinstance(router, SplitRouter), "several routers are split"
     params = make_params(ROUTERS, RoutersParams, spec.settings)

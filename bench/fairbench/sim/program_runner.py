@@ -82,7 +82,10 @@ Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
 class SimLLM:
-    """A ``core.LLM`` in virtual time. ``submit`` passes a call to the cluster."""
+    """The ``core.LLM`` of a program in virtual time.
+
+    ``submit`` is a function that passes a call to the cluster.
+    """
 
     def __init__(self, clock: Clock, submit: Submit) -> None:
         self._clock = clock

@@ -70,7 +70,10 @@ def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> Non
 
 
 def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) -> NDArray[np.int64]:
-    """Return the rows of a batch. Raises DataError if the rows cannot be rows of this log."""
+    """Return the rows of a batch of records.
+
+    Raises DataError if the rows cannot be rows of this log.
+    """
     import pyarrow as pa
 
     if not batch.schema.equals(_schema(log.names)):
@@ -105,7 +108,10 @@ def _range(name: str, clients: int) -> tuple[int, int]:
 
 
 class FileBlocks:
-    """A ``BlockStore`` in a new file. A block is on disk once ``add`` returns."""
+    """A ``BlockStore`` that writes its blocks to a new file.
+
+    When ``add`` returns, the block is on disk.
+    """
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:
 
@@ -229,7 +235,7 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
 
     A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of their
     starts. The function reads the blocks in order, writes the rows that begin before all unread
-    rows, and keeps the remaining rows in memory. The files are in the folder of ``blocks``.
+    rows, and keeps the remaining rows in memory. The files are stored in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -261,7 +267,7 @@ def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArr
 
 
 class Logs(NamedTuple):
-    """The logs of a simulation. The field names are the names of the files."""
+    """The three logs of a simulation. The names of the fields are the names of the log files."""
 
     requests: IntegerTable
     programs: IntegerTable
@@ -273,7 +279,7 @@ class Logs(NamedTuple):
 
 
 def tables_of(clients: list[str], logs: Logs) -> Tables:
-    """Return the tables of a settled cluster.
+    """Return the tables of a cluster that has finished its run.
 
     Requests and programs are in order of their ids, and service rows in order of start and worker.
     The function releases the logs, which cannot be read afterwards. A long run therefore does not
@@ -308,7 +314,7 @@ def _service(log: IntegerTable) -> ServiceRows:
 def _arrays(log: IntegerTable, order: Ints | None) -> dict[str, Any]:
     """Return the columns of a log, and release the log.
 
-    Columns of picoseconds become columns of seconds. ``order`` gives the new order of the rows, or
+    Columns in picoseconds become columns in seconds. ``order`` gives the new order of the rows, or
     None for the order of the log.
     """
     arrays: dict[str, Any] = {}

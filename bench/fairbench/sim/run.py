@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimulationProgress:
-    """The progress of a simulation.
+    """How far a simulation is.
 
     ``shares`` maps each client to its fraction of all service so far. ``measuring`` is true when
     the run has ended and the metrics are being computed.
@@ -128,16 +128,16 @@ def hit_rates_alone(
 ) -> dict[str, float]:
     """Return the cache hit rate that each client has alone with its share of every KV pool.
 
-    Shares are by weight. The engine, the router and the speed are those of ``spec``, and the
-    eviction policy is LRU. A client whose requests are all refused has no hit rate. With one
-    client, or more than ``MOST_ALONE`` clients, the result is empty.
+    Memory is shared in proportion to weights. The engine, the router and the speed are those of
+    ``spec``, and the eviction policy is LRU. A client whose requests are all refused has no hit
+    rate. With one client, or more than ``MOST_ALONE`` clients, the result is empty.
 
     Args:
-        spec: Specification of the shared run.
-        plans: Clients of the shared run.
-        pool_tokens: KV pool of a replica, in tokens.
+        spec: The experiment of the shared run.
+        plans: The clients of the shared run.
+        pool_tokens: The KV pool of a replica, in tokens.
         with_pool: Function that returns the settings for a pool of a number of tokens.
-        run: Function that simulates one client.
+        run: A function that simulates one client.
     """
     found: dict[str, float] = {}
     if not 1 < len(plans) <= MOST_ALONE:
@@ -194,7 +194,7 @@ def simulate(
         folder: Folder in which records are stored during the run, for ``recover``, or None to keep
             the records in memory.
         on_progress: Function that receives the progress of the run, or None.
-        interrupted: Function that is called between events, or None. When the function returns
+        interrupted: A function that is called between events, or None. When the function returns
             true, the run ends; the result has the finished requests, and ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
@@ -243,9 +243,9 @@ def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
 
 
 class Simulation:
-    """The cluster of one experiment. Call ``run`` once, then ``result``.
+    """The simulated cluster of one experiment. Call ``run`` once, and then ``result``.
 
-    ``slowdown`` multiplies the time of every iteration. ``profile`` replaces the bundled timing
+    ``slowdown`` is a factor on the time of every iteration. ``profile`` replaces the bundled timing
     profile, and ``worker_of`` replaces the engine of the experiment. ``code`` is an installed
     engine that decides with its own code, or None.
     """
@@ -334,7 +334,7 @@ class Simulation:
     ) -> bool:
         """Simulate until every program has ended, or until the hard limit of the run.
 
-        Return False if ``interrupted`` returned true earlier.
+        Return False if ``interrupted`` returned true before the end.
         """
         report_at_ps = 0
         goes_on = True
@@ -462,7 +462,7 @@ class Simulated(NamedTuple):
 def simulate_tables(
     spec: ExperimentSpec, interrupted: Callable[[], bool] | None = None
 ) -> Simulated:
-    """Run an experiment to its end. Raises RunFailed if ``interrupted`` returns true."""
+    """Simulate an experiment to its end. Raises RunFailed when ``interrupted`` returns true."""
     with no_collector(), engine_code(spec) as code:
         simulation = Simulation(spec, spec.client_plans(), spec.source(), code=code)
         complete = simulation.run(interrupted=interrupted)

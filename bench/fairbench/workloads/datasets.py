@@ -1,8 +1,8 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
-A ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded JSON
-record and returns the record's texts, or raises ValueError naming the wrong field. Layouts do not
-differ between local files and data sets of the Hugging Face hub.
+Each ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded
+JSON record and returns the record's texts, or raises ValueError naming the wrong field. Layouts do
+not differ between local files and data sets of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
     ``text_tokens`` is the token count of content other than text, such as a video, or None. If
-    ``text_tokens`` is given, ``text`` only identifies the content.
+    ``text_tokens`` is given, ``text`` serves only to identify the content.
     """
 
     text: str
@@ -64,8 +64,8 @@ class Texts:
 class Schema:
     """A layout of records that give input for programs of one ``kind``.
 
-    ``shape`` describes the layout in messages. A record has this layout if the record has all
-    fields in ``marks``. ``read`` returns the texts of a record.
+    ``shape`` is the name of the layout in messages. A record has this layout if the record has all
+    fields in ``marks``. ``read`` is a function that returns the texts of a record.
     """
 
     kind: str
@@ -103,8 +103,8 @@ def fields_of(kind: str) -> list[str]:
 def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of a record with new fields; ``names`` maps a new field to its source field.
 
-    A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError for a
-    missing field.
+    A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError if a
+    field is missing.
     """
     found = dict(record)
     for field, name in names.items():
@@ -138,7 +138,7 @@ def _string_field(record: Mapping[str, Any], field: str, where: str = "") -> str
 
 
 def _text_field(record: Mapping[str, Any], field: str) -> str:
-    """Return the main text of a record. Raises ValueError if the text is empty."""
+    """Return the main text in a record. Raises ValueError if the text is empty."""
     text = _string_field(record, field)
     if not text:
         raise ValueError(f"field {field!r}: must not be empty")
@@ -447,7 +447,10 @@ def _texts_of_records(
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
-    """Return the layout of the first record. Raises ValueError if no layout of ``kind`` fits."""
+    """Return the layout of the first record.
+
+    Raises ValueError if the record fits no layout of ``kind``.
+    """
     schema = schema_of(record, kind)
     # A record that contains only a text fits the layouts of several program kinds.
     if list(record) == ["text"]:

@@ -179,7 +179,7 @@ class _Probe:
         raise _FirstCallMadeError
 
     async def sleep(self, seconds: float) -> None:
-        """Return immediately, without letting time pass."""
+        """Return at once, without letting time pass."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         first, *others = branches

@@ -52,8 +52,8 @@ def rebased(data: Any, folder: Path) -> Any:
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables, merged key by key with the tables that the workload inherits.
 
-    The tables ``params`` and ``settings`` are also merged key by key. Parameters of another program
-    kind are not inherited. A scenario replaces the inherited scenario with an equal name; a
+    The tables ``params`` and ``settings`` are also merged key by key. If the program kind differs,
+    parameters are not inherited. A scenario replaces the inherited scenario with an equal name; a
     workload without scenarios inherits all scenarios. Raises UsageError.
     """
     own = dict(data)
@@ -134,7 +134,7 @@ class Group(FileTable):
 
     @property
     def numbers(self) -> range:
-        """The numbers of the clients in the group."""
+        """The numbers of the group's clients."""
         return range(self.client, self.client + (self.count or 1))
 
 
@@ -424,7 +424,7 @@ class Scenario(FileTable):
     the values of the workload. ``clients`` is the number of clients that send programs (None: all
     clients of the workload). ``others`` are clients that run another kind of program; a changed
     ``rate`` changes their rates in proportion. ``sizes`` set relative rates of the remaining
-    well-behaved clients. ``presence`` defines when clients are present.
+    well-behaved clients. ``presence`` says when clients are present.
     """
 
     description: str = ""
@@ -447,7 +447,7 @@ class Scenario(FileTable):
 
 
 class WorkloadSpec(FileTable):
-    """The content of a workload file, checked for consistency.
+    """The content of a workload file, after all checks.
 
     ``params`` are the parameters of well-behaved clients. Values that the file inherits from
     another ``workload`` are copied when the file is read. ``settings`` are scheduler parameters
@@ -458,7 +458,7 @@ class WorkloadSpec(FileTable):
     tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may be a client.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
     with targets of their own. ``arrivals`` is the arrival process (default: Gamma). ``machine`` is
-    the default GPU, model and engine. Times are in seconds.
+    the default GPU, model and engine. Times in a workload are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]
@@ -493,13 +493,13 @@ class WorkloadSpec(FileTable):
 
     @property
     def plays_trace(self) -> bool:
-        """Whether the workload replays the arrivals of a trace."""
+        """Return whether the workload replays the arrivals of a trace."""
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
         """Return the kind of traffic of ``own``, or of the workload if ``own`` is None.
 
-        Raises UsageError for a wrong kind or parameter.
+        Raises UsageError if the kind or a parameter is wrong.
         """
         chosen = own or self.arrivals or Arrivals(kind=DEFAULT)
         return traffic_kind(chosen.kind, chosen.params)
@@ -510,7 +510,10 @@ class WorkloadSpec(FileTable):
         return (*named, *(f"client-{index}" for index in range(len(named), count)))
 
     def client_count(self, scenario: str) -> int:
-        """Return the number of clients in a scenario. Raises UsageError for an unknown scenario."""
+        """Return the number of clients in a scenario of the workload.
+
+        Raises UsageError for an unknown scenario.
+        """
         return self.scenario(scenario).clients or self.clients
 
     @property
@@ -519,7 +522,7 @@ class WorkloadSpec(FileTable):
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """Return the scenario ``name``.
+        """Return the scenario with this name.
 
         The name ``none`` gives ``s1``, or else the first scenario, with the heavy clients made
         well-behaved.

@@ -60,7 +60,8 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Return a trace's workload in which the named clients are heavy. Raises UsageError.
 
-    Heavy clients replay the trace unchanged. Metrics of well-behaved clients exclude heavy clients.
+    Heavy clients also replay the trace unchanged. Metrics of well-behaved clients leave out the
+    heavy clients.
     """
     if not names:
         return workload

@@ -137,8 +137,8 @@ ALL_REDUCE = {
 }
 """Latency of an all-reduce in us, and the share of the link's bandwidth that transfers reach.
 
-A layer has two all-reduces. Without peer access, a GPU writes to the host's memory, from which the
-other GPU reads.
+Each layer of a model has two all-reduces. Without peer access, a GPU writes to the host's memory,
+from which the other GPU reads.
 """
 
 

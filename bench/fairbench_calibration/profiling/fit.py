@@ -19,11 +19,11 @@ class Iterations(NamedTuple):
     """A table of iterations, in each of which all sequences of one kind have equal lengths.
 
     Attributes:
-        prefills: Number of prefilling sequences.
-        new: New tokens of each prefilling sequence.
-        prefix: Cached tokens of each prefilling sequence.
-        decodes: Number of decoding sequences.
-        context: Tokens of context of each decoding sequence.
+        prefills: Number of sequences in prefill.
+        new: New tokens of each sequence in prefill.
+        prefix: Cached tokens of each sequence in prefill.
+        decodes: Number of sequences that decode.
+        context: Context tokens of each sequence that decodes.
     """
 
     prefills: Column
@@ -53,7 +53,7 @@ def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT
     Lengths and numbers of sequences are uniform on a logarithmic scale.
 
     Args:
-        count: Number of iterations.
+        count: Number of iterations to draw.
         rng: Random generator.
         most_context: Most tokens of context of all decoding sequences of an iteration.
 
@@ -131,7 +131,7 @@ def fitted(
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
         waits: Number of times that each time contains an unknown constant delay, which is returned
             as ``delay_ms``; None if no time contains a delay.
-        start: Coefficients at which the search begins.
+        start: Coefficients with which the search begins.
         prior: Weight of the deviation of a coefficient's logarithm from the start; the weight of an
             iteration is 1.
     """
@@ -172,7 +172,7 @@ def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict
 
 
 def softened(off: Column) -> Column:
-    """Return residuals whose squares are the soft-L1 loss."""
+    """Return residuals whose sum of squares is the soft-L1 loss."""
     loss = 2 * (np.sqrt(1 + (off / _SOFT) ** 2) - 1)
     return np.asarray(np.sign(off) * np.sqrt(loss))
 

@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Probed:
-    """All measurements of a probe."""
+    """All measurements of a probe of a server."""
 
     prompts: list[PromptTime] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -148,7 +148,10 @@ class ProbedServer:
 
 @asynccontextmanager
 async def session_of(base_url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientSession]:
-    """Yield a session for a server. Raises RunFailed if the server cannot be reached."""
+    """Yield an HTTP session for requests to a server.
+
+    Raises RunFailed if the server cannot be reached.
+    """
     import aiohttp
 
     limits = aiohttp.ClientTimeout(total=_WAIT_S)
@@ -164,7 +167,10 @@ async def session_of(base_url: str, headers: Mapping[str, str]) -> AsyncIterator
 
 
 async def served_model(session: ClientSession, base_url: str) -> str:
-    """Return the first model that the server lists. Raises RunFailed if the list is empty."""
+    """Return the first model that the server lists.
+
+    Raises RunFailed if the list of models is empty.
+    """
     url = f"{root_of(base_url)}/v1/models"
     async with session.get(url) as answer:
         listed = await answer.json(content_type=None) if answer.status == 200 else {}
@@ -193,7 +199,7 @@ def prompt_lengths(chunk: int) -> list[int]:
 
 
 def root_of(base_url: str) -> str:
-    """Return the address of a server without ``/v1``."""
+    """Return a server's address without the ending ``/v1``."""
     return base_url.rstrip("/").removesuffix("/v1")
 
 
@@ -228,14 +234,14 @@ UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
-    """Return the profile that fits a probe.
+    """Return the timing profile that fits a probe.
 
     Coefficients that a probe hardly determines stay close to their values in ``start``: ``p``, the
     cost of another prompt in an iteration, and the host's tokenizer.
 
     Args:
         probed: The measurements.
-        start: The derived profile.
+        start: The derived profile, from which the fit starts.
         pool_tokens: Size of the server's KV pool, or None for the pool of ``start``.
     """
     it, times_ms, waits = observations(probed)
@@ -282,7 +288,7 @@ def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
 
 
 def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed: Probed) -> str:
-    """Return in words the largest error of the fit."""
+    """Return the largest error of the fit in words."""
     it, times_ms, waits = observations(probed)
     ours = predicted_ms(found, it) + waits * (delay_ms + start.frontend.request_ms)
     off = np.abs(ours / times_ms - 1)

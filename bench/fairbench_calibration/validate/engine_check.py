@@ -124,9 +124,9 @@ def check_engine(
     The model follows the rules of the code's release, or of the newest release that it knows.
 
     Args:
-        python: Python that has the engine, as in ``engine_code``.
-        engine: Name of the engine.
-        seeds: Seeds of the random runs.
+        python: The Python that has the engine, as in ``engine_code``.
+        engine: The name of the engine.
+        seeds: The seeds of the random runs.
         interrupted: Function that ends the runs early when it returns true, or None.
     """
     release = release_settings(engine, through(CODE_GROUP, engine).installed(python)["version"])

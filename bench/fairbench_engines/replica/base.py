@@ -29,7 +29,7 @@ def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:
 
 
 class RealReplica(ABC):
-    """A replica around the scheduler of a real engine.
+    """A simulated replica around the real scheduler of an engine.
 
     A subclass sets ``engine`` and defines the abstract methods.
     """
@@ -61,7 +61,7 @@ class RealReplica(ABC):
 
     @abstractmethod
     def _take_in(self, sequence: Sequence) -> None:
-        """Pass an arrived request to the engine."""
+        """Pass a request that has arrived to the engine."""
 
     @abstractmethod
     def _waiting_count(self) -> int:
@@ -184,7 +184,7 @@ class RealReplica(ABC):
     ) -> None:
         """Run a decode step of all running requests; ``contexts`` as in ``_decoding``.
 
-        ``complete`` is called when the step ends.
+        When the step ends, ``complete`` is called.
         """
         contexts = list(contexts)
         if self._stretch is None:

@@ -87,7 +87,7 @@ def plugin_of(scheduler: LocalScheduler, settings: Mapping[str, Any]) -> dict[st
 
 
 class OwnCode(ABC):
-    """An engine's own code during one run. The owner must call ``close`` after the run.
+    """The real code of an engine during one run. The owner must call ``close`` after the run.
 
     ``run`` names the Python in which the engine is installed, and the scheduling policy.
     """
@@ -119,8 +119,8 @@ class OwnCode(ABC):
     def installed(cls, python: str) -> dict[str, Any]:
         """Return the version and digest of the engine's code in a Python.
 
-        The result has the keys of ``about``, except "policy". The engine is not imported. Raises
-        UsageError if the Python lacks the engine.
+        The result has the keys of ``about``, except "policy". The function does not import the
+        engine. Raises UsageError if the engine is not installed in that Python.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:
@@ -146,7 +146,7 @@ class OwnCode(ABC):
         return made
 
     def _open(self, parts: WorkerParts) -> None:
-        """Configure the engine's process for the run.
+        """Configure the process of the engine for the run.
 
         The process answers whether a fairbench scheduler decides inside the engine.
         """
@@ -193,13 +193,13 @@ IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 @atexit.register
 def end_idle() -> None:
-    """End all idle processes."""
+    """End all processes that are idle."""
     while IDLE:
         IDLE.popitem()[1].close()
 
 
 class SGLangCode(OwnCode):
-    """SGLang's own code during one run."""
+    """The real code of SGLang during one run."""
 
     engine = "sglang"
     releases = SGLANG_RELEASES
@@ -212,7 +212,7 @@ class SGLangCode(OwnCode):
 
 
 class VLLMCode(OwnCode):
-    """vLLM's own code during one run."""
+    """The real code of vLLM during one run."""
 
     engine = "vllm"
     releases = VLLM_RELEASES

@@ -39,7 +39,7 @@ sys.exit(main(sys.argv[1:]))
 def python_of(named: str) -> str:
     """Return the path of the Python that ``--engine-code`` names.
 
-    Raises UsageError if there is no such program.
+    Raises UsageError if this program does not exist.
     """
     if named == INSTALLED:
         return sys.executable
@@ -57,8 +57,8 @@ class EngineProcess:
 
     Args:
         named: The value of ``--engine-code``: a path of a Python, or ``INSTALLED``.
-        engine: Name of the engine.
-        supported: The supported releases of the engine, oldest first.
+        engine: The name of the engine.
+        supported: The supported releases of the engine; the oldest is first.
         only_source: True if only ``source`` will be called; then, the engine is not imported.
     """
 
@@ -129,7 +129,7 @@ class EngineProcess:
         return answer
 
     def read(self, line: bytes) -> Any:
-        """Return the answer in a line. Raises the error if the line reports a failure."""
+        """Return the answer in a line. If the line reports a failure, the error is raised."""
         answer = json.loads(line)
         if isinstance(answer, dict) and "failed" in answer:
             raise self._failed(answer["failed"])
@@ -208,8 +208,8 @@ class Channel:
     A message may be sent before the previous message is answered.
 
     Args:
-        connection: Socket to the replica's process.
-        index: Number of the replica.
+        connection: The socket to the replica's process.
+        index: The number of the replica.
         process: Process of the engine's Python that started the replica's process.
     """
 
@@ -229,7 +229,7 @@ class Channel:
     def receive(self) -> Any:
         """Wait for the answer to the oldest unanswered message, and return the answer.
 
-        Raises the errors of ``EngineProcess.ask``.
+        Raises the same errors as ``EngineProcess.ask``.
         """
         try:
             line = self._answers.readline()
@@ -242,7 +242,7 @@ class Channel:
         return answer
 
     def ask(self, *message: Any) -> Any:
-        """Send an operation and return the answer. Precondition: no message is unanswered."""
+        """Send an operation, and return its answer. Precondition: no message is unanswered."""
         self.send(*message)
         return self.receive()
 

@@ -25,9 +25,9 @@ class RemoteReplica(RealReplica):
 
     Args:
         parts: The parts of a worker; of the scheduler, only the name and the bound are used.
-        limits: The engine's limits on tokens and requests.
-        capacity: KV memory in tokens.
-        channel: Connection to the process of this replica.
+        limits: The limits of the engine on tokens and requests.
+        capacity: The size of the KV memory in tokens.
+        channel: The connection to the replica's process.
     """
 
     def __init__(self, parts: WorkerParts, limits: Any, capacity: int, channel: Channel) -> None:

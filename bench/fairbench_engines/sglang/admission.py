@@ -20,7 +20,7 @@ Original = Callable[..., Any]
 class PluginAdmission:
     """The admission passes of one SGLang scheduler, for the scheduler of the host ``home``.
 
-    A hook gets the original function, then its arguments.
+    A hook receives the original function and its arguments.
     """
 
     order: MatchOrderHooks
@@ -70,8 +70,8 @@ class PluginAdmission:
     ) -> None:
         """Wrap ``calc_priority``: from this call on, SGLang's loop asks fairbench's scheduler.
 
-        A decode server makes no admission pass. A decode server orders requests that have memory by
-        priority.
+        On a decode server, there is no admission pass. A decode server orders requests that have
+        memory by priority.
         """
         if self._scheduler is None:
             original(policy, waiting_queue, *args, **named)

@@ -36,8 +36,8 @@ Original = Callable[..., Any]
 class EvictableTree:
     """A prefix tree of SGLang with a copy (mirror) whose policy decides what is evicted.
 
-    ``make_mirror(drop)`` returns a fresh mirror. ``evicts(tokens)`` is called where SGLang would
-    choose leaves itself, and returns the number of tokens that became free.
+    ``make_mirror(drop)`` returns a new mirror of the cache. ``evicts(tokens)`` is called where
+    SGLang would choose leaves itself, and returns the number of tokens that became free.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class SGLangHolding:
 
 
 class Eviction:
-    """The eviction policy of one SGLang scheduler.
+    """The eviction policy of an SGLang scheduler.
 
     The hooks wrap methods of SGLang's class ScheduleBatch.
     """

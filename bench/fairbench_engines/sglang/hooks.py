@@ -88,7 +88,7 @@ class Hooks:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Return every hook by the wrapped function."""
+        """Return every hook, by the function that it wraps."""
         more = self.eviction.by_target(BATCH) if self.eviction else {}
         return (
             more
@@ -147,7 +147,7 @@ class Hooks:
         check_eviction(arguments, self._config.eviction)
 
     def obey(self, arguments: Any) -> None:
-        """Configure the host as the server's arguments require.
+        """Configure the host as the arguments of the server require.
 
         The arguments concern the server's role in disaggregation, classes of priority, and
         embeddings, which are served in order of arrival.
@@ -166,7 +166,7 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Wrap ``__init__``. Raises UsageError for an unsupported server."""
+        """Wrap ``__init__``. Raises UsageError if the server is not supported."""
         require_applied(self.by_target())
         self._check(arguments := resolved(server_args))
         self.obey(arguments)
@@ -223,7 +223,7 @@ class Hooks:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Wrap ``_add_request_to_queue``: the scheduler receives the request."""
+        """Wrap ``_add_request_to_queue``: the scheduler also receives the request."""
         original(scheduler, req, is_retracted, *args, **named)
         queue = scheduler.waiting_queue
         if is_retracted and (held := getattr(scheduler, "disagg_decode_prealloc_queue", None)):

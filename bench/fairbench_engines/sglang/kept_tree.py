@@ -1,9 +1,9 @@
 """Kept matches: SGLang's prefix tree reports changes, so that few requests are matched again.
 
-SGLang matches every waiting request in every pass. A match changes only where a prefix was inserted
-or evicted. A match also counts as a use of the prefix for LRU eviction. The plugin marks each
-matched prefix as used once per pass, at the turn of the last request that would have used the
-prefix.
+Without the plugin, SGLang matches every waiting request in every pass. A match changes only where a
+prefix was inserted or evicted. A match also counts as a use of the prefix for LRU eviction. The
+plugin marks each matched prefix as used once per pass, at the turn of the last request that would
+have used the prefix.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Original = Callable[..., Any]
 class MatchOrderHooks:
     """Three hooks of SGLang's SchedulePolicy, and the functions for LiveView.
 
-    A hook gets the original function, then its arguments.
+    A hook receives the original function and its arguments.
 
     In a pass that should sort, SGLang runs its policy lpm, even with more than 128 waiting
     requests; without the plugin, SGLang stops sorting above 128. In every other pass, SGLang runs

@@ -3,7 +3,7 @@
 SGLang preempts in the same way for its own flag ``--enable-priority-scheduling``
 (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23). A preempted request returns its part of
 the pass's budget and its memory, and leaves the batch. The request keeps its outputs, and is queued
-again after the pass. The scheduler of fairbench chooses which requests are preempted.
+again after the pass. A scheduler of fairbench chooses which requests are preempted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Preemption:
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
-        """Release the memory of a running request.
+        """Take the memory from a running request.
 
         Return False for a request that does not run, and outside an admission pass.
         """

@@ -61,7 +61,10 @@ class Hook(NamedTuple):
 
 
 def check_version() -> str:
-    """Return the version of the installed SGLang. Raises UsageError for an unsupported version."""
+    """Return the version of the installed SGLang.
+
+    Raises UsageError if the version is not supported.
+    """
     found = installed(DISTRIBUTIONS)
     check_release("SGLang", found, SUPPORTED)
     return found
@@ -123,7 +126,7 @@ def resolved(server_args: Any) -> Any:
 
 
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
-    """Raise UsageError for a server with an unsupported argument.
+    """Raise UsageError if an argument of the server is not supported.
 
     ``measures`` is true if admission depends on the times of the server's steps.
     """

@@ -1,4 +1,4 @@
-"""Facts of SGLang's requests, in every supported release."""
+"""Facts about SGLang's requests, in all supported releases."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def outputs_of(req: Req) -> int:
 
 
 def prefix_len(req: Req) -> int:
-    """Return a matched request's number of cached tokens.
+    """Return the number of cached tokens that a request matched.
 
-    SGLang 0.5.17 stores the indices of these tokens.
+    SGLang 0.5.17 stores the indices of the cached tokens.
     """
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length

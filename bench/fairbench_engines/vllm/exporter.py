@@ -42,7 +42,7 @@ def exporter_of(
 
     The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy,
     and say whether vLLM schedules asynchronously.
-    ``LIMIT`` is the maximum number of running requests.
+    ``LIMIT`` is the largest number of running requests.
     """
     if not os.environ.get(SHARED):
         return None

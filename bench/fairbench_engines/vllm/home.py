@@ -57,7 +57,7 @@ def session_of(theirs: Theirs) -> str | None:
 class VLLMHome(EngineHome):
     """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
-    ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns whether vLLM cannot admit any
+    ``engine`` is the scheduler of vLLM. ``engine.is_full()`` returns whether vLLM cannot admit any
     request at present. ``engine.has_slot(theirs)`` returns whether the LoRA adapter of a request
     can be loaded.
     """
@@ -87,7 +87,7 @@ class VLLMHome(EngineHome):
 
     @staticmethod
     def name_of(theirs: Theirs) -> str:
-        """Return the id that vLLM gives to a request."""
+        """Return the id by which vLLM knows a request."""
         name: str = theirs.request_id
         return name
 
@@ -279,7 +279,7 @@ class VLLMHome(EngineHome):
     def end_pass(self) -> None:
         """End the pass after vLLM's last look at the queue in this step.
 
-        A second call has no effect.
+        If the method is called again, nothing changes.
         """
         if self._in_pass:
             self._in_pass = False

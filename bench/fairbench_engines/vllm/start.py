@@ -56,7 +56,7 @@ def is_pooling(vllm_config: Any) -> bool:
 def plugin_of(vllm_config: Any) -> PluginConfig:
     """Return the plugin's configuration for this server, including classes of priority.
 
-    Raises UsageError if the server cannot run the scheduler.
+    Raises UsageError if the scheduler cannot run in the server.
     """
     if not os.environ.get(LOCAL):
         raise UsageError(f"{LOCAL} is not set: set the variable to the scheduler of this server")

@@ -73,8 +73,8 @@ class VLLMLiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which a preempted request goes to the head.
 
-    ``matched(request)`` returns a request's cached tokens. Only schedulers that are ``cache_aware``
-    cause this call, and only for requests in ``ours``.
+    ``matched(request)`` returns the number of cached tokens of a request. Only schedulers that are
+    ``cache_aware`` cause this call, and only for requests in ``ours``.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ def apart_of(theirs: Theirs) -> Hashable:
     """Return the key that separates equal tokens of two requests in vLLM's cache, or None.
 
     The key consists of the LoRA adapter, the cache salt, images and embeddings. The tokens of
-    images and embeddings are only placeholders.
+    images and embeddings are placeholders.
     """
     adapter = theirs.lora_request and theirs.lora_request.lora_name
     embedded = None if theirs.prompt_embeds is None else theirs.request_id

@@ -33,11 +33,11 @@ class ContinuumTTL(EvictionPolicy):
     most 100 gaps, the TTL is 2 s. The last turn of a session and requests without a session are not
     pinned.
 
-    Continuum keeps samples for each tool. Requests of fairbench do not name tools, so this policy
-    treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is not part
-    of this policy. If memory is short, Continuum unpins the session that arrived last. This policy
-    removes the pin that would end first, and does not count the loss of this pin in Q. The prefix
-    of every waiting request is evicted last, even if its pin has expired.
+    Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so this
+    policy treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is
+    not part of this policy. If memory is short, Continuum unpins the session that arrived last.
+    This policy removes the pin that would end first, and does not count the loss of this pin in Q.
+    The prefix of every waiting request is evicted last, even if its pin has expired.
     """
 
     name = "continuum-ttl"

@@ -11,7 +11,10 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class ClassQueues(FlowPolicy):
-    """A policy with a queue in order of arrival for each class. A subclass orders the classes."""
+    """A policy with a queue in order of arrival for each class.
+
+    A subclass decides the order of the classes.
+    """
 
     orders_bands = True
 

@@ -90,7 +90,7 @@ class CrossBand(ClassQueues):
         self._virtual[priority] += 1 / self._weights[priority]
 
     def balances(self) -> Mapping[str, float]:
-        """Return the credits of each priority."""
+        """Return the credits that each priority has."""
         return {f"{priority}": float(left) for priority, left in self._credits.items()}
 
     def _granted(self) -> dict[int, int]:

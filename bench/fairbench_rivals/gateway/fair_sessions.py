@@ -20,8 +20,8 @@ class VisitingSession(PlacedSession):
     """A session whose context stays in memory for a visit of a few turns.
 
     ``visit_turns`` is the number of turns in the present visit. ``running`` holds the unfinished
-    turns; a session with sub-agents may have several unfinished turns. ``longest`` is the longest
-    prompt of the session.
+    turns; a session with sub-agents may have several unfinished turns. ``longest`` is the length of
+    the session's longest prompt.
     """
 
     visit_turns: int = 0

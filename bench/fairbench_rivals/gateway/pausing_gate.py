@@ -63,8 +63,9 @@ class PlacementParams:
     """Parameters that all variants of ThunderAgent share.
 
     ``admit`` is the order of new sessions: by tokens, ``smallest`` (as published) or ``largest``
-    first, or by arrival (``fifo``). The three orders come from SARPAT/thunderagent-churn-study. A
-    turn that has waited for ``forced_s`` seconds is sent even without free memory.
+    first, or by arrival (``fifo``). The three orders of sessions come from
+    SARPAT/thunderagent-churn-study. A turn that has waited for ``forced_s`` seconds is sent even
+    without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"
@@ -79,7 +80,7 @@ class PlacementGate(SessionGate[P]):
 
     The room of a replica is its KV pool minus the tokens of its active sessions and minus 100 for
     each session. The turns of an active session go to the session's replica. A subclass decides
-    when sessions are paused and resumed.
+    when it pauses and resumes sessions.
     """
 
     # A session that is idle for this number of seconds is forgotten.
@@ -104,7 +105,7 @@ class PlacementGate(SessionGate[P]):
         return sorted(found, key=lambda session: session.pool_place or 0)
 
     def enter_pool(self, session: P) -> None:
-        """Pause a session, or let a new session wait."""
+        """Pause a session, or let a new session wait for memory."""
         session.origin = session.worker if session.worker is not None else session.origin
         session.worker, session.is_marked = None, False
         session.pool_place, session.pool_tokens = next(self._places), session.tokens
@@ -139,7 +140,7 @@ class PlacementGate(SessionGate[P]):
         return {worker: most - use.total for worker, use in self.loads(tokens).items()}
 
     def is_placed(self, session: P) -> bool:
-        """Return whether the session has a replica.
+        """Return whether the session is assigned to a replica.
 
         If the replica has left the cluster, the session first gets the replica with the most room.
         """
@@ -258,7 +259,7 @@ class TickGate(PausingGate[P]):
         return {worker: use.tokens for worker, use in self.loads(whole).items()}
 
     def size(self, session: P) -> int:
-        """Return the tokens by which paused sessions are ordered."""
+        """Return the number of tokens by which paused sessions are sorted."""
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:

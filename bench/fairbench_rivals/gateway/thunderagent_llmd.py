@@ -28,10 +28,11 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as
     described in zetxqx/thunderagent-original-verification (12-llm-d-router-pool @003b83dc,
-    17-thunder-lease-pool @64146f69); the plugin's source was not read. Paused sessions go before
-    new sessions. In each group, the session with the fewest tokens goes first. A session that does
-    not fit is skipped. Idle tokens halve every second in the test for room. Every 5 s, full
-    replicas pause sessions as in ThunderAgent. A session is forgotten after 3,600 idle seconds.
+    17-thunder-lease-pool @64146f69); the plugin's source was not read. Sessions that are paused go
+    before new sessions. In each group, the session with the fewest tokens goes first. If a session
+    does not fit, it is skipped. Idle tokens halve every second in the test for room. Every 5 s,
+    full replicas pause sessions as in ThunderAgent. A session that is idle for 3,600 s is
+    forgotten.
     """
 
     name = "thunderagent-llmd"

@@ -98,7 +98,7 @@ class LiveOptions:
     - ``server_python`` is the path of the Python that has the engine; None means the default.
     - ``ready_timeout_s`` is the limit in seconds on the start of servers.
     - ``headers`` are sent with each request to an endpoint, and may hold secrets.
-    - ``launcher`` decides where workers start.
+    - ``launcher`` decides on which machines workers start.
     - ``drivers`` is the number of processes that send the load.
     - ``driver_launcher`` decides where drivers start; None means this machine.
     """
@@ -117,7 +117,7 @@ class Served:
 
     - ``name`` is the server's name in tables.
     - ``pool_flag`` is the flag of the server that sets the size of the KV pool, or "".
-    - ``timing_profile`` and ``timing_grade`` describe emulated servers.
+    - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
     - ``workers`` is the number of workers in the metrics; None means the number in the experiment.
     - ``unbounded`` is the reason why no theorem bounds the service gap; "" if a theorem may apply.
     - ``hosts`` are the machines of the workers, empty if all workers are on this machine.
@@ -159,7 +159,7 @@ class LiveBackend(ABC, Generic[C]):
     def wanted(self, options: LiveOptions) -> Wanted:
         """Return the requirements of the workers; zero replicas for a server that runs already.
 
-        Raises UsageError for options that no worker supports.
+        Raises UsageError for options that workers of this kind do not support.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
@@ -178,7 +178,10 @@ class LiveBackend(ABC, Generic[C]):
     """The path at which workers empty their caches and reset their schedulers."""
 
     def info(self, url: str) -> dict[str, Any]:
-        """Return the facts that a worker reports. Raises RunFailed if it does not answer."""
+        """Return the facts that a worker reports about itself.
+
+        Raises RunFailed if the worker does not answer.
+        """
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
@@ -187,7 +190,7 @@ class LiveBackend(ABC, Generic[C]):
 
     @property
     def plugin(self) -> PluginConfig:
-        """The configuration of fairbench's plugin in the workers."""
+        """The configuration of fairbench's plugin in each worker."""
         spec = self.spec
         return plugin_config(
             spec.local, sent_settings(spec), sent_weights(spec), sent_evicting(spec)
@@ -245,11 +248,11 @@ def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
 
 
 class WorkerBackend(LiveBackend[C]):
-    """A backend that starts its workers."""
+    """A backend that starts its own workers."""
 
     @abstractmethod
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
-        """Return the recipe for worker ``number`` at a place."""
+        """Return the instructions for starting worker ``number`` at a place."""
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]

@@ -136,11 +136,11 @@ class Caller:
         self._slots = asyncio.Semaphore(self.target.max_concurrency or sys.maxsize)
 
     async def send_call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> StreamedAnswer:
-        """Send a call, and return its answer.
+        """Send a call of a program, and return its answer.
 
         ``outputs`` holds earlier answers that the prompt contains.
 
-        Raises ProgramFailed without a complete answer. A record is written in each case; a
+        Raises ProgramFailed if no complete answer arrives. A record is written in each case; a
         cancelled call is recorded as unfinished.
         """
         most, least = call.limits(self.target.lengths)
@@ -168,7 +168,7 @@ class Caller:
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
         """Send the request of an attempt, and store the result in the attempt.
 
-        Raises Disconnected without a connection.
+        Raises Disconnected if no connection can be opened.
         """
         call = attempt.call
         body = self.api.body(

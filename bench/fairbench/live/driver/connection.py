@@ -2,7 +2,7 @@
 
 With 16 chunks per stream, this client takes three quarters of the CPU time of aiohttp's client.
 aiohttp wakes a task for each chunk; this client calls a method of the waiting stream. The library
-httptools parses HTTP.
+httptools parses the HTTP responses.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes, listener: Listener) -> None:
-        """Write a request. The methods of ``listener`` receive the response."""
+        """Write a request. The response is passed to the methods of ``listener``."""
         self.reusable = False
         self._listener = listener
         self._headers = {}
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
 class Pool:
     """The connections to one server, one for each concurrent request.
 
-    The owner must close the pool.
+    The owner of the pool must close it.
     """
 
     def __init__(self, base_url: str, connect_timeout_s: float) -> None:
@@ -171,7 +171,7 @@ class Pool:
     def idle(self) -> Connection | None:
         """Return an idle keep-alive connection, or None if there is none.
 
-        The server may be closing the connection already.
+        The server may already be closing this connection.
         """
         while self._idle:
             connection = self._idle.pop()
@@ -180,7 +180,10 @@ class Pool:
         return None
 
     async def fresh(self) -> Connection:
-        """Open a new connection. Raises Disconnected if the server does not accept in time."""
+        """Open a new connection to the server.
+
+        Raises Disconnected if the server does not accept in time.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -266,7 +269,7 @@ class Stream:
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Wait for the end of the response. If the wait is cancelled, close the connection."""
+        """Wait until the response has ended. If the wait is cancelled, the connection is closed."""
         try:
             await self.over
         except asyncio.CancelledError:

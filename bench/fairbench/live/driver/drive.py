@@ -41,7 +41,10 @@ _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """The model as one program sees it. Outputs are kept, because later prompts contain outputs."""
+    """The model, as one running program sees it.
+
+    Outputs are kept, because later prompts of the program contain them.
+    """
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
@@ -82,7 +85,7 @@ class LiveLLM:
         await self._clock.sleep_until(wake_s)
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Wait for all branches. If branches have failed, raise the first failure."""
+        """Wait for all branches of a program. If branches have failed, raise the first failure."""
         results = await asyncio.gather(*branches, return_exceptions=True)
         _due_s.set(self._clock.now_s())
         errors = [result for result in results if isinstance(result, BaseException)]
@@ -104,9 +107,9 @@ class ProgramRunner:
         self._journal = journal
 
     async def run_program(self, program: Job, arrival_s: float) -> None:
-        """Run one program, and record its end.
+        """Run one program, and record how it ended.
 
-        A cancelled program is recorded as unfinished.
+        If a program is cancelled, it is recorded as unfinished.
         """
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
@@ -144,7 +147,7 @@ POLL_S = 0.1  # real seconds between two checks of the time limit and of ``inter
 
 @dataclass(frozen=True, slots=True)
 class DriveProgress:
-    """The progress of a run. Times are in seconds of the run.
+    """How far a live run is. Times are in seconds since the start of the run.
 
     ``service`` holds each client's weighted tokens (input + 2 x output) of finished requests.
     """
@@ -158,7 +161,7 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """The end of a live run. ``complete`` is false if the run was interrupted."""
+    """How a live run has ended. ``complete`` is false if the run was interrupted."""
 
     complete: bool
     end_s: float
@@ -184,14 +187,14 @@ async def drive(
 
     Args:
         spec: The experiment.
-        target: The server that receives the requests.
-        records_dir: The directory of the records.
+        target: The server to which requests are sent.
+        records_dir: The directory to which records are written.
         vocab: The token ids for prompts, if the API takes token ids.
         shard: The part of the clients that this driver drives.
         starts_in_s: Function that is called when all data is loaded; returns the seconds until the
             run begins.
         on_progress: Function that is called repeatedly with the progress of the run.
-        interrupted: Function that returns whether the run should end.
+        interrupted: Function that says whether the run should end.
     """
     allow_many_connections()
     streams = _streams(spec, shard)
@@ -259,7 +262,7 @@ def _api(target: DriverTarget, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A live run in progress. The run begins when the object is created."""
+    """A live run that is in progress. Creating the object starts the run."""
 
     def __init__(
         self,

@@ -165,7 +165,10 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
-        """Read an event without a fault. Raises BadEvent or MsgspecError."""
+        """Read an event of the stream that reports no fault.
+
+        Raises BadEvent or MsgspecError for an invalid event.
+        """
 
     @abstractmethod
     def rendered(self) -> bytes:
@@ -174,7 +177,7 @@ class StreamedAnswer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A call of a program, independent of the API.
+    """A call of a program, in a form that does not depend on the API.
 
     ``outputs`` contains, by segment key, the earlier answers in the prompt in the form of the API.
     ``min_new_tokens`` is None if the server has no such parameter.
@@ -246,9 +249,9 @@ class _Meta(msgspec.Struct):
 
 
 class GenerateAnswer(StreamedAnswer):
-    """An answer of ``/generate``. Each event of the stream repeats all earlier output.
+    """An answer of SGLang's API ``/generate``. Each event of the stream repeats all earlier output.
 
-    With incremental streaming, an event has only new output.
+    With incremental streaming, an event contains only the new output.
     """
 
     def __init__(self) -> None:
@@ -285,7 +288,7 @@ class _AskOpenAI:
     """The common part of OpenAI's completions API and chat API.
 
     ``most`` is the name of the field for the maximum number of output tokens. ``extra`` contains
-    further fields of the body.
+    further fields of the request's body.
     """
 
     model: str | None

@@ -27,8 +27,8 @@ class DriverTarget:
 
     - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
       exactly the true number of tokens. With ``header``, the limit is the workload's
-      ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, the
-      request contains only a maximum.
+      ``max_new_tokens``, and the emulator reads the true length from a header. If ``free`` is true,
+      the request limits the output length only from above.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
       There is no timeout before the first token, because starvation is measured.
@@ -44,7 +44,7 @@ class DriverTarget:
     - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
       answer states, for at most ``longest_wait_s`` real seconds in total.
 
-    Raises UsageError for an invalid value.
+    Raises UsageError for an invalid header, URL or limit.
     """
 
     base_url: str

@@ -19,7 +19,8 @@ USUAL_PORTS = {"http": 80, "https": 443}
 class WorkerAddress:
     """A worker's HTTP root URL, and the addresses at which the worker publishes KV events, if any.
 
-    ``key`` is the API key that the worker requires with each request. No output shows the key.
+    ``key`` is the API key that the worker requires with each request. No output of fairbench shows
+    the key.
     """
 
     url: str  # for example http://127.0.0.1:30000
@@ -97,8 +98,8 @@ def same_worker(
     Looking up host names may take seconds.
 
     Two different full host names with a common IP address count as different servers, because the
-    address may belong to a gateway in front of two servers. ``found`` keeps the addresses of
-    looked-up URLs between calls.
+    address may belong to a gateway in front of two servers. ``found`` keeps looked-up addresses
+    between calls.
     """
     known = {} if found is None else found
 
@@ -200,15 +201,15 @@ def reserved(host: str, port: int, shown: str) -> Iterator[int]:
     and no socket listens there.
 
     Args:
-        host: Address to listen at.
+        host: The address at which to listen.
         port: Port number; 0 means any free port.
-        shown: Options that the error message names.
+        shown: The options that an error message names.
 
     Yields:
         The port number.
 
     Raises:
-        UsageError: The address is not available.
+        UsageError: The port or address is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as kept:

@@ -50,8 +50,8 @@ GPU_MISSING = (
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log after byte ``begin``.
 
-    Bytes before ``begin`` were written by an earlier process. The result has at most ``lines``
-    lines and ``most`` bytes.
+    An earlier process wrote the bytes before ``begin``. The result has at most ``lines`` lines and
+    ``most`` bytes.
     """
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -70,7 +70,7 @@ def cause_of(text: str) -> str:
 
     The result is the last exception, usage error or kill message in the log that is not the
     consequence of an earlier message. Without such a message, the result is the last line.
-    Unprintable characters are escaped.
+    Characters that cannot be printed are escaped.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -101,7 +101,7 @@ REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which the reaper proce
 
 
 class Process(Protocol):
-    """The interface of a server's process, on any machine."""
+    """The interface of a server's process on any machine."""
 
     @property
     def exit_code(self) -> int | None:
@@ -109,7 +109,7 @@ class Process(Protocol):
 
     @property
     def ending(self) -> str:
-        """A phrase on how the process ended. Precondition: the process has ended."""
+        """Return a phrase that says how the process ended. Precondition: the process has ended."""
 
     def log_tail(self) -> str:
         """Return the last lines of the output of the process."""
@@ -118,7 +118,7 @@ class Process(Protocol):
         """Return the line of the log that explains why the process ended, or the last line."""
 
     def ask_to_stop(self) -> None:
-        """Ask the process to end, without waiting."""
+        """Ask the process to end, and return at once."""
 
     def stop(self) -> None:
         """End the process, and wait until the process has ended or is unreachable."""
@@ -133,7 +133,7 @@ class ReplicaPlace(Protocol):
 
     @property
     def listen(self) -> str:
-        """The address at which servers at the place listen."""
+        """The address at which servers on this machine listen."""
 
     @property
     def python(self) -> str:
@@ -148,7 +148,7 @@ class ReplicaPlace(Protocol):
         """Return whether no server can be started at the place any more."""
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ``count`` different free ports of the place. Raises RunFailed."""
+        """Return ``count`` different ports that are free on the machine. Raises RunFailed."""
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]

@@ -45,14 +45,14 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The instructions by which a server is started.
+    """The instructions for starting a server.
 
     - ``command`` returns the command line for ``ports`` free ports; the first is the HTTP port.
     - The server is ready when the page ``health`` answers with success or, if ``ready`` is given,
       when ``ready`` returns True for the server's URL.
     - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host
       and the second port.
-    - ``place`` is where the server starts.
+    - ``place`` is the machine on which the server starts.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start the server on new ports. Precondition: the server does not run."""
+        """Start the server at new ports. Precondition: the server is not running."""
         self.starts += 1
         self.ports = self.recipe.place.free_ports(self.recipe.ports)
         self._launch()
@@ -85,7 +85,7 @@ class Server:
     def start_again(self) -> None:
         """Start the server on the ports of the first start, which other processes know.
 
-        Precondition: no process runs.
+        Precondition: no process of the server runs.
         """
         self.process.stop()
         self._launch()
@@ -137,7 +137,7 @@ class Server:
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
-        """Return how the server ended, and the cause. Precondition: the server has ended."""
+        """Return how the server ended, and why. Precondition: the server has ended."""
         return f"{self.process.ending}{self._cause()}"
 
     def _cause(self) -> str:
@@ -188,8 +188,8 @@ def start_all(
 ) -> list[Server]:
     """Start servers, wait until all are ready, and report the progress to ``on_ready``.
 
-    If an error is raised, all servers have ended. Raises RunFailed if a server ends or is not ready
-    within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
+    If an error is raised, all servers have been ended. Raises RunFailed if a server ends or is not
+    ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []
     try:
@@ -233,7 +233,7 @@ def _wait_ready(
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers in parallel. Return after all servers have ended."""
+    """End several servers in parallel. The function returns when all servers have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:
@@ -244,8 +244,8 @@ def stop_all(servers: Sequence[Server]) -> None:
 class _Case:
     """The state of a supervised server; times are in seconds.
 
-    ``due_s`` is the time of the next restart, or None while the server runs. ``is_over`` means that
-    the server cannot be restarted.
+    ``due_s`` is the time of the next restart, or None while the server runs. If ``is_over`` is
+    true, the server cannot be restarted.
     """
 
     started_s: float

@@ -26,7 +26,7 @@ LEGEND_PX, PER_ROW = 18, 3
 
 
 Ticks = Sequence[tuple[float, str]]
-"""Values of an axis, each with a label."""
+"""Values on an axis at which ticks are drawn, each with a label."""
 
 
 class Scale(NamedTuple):
@@ -52,7 +52,7 @@ class Scale(NamedTuple):
         return round(self.start_px + part * (self.end_px - self.start_px), 1)
 
     def ticks(self) -> list[float]:
-        """Return about five round values inside the range."""
+        """Return about five round values inside the scale's range."""
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
@@ -85,7 +85,7 @@ def drawing(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """Return an SVG text at a position."""
+    """Return an SVG text element at a position."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
@@ -116,7 +116,7 @@ def shade(across: Scale, up: Scale, window: tuple[float, float]) -> str:
 
 
 def legend_height(entries: int, per_row: int = PER_ROW) -> int:
-    """Return the height of a legend in pixels."""
+    """Return the height of a chart's legend in pixels."""
     return LEGEND_PX * -(-entries // per_row)
 
 
@@ -156,7 +156,7 @@ def scales(
 
 
 def colour(number: int) -> str:
-    """Return the colour of the series with this number."""
+    """Return the colour of the series that has this number."""
     return f"var(--c{number % len(SERIES)})"
 
 
@@ -228,7 +228,8 @@ def line_chart(
 ) -> str:
     """Draw lines over a common x axis; the y axis begins at 0.
 
-    ``percent`` writes y as a percentage. ``shaded`` is a range of x that is drawn in grey.
+    If ``percent`` is true, y values are written as percentages. ``shaded`` is a range of x that is
+    drawn in grey.
     Precondition: some series has a point, and with ``log_x`` all x are positive.
     """
     key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
@@ -276,8 +277,8 @@ def area_chart(
     """Return a chart of stacked step areas, with the first area at the bottom.
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x. ``areas`` contains at
-    least one area, with values of shape (bins,). ``shaded`` are time windows, drawn behind the
-    areas. ``x_ticks`` replace the round ticks of x.
+    least one area, with values of shape (bins,). ``shaded`` are time windows that are drawn behind
+    the areas. ``x_ticks`` are drawn on the x axis instead of round values.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
     across, up = scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
@@ -348,8 +349,8 @@ def point_chart(
     """Draw the marks of all series, and a horizontal line at y = ``limit``.
 
     Args:
-        series: At least one series has a point. With ``log_x`` every x is positive, and with
-            ``log_y`` every y is positive.
+        series: The series, at least one of which has a point. With ``log_x`` every x is positive,
+            and with ``log_y`` every y is positive.
         whole_x: x is a count, so ticks are whole numbers and the axis begins at 0.
         x_ticks: Ticks of x with labels; if empty, the ticks are round values.
     """
@@ -436,7 +437,7 @@ def heat_chart(
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; rows have values of
     shape (bins,). ``limits`` are the values of the lightest and the darkest cell, both above 0.
-    ``x_ticks`` replace the round ticks of x.
+    ``x_ticks`` are drawn on the x axis instead of round values.
     """
     bottom = TOP_PX + CELL_PX * len(rows)
     across = Scale(float(edges[0]), float(edges[-1]), CELLS_PX, END, given=x_ticks)
@@ -503,10 +504,10 @@ def dot_chart(
 ) -> str:
     """Draw rows of marks and a vertical line at ``reference``.
 
-    A bound is an open mark with an arrow.
+    A lower or upper bound is drawn as an open mark with an arrow.
 
-    ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at least
-    one dot.
+    ``series`` maps the labels of the legend to numbers in ``palette.SERIES``. Precondition: the
+    chart has at least one dot.
     """
     top = legend_height(len(series)) + 14
     bottom = top + ROW_PX * len(rows)

@@ -1,4 +1,4 @@
-"""The report of one stored run."""
+"""The report page of one stored run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ from fairbench.results.summary import (
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
-    """Yield the figures for which the run has numbers."""
+    """Yield the figures about many clients for which the run has numbers."""
     if curve := lorenz_of_service(summary):
         got = fair_shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
@@ -303,7 +303,7 @@ def _gap_and_bound(summary: Summary) -> Figure:
 
 
 def run_page(run: StoredRun) -> Page:
-    """Build the report of a run. Raises DataError for damaged files of the run."""
+    """Build the report page of a run. Raises DataError if files of the run are damaged."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
     headlines = list(_run_cards(summary))
@@ -348,7 +348,7 @@ def judged_traffic(summary: Summary, traffic: Traffic) -> JudgedTraffic:
 
 
 def title(summary: Summary) -> str:
-    """Return the experiment in a few words."""
+    """Return a title that describes the experiment in a few words."""
     return (
         f"{scheduler_name(summary)} on {summary['workload']}, scenario {summary['scenario']}, "
         f"{cluster_name(summary)}"
@@ -453,9 +453,9 @@ def own_files(run: StoredRun) -> str:
 def run_origin(
     run: StoredRun, options: str = "", of: str = "", before: str = ""
 ) -> Iterator[Section]:
-    """Yield the sections of ``origin`` for a run.
+    """Yield the sections that ``origin`` makes for a run.
 
-    Raises DataError for an unreadable experiment file.
+    Raises DataError if the experiment file cannot be read.
     """
     path = run.path / EXPERIMENT
     text = decoded(read_whole(path, f"{path}"), f"{path}")

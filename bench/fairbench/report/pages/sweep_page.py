@@ -229,7 +229,10 @@ LEGEND = (
 
 
 def sweep_page(path: Path) -> Page:
-    """Build the report of a sweep. Raises DataError for an unreadable or empty directory."""
+    """Build the report page of a sweep.
+
+    Raises DataError if the directory is empty or cannot be read.
+    """
     store = SweepStore(path)
     swept, cells = store.sweep(), compare_sweep(path)
     if not cells:

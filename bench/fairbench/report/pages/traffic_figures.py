@@ -39,7 +39,7 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients always count as visible. If only one client is invisible, the client counts as
+    A heavy client always counts as visible. If only one client is invisible, the client counts as
     visible, too.
     """
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
@@ -51,7 +51,7 @@ def visible_clients(
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
     """Return each client's number in ``palette.SERIES``.
 
-    Heavy clients have the first colours, which stand out. The other clients have the remaining
+    Heavy clients get the first colours, which stand out. The other clients have the remaining
     colours in order; colours repeat if clients outnumber colours.
     """
     first = [name for name in shown if name in heavy]

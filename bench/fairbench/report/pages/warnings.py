@@ -23,7 +23,7 @@ JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
 
 def run_warnings(summary: Summary) -> Iterator[str]:
-    """Yield the warnings of a run, most serious first."""
+    """Yield the warnings about a run; the most serious is first."""
     notes = summary["notes"]
     if not summary["complete"]:
         yield ("Incomplete: the run ended early.")

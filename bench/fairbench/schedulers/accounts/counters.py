@@ -11,7 +11,7 @@ from fairbench.tenants import ROOT, Tenants
 
 
 class Counters(Account):
-    """The counters c_i of [VTC] Alg. 2.
+    """Service counters of clients, c_i in [VTC] Alg. 2.
 
     The waiting client with the lowest counter is served next, and clients with equal counters take
     turns. A tenant's counter is the sum over all clients below the tenant. The search for the next

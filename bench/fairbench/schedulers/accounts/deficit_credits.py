@@ -39,8 +39,8 @@ class Credits(Account):
 
     With ``welcomes``, a client joins with a credit of one quantum instead of 0. A client that left
     the list since the last refill joins with its former credit instead, so that a client gets at
-    most one such quantum between two refills. [DLPM] Theorems 4.1 and 4.2 therefore keep their
-    bounds.
+    most one such quantum between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2 therefore
+    still hold.
 
     With ``tenants``, a client is in credit only if all its tenants are in credit, too. All siblings
     below a tenant are granted quanta at the same time.
@@ -111,7 +111,7 @@ class Credits(Account):
                 del self.requests[node]
 
     def forget(self, client: str) -> None:
-        """Erase the debt of an idle client."""
+        """Erase the debt of a client that has no requests."""
         # In the tree of tenants, a client with requests may also be the tenant of other clients.
         if client not in self.requests:
             self.decoded.forget(client)
@@ -165,10 +165,10 @@ class Credits(Account):
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
         """Repeat lines 6-7 below a tenant until a waiting node is in credit.
 
-        ``clients`` are the waiting clients; the result is False if no client waits. All rounds are
-        computed in a single step. Clients that wait at other ranks also count as waiting. While a
-        client in credit waits at another rank, the clients of this rank get loans instead of
-        quanta. A loan is a credit that only this rank knows.
+        ``clients`` are the waiting clients; the result is False if no client waits. All rounds of
+        quanta are computed in a single step. Clients that wait at other ranks also count as
+        waiting. While a client in credit waits at another rank, the clients of this rank get loans
+        instead of quanta. A loan is a credit that only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -324,7 +324,7 @@ class Turns:
                 return
 
     def take_refilled(self) -> bool:
-        """Return whether quanta were granted since the last call."""
+        """Return whether any quantum was granted since the last call."""
         refilled, self._refilled = self._refilled, False
         return refilled
 
@@ -337,7 +337,10 @@ class Turns:
         return any(of[client] > 0 for client in siblings)
 
     def refill(self, tenant: str = ROOT) -> bool:
-        """Grant quanta until a waiting client is in credit. Returns False if no client waits."""
+        """Grant rounds of quanta until a waiting client has credit.
+
+        Returns False if no client is waiting.
+        """
         return self.credits.refill(tenant, self.waiting_clients())
 
     def ends_without_room(self, client: str) -> bool:
@@ -361,7 +364,7 @@ class Turns:
 class RelaxedTurns(Turns):
     """Turns in which a client whose request found no room does not count as waiting.
 
-    [DLPM] Theorem 4.1 does not hold with these turns.
+    With these relaxed turns, [DLPM] Theorem 4.1 does not hold.
     """
 
     bounded = False

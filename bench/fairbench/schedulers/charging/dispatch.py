@@ -36,7 +36,10 @@ class DispatchCharging:
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment. Raises UsageError that names the scheduler."""
+        """Receive the facts of the experiment before the run.
+
+        Raises UsageError with the name of the scheduler.
+        """
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         """Return each client's charge for a request of which ``tokens`` prompt tokens count."""
@@ -62,7 +65,7 @@ class DispatchCharging:
         return self._paid.pop(request.request_id, {})
 
     def payers(self) -> set[str]:
-        """Return the clients that have paid for unfinished requests."""
+        """Return the clients that have already paid for unfinished requests."""
         return {payer for payers in self._paid.values() for payer in payers}
 
     def forget_worker(self, worker: int) -> None:
@@ -138,7 +141,7 @@ class TimeDispatchCharging(DispatchCharging):
 def dispatch_charging(
     extend_weight: int, output_weight: int, charge: Charge, *, ahead: bool
 ) -> DispatchCharging:
-    """Return the charging method that a router's parameters select.
+    """Return the charging that a router's parameters select.
 
     Args:
         extend_weight: Price of a prompt token.

@@ -33,7 +33,10 @@ class Charging:
         self.account = account
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment. Raises UsageError that names the scheduler."""
+        """Receive the facts of the experiment before the run.
+
+        Raises UsageError with the name of the scheduler.
+        """
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Charge the uncached part of a prompt; ``recompute`` is true after a retraction."""
@@ -57,12 +60,12 @@ class Charging:
         """Refund the unused amount charged in advance for a request that has ended."""
 
     def forget(self, client: str) -> None:
-        """Delete the state of a client without requests."""
+        """Delete the charging's state of a client without requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices of tokens.
+    """The prices of input tokens and output tokens.
 
     ``input_weight`` and ``output_weight`` are the prices of a prompt token and an output token.
     ``whole_input`` also charges cached prompt tokens ([VTC]); by default only computed prompt
@@ -76,7 +79,7 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """A charging of tokens by ``prices``.
+    """A charging that charges tokens at ``prices``.
 
     ``sharing`` divides the charge for a prefix among the clients that share the prefix. Without
     ``sharing``, the client whose request computes a prefix pays.
@@ -161,7 +164,7 @@ class GPUCharges:
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
         """Return the GPU time of a computed chunk minus the charge in advance, in picoseconds.
 
-        ``complete`` marks the last chunk of a prompt. The result is negative if the charge in
+        ``complete`` is true for the last chunk of a prompt. The result is negative if the charge in
         advance was too high.
         """
         ahead_ps = self._ahead.get(request, 0)
@@ -179,7 +182,10 @@ class GPUCharges:
 
 
 def gpu_charges(name: str, setup: Setup) -> GPUCharges:
-    """Return the GPU-time charges of a scheduler. Raises UsageError without iteration costs."""
+    """Return the GPU-time charges of a scheduler.
+
+    Raises UsageError if the costs of iterations are unknown.
+    """
     if setup.costs is None:
         raise UsageError(
             f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
@@ -189,9 +195,9 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 
 
 class TimeCharging(Charging):
-    """A charging of the worker's busy time in picoseconds.
+    """A charging that charges the worker's busy time, in picoseconds.
 
-    The time of a prompt is predicted at admission. The host then reports the real time of each
+    At admission, the time of a prompt is predicted. The host then reports the real time of each
     iteration by client, which replaces the prediction, so that the charges of all clients add up to
     the worker's busy time.
     """

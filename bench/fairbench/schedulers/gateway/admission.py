@@ -42,7 +42,7 @@ class RequestTotals:
             self._dues_s.add(request.next_deadline_s)
 
     def remove_request(self, request: Request) -> None:
-        """Remove a request. Raises KeyError for an unknown request."""
+        """Remove a request. Raises KeyError if the request is unknown."""
         prefill_s = self._prefills_s.pop(request)
         # When no request is left, the rounding error of the sum is removed, too.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
@@ -107,8 +107,8 @@ class Estimator:
       that every client has an equal share of the running requests.
 
     The prefill time excludes cached tokens if the caches are known. Estimates tend to be too short,
-    because HTTP and the prefills of other requests during the decode do not count. The true length
-    of an answer is never used.
+    because HTTP and the prefills of other requests during the decode do not count. The estimator
+    never uses the true length of an answer.
     """
 
     def __init__(

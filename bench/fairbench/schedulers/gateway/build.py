@@ -43,7 +43,7 @@ def with_admission(
     """Return an admission control before a queue, or before a ``router`` if there is no queue.
 
     A ``Rerouting`` router lets the admission control change the worker of each request. ``setup``
-    must have costs and a fleet.
+    must contain costs and a fleet.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
     assert setup.fleet is not None, "an estimate needs the loads of the workers"

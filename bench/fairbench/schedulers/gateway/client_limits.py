@@ -1,9 +1,9 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
-A fair queue orders waiting requests. The order cannot protect clients from requests that are
-already in an engine: a flood of long prompts delays other clients in the tokenizer, which works in
-order of arrival, and in every step, because long contexts slow down the steps. The limits therefore
-make the requests of a flood wait in line before the queue.
+A fair queue can order only requests that wait. The order cannot protect clients from requests that
+are already in an engine: a flood of long prompts delays other clients in the tokenizer, which works
+in order of arrival, and in every step, because long contexts slow down the steps. The limits
+therefore make the requests of a flood wait in line before the queue.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Own: TypeAlias = tuple[int, str]
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait until the owner's limit allows.
 
-    Each arriving request gives its client a turn. Turns are taken by priority, the highest first,
-    and then in order of arrival. In a turn, the client sends the request of the oldest program
-    among its requests of the turn's priority, so a program that has begun precedes new programs.
-    Requests of one program go in order of arrival.
+    Each request that arrives gives its client a turn. Turns are taken by priority, the highest
+    first, and then in order of arrival. In a turn, the client sends the request of the oldest
+    program among its requests of the turn's priority, so a program that has begun precedes new
+    programs. The requests of one program go in the order of their arrival.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class ClientLine:
         self._places[request] = priority, number
 
     def first_request(self) -> Request:
-        """Return the next request. Raises ValueError if no request waits."""
+        """Return the request that goes next. Raises ValueError if no request is waiting."""
         priority = max(self._turns)
         heap = self._heaps[priority, next(iter(self._turns[priority].values()))]
         while True:
@@ -139,7 +139,7 @@ class ClientLimits:
     - Running requests are never removed for clients that arrive later. A part is therefore kept
       free for such clients, as for a client of weight ``client_reserve``.
 
-    Raises UsageError for ``auto`` if step costs are unknown.
+    Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
 
     def __init__(self, params: GatewayParams, setup: Setup) -> None:
@@ -245,9 +245,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether the owner's amount plus ``more`` stays within the owner's part.
 
-        ``each`` is the limit of each worker. The part is the owner's share by weight of the total
-        limit, and at most the owner's share of the amount that other owners leave free; the reserve
-        takes the rest.
+        ``each`` is the limit that holds at each worker. The part is the owner's share by weight of
+        the total limit, and at most the owner's share of the amount that other owners leave free;
+        the reserve takes the rest.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]

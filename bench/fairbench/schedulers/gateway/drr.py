@@ -1,4 +1,4 @@
-"""Deficit round robin at the gateway."""
+"""The gateway policy deficit round robin (DRR)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DRR(SharePolicy):
 
     @dataclass(frozen=True)
     class Params(ShareParams):
-        """The parameters of ``ShareParams``, and the ``quantum``.
+        """The parameters of ``ShareParams``, and the ``quantum`` in tokens.
 
         ``quantum`` is the number of tokens that a turn grants a client of weight 1.
         """

@@ -28,7 +28,7 @@ class Order(ABC):
 
     @abstractmethod
     def rank(self, request: Request) -> float:
-        """Return the request's present rank."""
+        """Return the rank that the request has at present."""
 
     def first_of(self, flow: Iterable[Request]) -> Request:
         """Return the request of ``flow`` that this order serves first.
@@ -79,7 +79,7 @@ class LongestPrefix(Order):
 
 
 class ArrivalOrder(Order):
-    """An order by arrival, as in llm-d's default, fcfs-ordering-policy."""
+    """Order of arrival, as in llm-d's default fcfs-ordering-policy."""
 
     name = "fcfs"
 

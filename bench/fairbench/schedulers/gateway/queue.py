@@ -166,7 +166,7 @@ class HoldsRequests(Protocol):
         """
 
     def withdraw(self, request: Request) -> None:
-        """Withdraw a queued request."""
+        """Withdraw a request that waits in the queue."""
 
     def retry_after_s(self) -> float | None:
         """Return after how many seconds the last refused client should retry; None if unknown."""
@@ -308,7 +308,7 @@ class GatewayQueue(HoldsRequests):
         return chosen
 
     def given_up(self, now_s: float) -> Collection[Request]:
-        """Return the queued requests that the policy refuses now."""
+        """Return the queued requests that the policy now refuses."""
         given_up = None if self._flows is None else self._flows.given_up
         return () if given_up is None else given_up(now_s)
 
@@ -377,9 +377,9 @@ def arrival_queue(router: Router) -> GatewayQueue:
 class Gateway(HoldsRequests):
     """A queue with strict priority between bands, which refuses requests beyond its limits.
 
-    A band is all requests of one priority. The rules are those of llm-d's flow control
+    A band consists of all requests of one priority. The rules are those of llm-d's flow control
     (llm-d-router @7c6ba75), with limits on numbers of requests only. ``make_queue`` returns a new
-    queue for a band; the queues of all bands share one detector and one router. With
+    queue for a band; the queues of all bands share one detector and one router. If the policy
     ``orders_bands``, all priorities share one queue.
     """
 
@@ -418,7 +418,7 @@ class Gateway(HoldsRequests):
 
     @property
     def balances(self) -> Mapping[int, Mapping[str, float]]:
-        """Return the balances of clients in each band's policy."""
+        """Return the clients' balances in the policy of each band."""
         return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -600,7 +600,7 @@ class Gateway(HoldsRequests):
         return max(found, default=0.0)
 
     def _priority_of(self, request: Request) -> int:
-        """Return the priority that determines the request's band."""
+        """Return the priority of a request, which determines its band."""
         if self._orders_bands:
             return 0
         return self.params.priority.get(request.client, request.priority)

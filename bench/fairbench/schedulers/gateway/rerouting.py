@@ -16,7 +16,7 @@ Choice = Callable[[Request, int, float], int]
 def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool:
     """Return whether a gateway's policy or admission control may change a router's decisions.
 
-    Raises UsageError for an unknown policy.
+    Raises UsageError for an unknown gateway policy.
     """
     if admission is not None and admission.is_on:
         return True

@@ -1,4 +1,4 @@
-"""Weighted fair queueing at the gateway."""
+"""The gateway policy weighted fair queueing (WFQ)."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ class DLPM(FairScheduler):
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client is in credit. As printed, Algorithm 1 never ends in two cases. In this class, a pass over
-    the whole queue without an admission ends the selection (line 17), and refills that leave all
-    clients in debt are repeated in a single step (line 7).
+    client is in credit. As the paper prints it, Algorithm 1 does not end in two cases. In this
+    class, a pass over the whole queue without an admission ends the selection (line 17), and
+    refills that leave all clients in debt are repeated in a single step (line 7).
     """
 
     name = "dlpm"
@@ -38,12 +38,12 @@ class DLPM(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, the credits and the charging.
+        """Parameters of the order, of the credits and of the charging.
 
         ``quantum`` is Q^u of a client of weight 1, in weighted tokens (an output token counts
         ``output_weight``); a client of weight 2 gets twice as much. ``no_room=stop`` ends the pass
         at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
-        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which only differs with
+        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which differs only with
         ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
         printed and by default, or one ``quantum``, so that a newcomer need not wait until the other
         clients have used up their quanta. ``rejoin`` is the rule by which idle clients leave the
@@ -87,7 +87,7 @@ class DLPM(FairScheduler):
 
     @property
     def credit(self) -> dict[str, float]:
-        """The credit of each client on the client list."""
+        """The credits of the clients on the client list."""
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

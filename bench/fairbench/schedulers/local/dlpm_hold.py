@@ -41,7 +41,7 @@ class HoldingDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM; ``hold=false`` makes this scheduler DLPM.
+        """The parameters of DLPM; with ``hold=false``, the scheduler is DLPM.
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
         means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler

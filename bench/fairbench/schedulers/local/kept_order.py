@@ -35,7 +35,7 @@ class KeptOrder:
         self._sorted.add(entry)
 
     def drop_request(self, request: Request) -> None:
-        """Remove a request, if present."""
+        """Remove a request if it is in the order."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             self._sorted.remove(entry)

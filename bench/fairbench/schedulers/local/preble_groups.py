@@ -26,12 +26,12 @@ class PrebleGroups(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the groups.
+        """Parameters of the groups of requests.
 
-        ``groups`` is the number P of groups. ``no_room=stop`` ends the pass at a request without
-        room, as in SGLang; ``no_room=skip`` tries the next request, as in Preble's code.
-        ``regroup=pass`` assigns every waiting request to a group in each pass, as Algorithm 3 is
-        printed; by default, or with ``regroup=arrival``, a request keeps its first group.
+        ``groups`` is the number of groups, P in the paper. ``no_room=stop`` ends the pass at a
+        request without room, as in SGLang; ``no_room=skip`` tries the next request, as in Preble's
+        code. ``regroup=pass`` assigns every waiting request to a group in each pass, as Algorithm 3
+        is printed; by default, or with ``regroup=arrival``, a request keeps its first group.
         """
 
         groups: PositiveInt = 10

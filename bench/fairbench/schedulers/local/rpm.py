@@ -30,10 +30,10 @@ class RPM(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the limit.
+        """Parameters of the limit on requests per minute.
 
-        ``limit`` is the number of requests per client and minute. The class describes ``window``
-        and ``over``.
+        ``limit`` is the number of requests per client and minute. The docstring of the class
+        explains ``window`` and ``over``.
         """
 
         limit: PositiveInt = 20
@@ -89,7 +89,7 @@ class RPM(LocalScheduler):
         return min(later, default=None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return the number of delayed requests by client."""
+        """Return how many requests of each client are delayed."""
         held: dict[str, float] = {}
         for request in self._from_s:
             held[request.client] = held.get(request.client, 0) + 1
@@ -97,5 +97,5 @@ class RPM(LocalScheduler):
 
 
 def _minute_s(time_s: float) -> float:
-    """Return the start of the minute, in seconds."""
+    """Return the time in seconds at which a minute starts."""
     return time_s // WINDOW_S * WINDOW_S

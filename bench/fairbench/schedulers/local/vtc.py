@@ -20,9 +20,9 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
 
-    The client's oldest request is served. The counter of a returning client is lifted: to the
-    counter of the client that left the queue last if no client waits (lines 8-10), and otherwise to
-    the lowest counter of the waiting clients (lines 11-13).
+    Of the chosen client, the oldest request is served. The counter of a returning client is lifted:
+    to the counter of the client that left the queue last if no client waits (lines 8-10), and
+    otherwise to the lowest counter of the waiting clients (lines 11-13).
     """
 
     name = "vtc"
@@ -35,11 +35,11 @@ class VTC(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the counters and the charging.
+        """Parameters of the counters and of the charging.
 
         ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
         charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.
-        ``lift=none`` leaves out lines 6-13, for comparison only. ``sharing`` (under
+        ``lift=none`` leaves out lines 6-13, and serves only for comparison. ``sharing`` (under
         ``charge=extend``), ``tenants`` and ``weights`` ([VTC] §4.3) are as in ``FairParams``. When
         memory runs out, ``preempt=fair`` retracts running requests of the client that is furthest
         ahead in service, the newest request first; by default the engine chooses the request.
@@ -113,7 +113,7 @@ class LCF(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, but without lifting."""
+        """The parameters of VTC without the lifting of counters."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

@@ -22,10 +22,10 @@ class PredictiveVTC(VTC):
 
     The predictor ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
     ``ignore_eos``, with an error of up to ``error`` times the length. ``average`` predicts a moving
-    average of the client's last outputs, and 0 before the first output. ``none`` predicts 0, as VTC
-    does. ``cost`` replaces weighted tokens as the charge ([VTC] §4.2): the cost ``profiled`` is the
-    time of a request on an A10G, and a file such as ``mine.py`` defines a user's own function
-    ``cost(input_tokens, output_tokens)``.
+    average of the client's last outputs, and 0 before the first output. With ``none``, the
+    predicted output length is 0, as in VTC. ``cost`` replaces weighted tokens as the charge ([VTC]
+    §4.2): the cost ``profiled`` is the time of a request on an A10G, and a file such as ``mine.py``
+    defines a user's own function ``cost(input_tokens, output_tokens)``.
     """
 
     name = "vtc-predict"

@@ -25,11 +25,11 @@ from fairbench.tenants import Tenants
 
 
 class WorkerCredit(MutableMapping[int, float]):
-    """A client's credit at each worker, as a mapping.
+    """The credit of a client at each worker, as a mapping.
 
     ``positive`` is the set of workers with credit above 0, as bits. A client's credits are equal at
     all workers where the client has never sent a request, so a single number represents these
-    credits. Other credits are stored by worker.
+    credits. All other credits are stored by worker.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
@@ -57,7 +57,7 @@ class WorkerCredit(MutableMapping[int, float]):
             self.positive &= ~(1 << worker)
 
     def spend(self, worker: int, cost: float) -> None:
-        """Subtract ``cost`` from the credit at a worker.
+        """Subtract ``cost`` from a client's credit at a worker.
 
         Each request causes two calls, so the code is written for speed.
         """
@@ -90,8 +90,9 @@ class WorkerCredit(MutableMapping[int, float]):
         """Grant quanta at all workers in debt until an available worker has credit.
 
         The refill implements [DLPM] Alg. 2 lines 5-6, with all rounds in a single step.
-        ``available`` is a set of workers as bits. Precondition: the set is not empty, and the
-        client has no credit at any worker of the set. Returns the number of rounds.
+        ``available`` is a set of workers, as bits. Precondition: the set is not empty, and the
+        client has no credit at any worker of the set. Returns how many rounds of quanta were
+        granted.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -118,7 +119,7 @@ class WorkerCredit(MutableMapping[int, float]):
         self.update(changed)
 
     def cap(self, most: float) -> None:
-        """Limit the credit at every worker to ``most``."""
+        """Reduce the credit at every worker to at most ``most``."""
         self._set_level(min(self._level, most))
         self.update({w: most for w, left in self._apart.items() if left > most})
 
@@ -135,9 +136,9 @@ def to_forget(
 ) -> list[str]:
     """Return up to ``batch`` clients to forget, from the less recently used half of idle clients.
 
-    Clients in ``busy`` are kept. ``credit`` has each client's credits, the least recently used
-    client first. When a forgotten client returns, the client has no debt. Clients with the most
-    credit are therefore forgotten first, because such clients gain least.
+    Clients in ``busy`` are never forgotten. ``credit`` has each client's credits, the least
+    recently used client first. When a forgotten client returns, the client has no debt. Clients
+    with the most credit are therefore forgotten first, because such clients gain least.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -145,7 +146,7 @@ def to_forget(
 
 
 class LiveWorkers(Protocol):
-    """The set of a router's live workers, as bits."""
+    """The live workers of a router, as a set of bits."""
 
     @property
     def everyone(self) -> int: ...
@@ -154,15 +155,15 @@ class LiveWorkers(Protocol):
 class WorkerCredits:
     """The credits q_{i,w} of all clients at all workers.
 
-    A client's requests may only go to workers where the client has credit. A credit never exceeds
+    A client's requests may only go to workers where the client has credit. No credit ever exceeds
     the quantum. A debt never exceeds one prompt plus the outputs of the client's unfinished
     requests at the worker.
 
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
-        workers: The live workers.
-        tenants: Whether tenants have credits, too. A client's requests may then only go to workers
-            where the client and all its tenants have credit.
+        workers: The live workers of the router.
+        tenants: Whether tenants have credits as well. A client's requests may then only go to
+            workers where the client and all its tenants have credit.
     """
 
     setup = Setup()
@@ -299,7 +300,10 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Share the credits from now on. Raises UsageError for a tree of tenants."""
+        """From now on, share the credits with other routers.
+
+        Raises UsageError if the credits form a tree of tenants.
+        """
         if self.credits.in_tree:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
@@ -326,12 +330,12 @@ class CreditExchange:
 class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix while credit there lasts.
 
-    Each client has a credit at each worker. Among the workers where the client is in credit, the
-    router considers the workers with the longest cached prefix, and chooses the worker with the
-    fewest requests in flight; ties rotate. A client without credit at any worker gets quanta until
-    the client is in credit at some worker. ``route`` implements stream 1 of Algorithm 2,
-    ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines 24
-    to 27).
+    Each client has a separate credit at each worker. Among the workers where the client is in
+    credit, the router considers the workers with the longest cached prefix, and chooses the worker
+    with the fewest requests in flight; ties rotate. A client without credit at any worker gets
+    quanta until the client is in credit at some worker. ``route`` implements stream 1 of Algorithm
+    2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines
+    24 to 27).
     """
 
     name = "d2lpm"
@@ -340,7 +344,7 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the credits, the charging and the tree.
+        """Parameters of the credits, of the charging and of the prefix tree.
 
         ``worker_quantum`` is Q^w of a client of weight 1, in weighted tokens; a client of weight 2
         gets twice as much. If the quantum is only a few times the mean cost of a request, clients

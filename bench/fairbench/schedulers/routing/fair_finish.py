@@ -50,7 +50,7 @@ class FairFinish(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the estimate and the tree.
+        """Parameters of the estimate and of the prefix tree.
 
         ``slack`` is the advantage that another worker needs, as a multiple of the prefill time of
         the cached prefix.
@@ -58,7 +58,7 @@ class FairFinish(PrefixRouter):
         With 0, the lowest estimate always decides; with inf, the longest cached prefix decides.
         With ``tenants=tree``, siblings share fairly at every level of ``org/team/user``.
         ``length_factor`` multiplies the expected outputs, in order to measure the effect of wrong
-        expectations. ``max_tree_nodes`` and ``weights`` are as in D2LPM.
+        expectations. ``max_tree_nodes`` and ``weights`` have the same meaning as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK

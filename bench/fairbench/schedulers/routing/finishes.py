@@ -62,9 +62,9 @@ class _Sums(NamedTuple):
 
 
 class WorkerBacklog:
-    """The unfinished work of each client at one worker.
+    """The unfinished work of each client at a worker.
 
-    ``weight`` returns a client's entitlement.
+    ``weight`` is a function that returns a client's entitlement.
     """
 
     def __init__(self, weight: Callable[[str], float]) -> None:
@@ -95,16 +95,17 @@ class WorkerBacklog:
         self._sums = None
 
     def reweigh(self) -> None:
-        """Discard the cached sums after a change of weights."""
+        """Discard the stored sums because weights have changed."""
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
         """Return when a request of ``work`` would end if all clients were served fairly from now.
 
-        The result is in tokens of prefill from now. The client's total work x is its backlog plus
-        ``work``. Until x is done, each other client j is served in proportion to its weight, up to
-        its whole backlog, so the end is x + sum of min(backlog_j, x weight_j / weight). A call
-        takes O(log clients) time; the first call after a change takes O(clients log clients).
+        The result is a time from now, in tokens of prefill. The client's total work x is its
+        backlog plus ``work``. Until x is done, each other client j is served in proportion to its
+        weight, up to its whole backlog, so the end is x + sum of min(backlog_j, x weight_j /
+        weight). A call takes O(log clients) time; the first call after a change takes O(clients log
+        clients).
         """
         return self.until(client, self.work(client) + work)
 
@@ -205,7 +206,7 @@ class FinishBounds:
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """Create empty bounds. ``workers`` is the highest worker number plus one."""
+        """Create empty bounds. ``workers`` is the highest number of a worker plus one."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
@@ -274,11 +275,11 @@ class Least:
 
 @dataclass(slots=True)
 class Finishes:
-    """The estimated ends of one request at the workers.
+    """The estimated times at which a request would end at each worker.
 
-    Sets of workers are bits. ``costs`` contains every worker once. ``idle`` are the workers without
-    unfinished work; a request ends at the same time at all idle workers where its work is equal.
-    Without ``bounds`` every worker is examined.
+    Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` are
+    the workers without unfinished work; a request ends at the same time at all idle workers where
+    its work is equal. Without ``bounds``, the method examines every worker.
     """
 
     client: str
@@ -334,7 +335,10 @@ def _mask(workers: int, number: int) -> NDArray[np.bool_]:
 
 
 class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
-    """The backlogs of all workers. With ``lineage``, clients are leaves of a tree of tenants."""
+    """The backlogs of unfinished work at all workers.
+
+    With ``lineage``, clients are leaves of a tree of tenants.
+    """
 
     def __init__(
         self,

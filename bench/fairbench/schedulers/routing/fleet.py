@@ -20,12 +20,12 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """Return the lowest worker number in a set. Precondition: the set is not empty."""
+    """Return the lowest number in a set of workers. Precondition: the set contains a worker."""
     return (bits & -bits).bit_length() - 1
 
 
 def members(bits: int) -> Iterator[int]:
-    """Yield the workers of a set, in ascending order."""
+    """Yield the workers in a set, in ascending order."""
     while bits:
         worker = lowest(bits)
         yield worker
@@ -35,9 +35,9 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests no longer count. If such a request finishes later,
-    ``end_request`` returns False, even if the worker has joined again. Routing needs at least one
-    live worker. ``everyone`` is the set of live workers, as bits.
+    When a worker leaves, its requests are no longer counted. If such a request finishes later,
+    ``end_request`` returns False, even if the worker has joined again. Routing requires at least
+    one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
@@ -59,7 +59,7 @@ class Fleet:
 
     @property
     def idle_workers(self) -> int:
-        """The workers without requests in flight, as bits."""
+        """The workers that have no requests in flight, as bits."""
         return self._with.get(0, 0)
 
     def less_loaded_than(self, requests: int) -> int:
@@ -71,7 +71,10 @@ class Fleet:
         return found
 
     def add_worker(self, worker: int) -> None:
-        """Add a worker without requests in flight. A live worker counts as restarted."""
+        """Add a worker that has no requests in flight.
+
+        If the worker is live already, it counts as restarted.
+        """
         self.remove_worker(worker)
         self.workers = sorted([*self.workers, worker])
         self.everyone |= 1 << worker
@@ -95,7 +98,10 @@ class Fleet:
         self._recount(worker, 1)
 
     def end_request(self, request: Request, worker: int) -> bool:
-        """Count one request less in flight. Returns False if the request was not counted."""
+        """Count one request less in flight at its worker.
+
+        Returns False if the request was not in flight.
+        """
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -105,9 +111,9 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are workers, as bits. The running time depends on how many different numbers
-        of requests in flight exist, not on the number of workers. Precondition: some candidate is
-        live.
+        ``candidates`` are the workers to choose from, as bits. The running time depends on how many
+        different numbers of requests in flight exist, not on the number of workers. Precondition:
+        at least one candidate is live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:

@@ -45,8 +45,9 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is the paper's H. Each mechanism except ``exploit`` can be turned off:
-        ``eviction_cost`` by the value false, and mechanisms with a threshold by the threshold inf.
+        ``window_s`` is the length H of the paper's window. Each mechanism except ``exploit`` can be
+        turned off: ``eviction_cost`` by the value false, and mechanisms with a threshold by the
+        threshold inf.
 
         ``rebalance_threshold`` is the paper's Th_bal (1.5 in Preble's code). ``autoscale_factor``
         is the growth of the queueing time within H at which a prefix is copied; in the paper, the

@@ -46,7 +46,7 @@ NOWHERE = -1
 
 
 class PrebleNode(LocationNode):
-    """A node of Preble's tree.
+    """A node of the prefix tree in Preble.
 
     ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
     ``touched`` has, for each worker that holds the node, the number of the last dispatch whose
@@ -111,9 +111,9 @@ class PrebleTree(LocationTree[PrebleNode]):
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
         The least recently used node comes first, and leaves come before their parents. Of the last
-        node, only the needed tokens count. Nodes in ``keep``, the path of the new request up to the
-        root, are never evicted. The iteration ends early if no further node can be evicted. The
-        tree must not change during the iteration.
+        node, only the tokens that are needed count. Nodes in ``keep``, the path of the new request
+        up to the root, are never evicted. The iteration ends early if no further node can be
+        evicted. During the iteration, the tree must not change.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
@@ -130,7 +130,7 @@ class PrebleTree(LocationTree[PrebleNode]):
                     return
 
     def purge(self, worker: int) -> None:
-        """Delete the worker's marks, hits and eviction order."""
+        """Delete the marks, hits and eviction order of a worker."""
         for node in self.nodes():
             node.hits.pop(worker, None)
             node.waits.pop(worker, None)

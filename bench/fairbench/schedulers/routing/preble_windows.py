@@ -41,7 +41,7 @@ class TimeModel:
         return cls(**prefill, decode_ms_per_token=decode_ms_per_token)
 
     def prefill_us(self, tokens: int) -> int:
-        """Return the time to prefill ``tokens`` tokens, in microseconds."""
+        """Return the time in microseconds to prefill ``tokens`` tokens."""
         if tokens >= self.prefill_linear_from_tokens:
             return round(1000 * (self.prefill_ms_per_token * tokens + self.prefill_base_ms))
         if tokens >= TINY_PREFILL_TOKENS:

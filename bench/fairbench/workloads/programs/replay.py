@@ -112,7 +112,7 @@ class _Strand:
             yield strand.start_after(branch.delay_s)
 
     async def start_after(self, delay_s: float) -> None:
-        """Make all calls after ``delay_s`` seconds."""
+        """Make all calls of the program after ``delay_s`` seconds."""
         await self._wait(delay_s)
         await self.run(0, len(self._calls))
 
@@ -150,7 +150,7 @@ class Session(CallSequence):
 
         Only sessions whose longest prompt has from ``least_tokens`` to ``most_tokens`` tokens are
         drawn. A session ends after ``most_calls`` calls, not counting the calls of sub-agents.
-        ``think_scale`` multiplies all pauses.
+        ``think_scale`` multiplies all recorded pauses.
         """
 
         file: str
@@ -163,7 +163,7 @@ class Session(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Draw a random session that fits the parameters.
+        """Draw at random a session that fits the parameters.
 
         Raises UsageError if no session fits the parameters, and DataError for an invalid file.
         """

@@ -41,7 +41,7 @@ class ToolUse(base.Program):
         """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
 
         ``tool_tokens`` is the mean length of a description over programs, so popular tools count
-        more often. With ``private``, two clients never share a tool description.
+        more often. If ``private`` is true, two clients never share a tool description.
         """
 
         tools: Annotated[int, Ge(1), Le(100_000)]

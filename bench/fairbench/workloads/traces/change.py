@@ -111,8 +111,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Equal keys give equal labels in all files. A reader of the result who lacks the key cannot test
-    whether a client's name occurs. Sessions become numbers, so session names need no hash.
+    In all files, equal keys give equal labels. A reader of the result who lacks the key cannot test
+    whether a client's name occurs. Sessions are numbered, so their names need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -133,8 +133,8 @@ def spread_out(table: TraceTable) -> TraceTable:
     """Return the table with a different arrival time for each request; the order stays.
 
     Requests with equal times are spread evenly over the interval to the next recorded time. After
-    the last recorded time, the interval is as long as the interval before. A table with a single
-    time stays unchanged.
+    the last recorded time, the interval is as long as the interval before. If all times of a table
+    are equal, it stays unchanged.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -154,8 +154,8 @@ SYNTHETIC = "synthetic"
 def assigned(table: TraceTable, count: int) -> TraceTable:
     """Return the table with each program assigned to a random client; shares follow Zipf's law.
 
-    The assignment to the ``count`` clients does not depend on the run's seed. All requests of a
-    session belong to one client.
+    The assignment to the ``count`` clients does not depend on the run's seed. All requests of one
+    session are assigned to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))
@@ -206,7 +206,7 @@ class TraceLine(BaseModel):
 
 
 def trace_schema() -> str:
-    """Return the published JSON Schema of a line."""
+    """Return the JSON Schema of a line that fairbench publishes."""
     schema = TraceLine.model_json_schema()
     return json.dumps({"$schema": DIALECT} | schema | {"title": "fairbench trace"}, indent=2) + "\n"
 
@@ -240,7 +240,10 @@ def lines_of(table: TraceTable) -> Iterator[dict[str, Any]]:
 
 
 def write_trace(table: TraceTable, path: Path) -> None:
-    """Write a trace to a new file. Raises UsageError if the file exists or cannot be written."""
+    """Write a trace to a file that does not exist yet.
+
+    Raises UsageError if the file exists or cannot be written.
+    """
     # A file gets its final name only when it is complete.
     part = path.with_name(f".{path.name}.part")
     try:

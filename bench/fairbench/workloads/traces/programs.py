@@ -23,11 +23,11 @@ class TracedProgram(NamedTuple):
 
 
 class FileTraffic(Protocol):
-    """The traffic of a trace file, by client.
+    """The traffic in a trace file, by client.
 
     Attributes:
-        clients: Names of the clients.
-        span_s: Duration in seconds.
+        clients: The names of the clients.
+        span_s: The duration of the trace in seconds.
         drawn: Whether times and lengths are random, drawn from measured distributions.
         synthetic: Descriptions of the parts that were not recorded, as the file states.
         pauses: Whether a program has several calls with time between the calls.
@@ -71,7 +71,7 @@ class Runs(NamedTuple):
 
 
 def runs_of(table: TraceTable) -> Runs:
-    """Return the runs of blocks of all prompts.
+    """Return the runs of equal blocks in all prompts.
 
     Two blocks belong to one run if the first block is always followed by the second block, and the
     second block is always preceded by the first block.

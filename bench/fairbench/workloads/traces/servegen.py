@@ -1,9 +1,9 @@
 """Clients of ServeGen: rates and burstiness in ten-minute windows, and tables of lengths.
 
-Each line of a file describes a client. ``windows`` is a list of [start, requests/s, coefficient of
-variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for each start, the values and
-probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from data/ of
-alibaba/ServeGen (f891d11). Clients without tables of lengths are left out.
+Each line of a ServeGen file describes a client. ``windows`` is a list of [start, requests/s,
+coefficient of variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for each start, the
+values and probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from
+data/ of alibaba/ServeGen (f891d11). Clients that have no tables of lengths are left out.
 
 The number of requests in a window equals the measured number. The gaps between requests, and
 between requests and the ends of the window, are drawn from the window's distribution and then
@@ -179,7 +179,7 @@ MAX_COUNT = (
 
 
 class ServeGen:
-    """The trace format ``servegen``."""
+    """The reader of the trace format ``servegen``."""
 
     name, unit = "servegen", "s"
 
@@ -189,7 +189,7 @@ class ServeGen:
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
         """Return the trace of a file; ``names`` are columns from ``--map``, which are refused.
 
-        Raises DataError naming line and field.
+        Raises DataError with the line and the field.
         """
         if names:
             raise UsageError(

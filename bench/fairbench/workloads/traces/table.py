@@ -27,15 +27,15 @@ class TraceRow(NamedTuple):
 
     Attributes:
         at_ns: Arrival time.
-        client: Name of the client.
-        input_tokens: Tokens of the prompt.
-        output_tokens: Tokens of the answer.
+        client: The name of the client.
+        input_tokens: Number of tokens in the prompt.
+        output_tokens: Number of tokens in the answer.
         max_tokens: Output limit of the request in tokens, 0 if unknown.
         session: Name of the program to which the request belongs, "" if the request is a program.
         end_ns: Time at which the answer was complete, None if unknown.
         blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
             identities have equal content; the rest of the prompt is unique.
-        block_size: Tokens of a block.
+        block_size: Number of tokens in a block.
         synthetic: Description of the parts that were not recorded.
         estimated: Approximate tokens in the text of the blocks, 0 if the blocks have no text.
         think_ns: Delay after the answer to the previous step, None if unknown.
@@ -85,9 +85,9 @@ def blocks_of_one_size(
     The number of tokens in a block follows from the median ratio of known to estimated tokens.
 
     Args:
-        counts: Blocks of each prompt.
-        ids: Identities of the blocks of all prompts.
-        tokens: Known tokens of each prompt.
+        counts: Number of blocks in each prompt.
+        ids: The ids of the blocks of all prompts.
+        tokens: Known number of tokens in each prompt.
         estimated: Estimated tokens of each prompt's text, 0 without a text.
 
     Returns:
@@ -136,18 +136,18 @@ class TraceTable:
 
     Attributes:
         clients: Names of the clients; a code is a position in this list.
-        arrival_s: Arrival in seconds after the first request.
-        client: Code of the client.
-        input_tokens: Tokens of the prompt.
-        output_tokens: Tokens of the answer.
+        arrival_s: Time of arrival, in seconds after the first request.
+        client: The code (number) of the client.
+        input_tokens: Number of tokens in the prompt.
+        output_tokens: Number of tokens in the answer.
         max_tokens: Output limit of the request in tokens, 0 if unknown.
         session: Number of the session, -1 for a request without a session.
         end_s: End of the answer in seconds after the first request, NaN if unknown.
         think_s: Seconds since the answer to the previous step, NaN if unknown.
-        block_size: Tokens of a block.
+        block_size: Number of tokens in a block.
         first_block: For each request, the index of its first block in ``blocks``; one more entry
             at the end holds the number of blocks.
-        blocks: Identities of the blocks of all prompts.
+        blocks: The ids of the blocks of all prompts.
         branch: Number of a sub-agent of the session, 0 for the session itself.
         shared: Tokens at the prompt's beginning that other sessions may also have.
         left_out: Number of requests in the file that the table leaves out.
@@ -244,13 +244,13 @@ class TableBuilder:
 
     @property
     def began_s(self) -> float:
-        """The earliest arrival in seconds on the file's clock."""
+        """The time in seconds of the earliest arrival, on the file's clock."""
         return min(self._numbers["at"]) / 1e9
 
     def table(self) -> TraceTable:
-        """Return all rows, with clients in order of names.
+        """Return all rows; clients are sorted by name.
 
-        Raises DataError if there are no rows.
+        Raises DataError if the table has no rows.
         """
         failed = f", but for {self.left_out} that failed" if self.left_out else ""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
@@ -281,7 +281,7 @@ def table_of(
         clients: Names of the clients; the codes in ``column["client"]`` are positions in this list.
         column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
             negative if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
-        parts: Blocks of the prompts.
+        parts: The blocks of which the prompts consist.
         synthetic: Descriptions of the parts that were not recorded.
     """
     at_ns, took_ns = column.pop("at"), column.pop("end")
@@ -323,9 +323,10 @@ PEAK_S = 60.0  # number of seconds over which the peak rate is measured
 def facts_of_table(table: TraceTable) -> dict[str, Any]:
     """Return the statistics of all requests and, under ``clients``, of each client, as JSON types.
 
-    Rates are per second and lengths in tokens. ``cv`` is the coefficient of variation of the gaps
-    between requests: 1 for a Poisson process, null for fewer than three requests. ``last_end_s`` is
-    the time from the first arrival to the last end of an answer, null if no answer has an end.
+    Rates are per second, and lengths are in tokens. ``cv`` is the coefficient of variation of the
+    gaps between requests: 1 for a Poisson process, null for fewer than three requests.
+    ``last_end_s`` is the time from the first arrival to the last end of an answer, null if no
+    answer has an end.
     """
     sessions = table.session[table.session >= 0]
     by_client = np.argsort(table.client, kind="stable")

@@ -80,7 +80,7 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the pieces of a client's rate in order of time, without pieces of rate 0.
 
-    The iterator ends only if no program arrives afterwards. With ``repeat``, the phases start again
+    The iterator ends only if no further program arrives. With ``repeat``, the phases start again
     after the last phase; otherwise the last phase continues without end.
     """
     start_s = 0.0
@@ -292,7 +292,7 @@ class Phases(PlannedKind):
 class Bursts(PlannedKind):
     """The kind ``bursts``: bursts at regular times.
 
-    The client's rate is the rate between bursts. Each period starts at the client's rate and ends
+    Between bursts, the client has its usual rate. Each period starts at the client's rate and ends
     with a burst.
     """
 

@@ -70,8 +70,8 @@ class Azure(Gamma):
 def trace_gaps(path: str) -> tuple[float, ...]:
     """Return the gaps between requests of a trace, scaled to mean 1.
 
-    The gap between simultaneous requests is 0. Raises DataError (file, line) for an unreadable
-    trace.
+    If two requests have the same time, their gap is 0. Raises DataError with file and line if the
+    trace cannot be read.
     """
     times: list[datetime] = []
     for number, row in csv_rows(Path(path), f"arrivals {path}"):
@@ -242,7 +242,10 @@ class TraceTraffic:
 
 @lru_cache(maxsize=4)
 def _arrivals_by_client(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
-    """Return the arrivals of each client, in order of ids. Raises DataError (file, line)."""
+    """Return the arrivals of each client, in order of ids.
+
+    Raises DataError with the file and the line.
+    """
     found: dict[Any, list[Arrival]] = {}
     last_s = 0.0
     for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):

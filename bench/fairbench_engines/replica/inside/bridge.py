@@ -3,10 +3,10 @@
 The program reads operations from standard input and writes answers to standard output. An operation
 is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
-The program imports the engine once. For each run, the program forks a copy of its process, so that
-no run sees the state of an earlier run. The copy forks a further process for each replica, so that
-replicas compute in parallel. A replica's process communicates through a socket instead of standard
-input and output.
+The program imports the engine only once. For each run, the program forks a copy of its process, so
+that no run sees the state of an earlier run. The copy forks a further process for each replica, so
+that replicas compute in parallel. A replica's process communicates through a socket instead of
+standard input and output.
 
 The program imports only the standard library and the engine. If a fairbench scheduler decides in
 the engine, the copy for the run also imports fairbench. The program ends when its input ends, or
@@ -118,7 +118,7 @@ def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicte
 
 
 def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
-    """Answer operations on a replica until its messages end."""
+    """Answer the operations on a replica until its messages end."""
     known = {name: getattr(replica, name) for name in OPERATIONS}
     _write(answers, True)
     while message := _read(messages):

@@ -36,7 +36,7 @@ class EngineReplicas(ABC):
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
-        """Configure the engine for a run.
+        """Configure the engine's code for a run.
 
         Returns whether a fairbench scheduler decides inside the engine, instead of the engine's own
         policy. ``told`` is the configuration that the simulator sends.
@@ -47,7 +47,7 @@ class EngineReplicas(ABC):
         """Return the engine's part of a replica; ``tells_evicted`` asks for eviction reports."""
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
-        """Return the only replica of this process."""
+        """Return the replica of this process, which has only one."""
         worker = self.worker(index, tells_evicted)
         return ClockedReplica(worker, self._clock, charges_pass=self.charges_pass)
 

@@ -89,7 +89,7 @@ class SGLangWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Add a request to the queue. A segment is a list [key, length].
+        """Add a request to the engine's queue. A segment is a list [key, length].
 
         ``prompt`` is a list of segments; ``output`` is one segment.
         """
@@ -163,7 +163,7 @@ class SGLangWorker:
 
     @staticmethod
     def number(req: Any) -> int:
-        """Return the number of a request."""
+        """Return the number by which the simulator knows a request."""
         return int(req.rid)
 
     @staticmethod

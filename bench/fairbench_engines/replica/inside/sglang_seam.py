@@ -1,8 +1,8 @@
 """SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
 
 The scheduler, batch, policy, adder, radix cache and allocator are SGLang's classes. Stand-ins
-replace the process, the model, the tokenizer and the metrics. Overlap scheduling is off. The module
-imports only the standard library and SGLang.
+replace the process, the model, the tokenizer and the metrics. Overlap scheduling is off in this
+engine. The module imports only the standard library and SGLang.
 """
 
 from __future__ import annotations
@@ -308,8 +308,8 @@ def configured(
     """Set SGLang's global configuration. Closing the returned stack restores the old configuration.
 
     ``match_limit`` is the longest waiting queue that the policy LPM sorts; None means SGLang's
-    default, which is always 128 before release 0.5.22. ``settings`` are further arguments of
-    SGLang's servers.
+    default, which is always 128 before release 0.5.22. ``settings`` are further arguments of an
+    SGLang server.
     """
     sgl = sglang()
     if match_limit is not None:
@@ -335,13 +335,13 @@ def configured(
 class SGLangScheduling:
     """A SGLang scheduler with an empty KV pool. Precondition: ``configured`` was called.
 
-    - ``hooks`` are the hooks of fairbench's plugin, which then decides. ``policy`` must be "fcfs"
-      with hooks.
+    - ``hooks`` are the hooks of fairbench's plugin, which then decides. With hooks, ``policy`` must
+      be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, or else the
       language of a ``unified_cache``.
-    - ``eviction`` is SGLang's eviction policy.
+    - ``eviction`` is the eviction policy of SGLang's cache.
     """
 
     def __init__(

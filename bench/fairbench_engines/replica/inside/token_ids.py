@@ -21,7 +21,7 @@ class TokenIds:
         self._next = 1
 
     def of(self, prompt: Iterable[Sequence[Any]]) -> array[int]:
-        """Return the token ids of a prompt."""
+        """Return the token ids that stand for a prompt."""
         ids: array[int] = array("q")
         for key, length in prompt:
             known = self._ids.setdefault(key, array("q"))
@@ -38,7 +38,10 @@ class TokenIds:
         known.extend(range(first, self._next))
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
-        """Return the segments (key, length) of token ids. This method is the inverse of ``of``."""
+        """Return the segments (key, length) that token ids stand for.
+
+        This method is the inverse of ``of``.
+        """
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
         at = 0

@@ -108,7 +108,7 @@ class VLLMWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Add a request to the queue. A segment is a list [key, length].
+        """Add a request to the engine's queue. A segment is a list [key, length].
 
         ``prompt`` is a list of segments; ``output`` is one segment.
         """
@@ -126,8 +126,8 @@ class VLLMWorker:
     def turn(self, *, whole: bool) -> dict[str, Any]:
         """Plan the next step; return the plan and the scheduler's state.
 
-        With ``whole``, the plan contains the context length of each decoding request. A plan
-        without a step has no "decode".
+        With ``whole``, the plan contains the context length of each decoding request. A plan that
+        contains no step has no key "decode".
         """
         plan = self._plan = self.engine.plan()
         answer = self._state()
@@ -190,7 +190,7 @@ class VLLMWorker:
 
     @staticmethod
     def number(request: Any) -> int:
-        """Return the number of a request."""
+        """Return the number by which the simulator knows a request."""
         return int(request.request_id)
 
     @staticmethod
