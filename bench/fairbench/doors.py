@@ -68,7 +68,9 @@ def plugin_of(engine: str) -> str:
 
 
 def through(group: str, name: str, what: str = "") -> Any:
-    """Return the object that a door registered. Precondition: ``name`` is registered.
+    """Return the object that an installed package registered under a name.
+
+    Precondition: ``name`` is registered.
 
     Raises UsageError if the package of the door is missing or has another version. The error
     message begins with ``what``, by default with ``name``.

@@ -48,7 +48,10 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and the value of the attack. Higher values mean stronger attacks."""
+"""Pairs of a simulated attack and the value of the attack.
+
+A higher value means a stronger attack.
+"""
 
 # Probability that a random behaviour keeps the honest value of a choice. The probability is high,
 # because most known attacks change few choices.

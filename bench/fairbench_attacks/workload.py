@@ -39,7 +39,9 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """Return ``base`` with the clients of an attack. All clients run the programs of ``base``.
+    """Return the workload ``base`` with the clients of an attack.
+
+    All clients run the programs that ``base`` defines.
 
     ``rate_part`` is the ratio of the attacker's load to the load of its honest twin. Raises
     UsageError if clients of the workload differ, if a choice of the behaviour does not fit the

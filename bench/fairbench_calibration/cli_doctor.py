@@ -86,7 +86,10 @@ def _agreed(root: str, at_once: int, seconds: float) -> bool:
 
 
 def _listed(root: str, headers: dict[str, str]) -> str:
-    """Return the first model in the server's list of models. Raises RunFailed for an empty list."""
+    """Return the first model in the server's list of models.
+
+    Raises RunFailed if the list is empty.
+    """
     models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
     name = models[0].get("id") if isinstance(models, list) and models else None
     if not name:

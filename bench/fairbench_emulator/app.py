@@ -320,7 +320,9 @@ async def _stream(
 async def serve_emulator(
     config: EmulatorConfig, on_ready: Callable[[str, EmulatedWorker], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM. ``on_ready`` is called with the server's URL and the worker.
+    """Serve requests until SIGINT or SIGTERM.
+
+    ``on_ready`` is called with the server's URL and the worker.
 
     Raises UsageError for an invalid setting or an unavailable port. Raises RunFailed if the local
     scheduler fails; the same failure would end an SGLang server.

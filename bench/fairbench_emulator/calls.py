@@ -65,7 +65,10 @@ NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
-    """The error that an invalid request causes. The message is a single line for the client."""
+    """The error that an invalid request causes.
+
+    The message is one line, which the client receives.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,9 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an output ends after ``tokens`` tokens. ``reason`` is SGLang's name of the cause.
+    """How an output ends after ``tokens`` tokens.
+
+    ``reason`` is the name that SGLang gives to the cause.
 
     ``matched`` is the stop text or stop token that ended the output, if any. ``visible`` is the
     number of characters that the client receives; None means all characters.
@@ -205,7 +210,9 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
 
 
 class Generation:
-    """The output of a request. ``produced`` is the number of tokens that were produced so far.
+    """The output that the engine generates for a request.
+
+    ``produced`` is the number of tokens that were produced so far.
 
     ``done`` is true if no more tokens will follow. A caller sets ``aborted`` to end the call early.
     The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
@@ -252,7 +259,10 @@ class Generation:
 
     @property
     def queue_s(self) -> float:
-        """The queueing delay in seconds of the engine's clock. Precondition: admitted request."""
+        """The delay in the queue, in seconds of the engine's clock.
+
+        Precondition: admitted request.
+        """
         return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
 
     def ids(self, end: int) -> list[int]:

@@ -35,7 +35,9 @@ MEDIUM = "GPU"  # KV events name this kind of memory.
 
 
 class PublishingCache(KVCache):
-    """A prefix cache that collects KV events. ``publish`` passes new events to ``send``, in order.
+    """A prefix cache that collects KV events.
+
+    ``publish`` passes new events to ``send`` in their order.
 
     A block has 8 tokens, and its name is a hash of all tokens up to the block's end. The cache
     matches prefixes token by token. An incomplete last block of a prefix is therefore cached but

@@ -65,7 +65,9 @@ class WallClock:
 
 @dataclass(eq=False)
 class LiveEngine:
-    """An engine that accepts calls and delivers tokens. Call the engine only in the event loop.
+    """An engine that accepts calls and delivers their tokens.
+
+    The engine may be called only in the event loop.
 
     The engine delivers a request's first token at once, and later tokens every ``stream_interval``
     decode steps. The event loop does not wake up for the steps in between, because the engine can

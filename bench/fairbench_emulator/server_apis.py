@@ -67,7 +67,10 @@ class EmulatedApi(ABC):
 
 
 class EmulatedGenerate(EmulatedApi):
-    """SGLang's API ``/generate``. By default, each chunk repeats the output so far."""
+    """SGLang's API ``/generate``.
+
+    By default, each chunk of the stream repeats the output so far.
+    """
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         body = decoded(raw, _GenerateBody)
@@ -211,7 +214,10 @@ class EmulatedCompletions(OpenAIApi):
 
 
 class EmulatedChat(OpenAIApi):
-    """The route ``/v1/chat/completions``. The prompt contains all fields that templates use."""
+    """The route ``/v1/chat/completions``.
+
+    The prompt contains all fields that chat templates use.
+    """
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 

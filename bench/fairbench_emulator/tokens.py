@@ -57,7 +57,9 @@ class StreamPosition(NamedTuple):
 
 
 class TokenStreams:
-    """A tree of all prompts and outputs so far. Two streams branch where their tokens differ.
+    """A tree of the tokens of all prompts and outputs so far.
+
+    Two streams branch where their tokens differ.
 
     ``tokens`` is the number of tokens that the tree stores. Only ``keep_only`` deletes tokens.
     """
@@ -138,7 +140,9 @@ def _common(one: Ids, other: Ids) -> int:
 
 
 class Text(Protocol):
-    """The interface of tokenizers. ``output_ids`` are the token ids from which outputs are drawn.
+    """The interface that the emulator's tokenizers implement.
+
+    ``output_ids`` are the token ids from which outputs are drawn.
 
     ``method`` says how tokens are counted.
     """
@@ -155,7 +159,9 @@ class Text(Protocol):
 
 
 class ApproximateText:
-    """A tokenizer that hashes words and parts of words. Outputs are random four-letter words.
+    """A tokenizer that hashes words and parts of words.
+
+    The outputs are random words of four letters.
 
     The tokenizer stops after ``most_tokens`` tokens of a text, because millions of tokens would
     take too long.

@@ -144,7 +144,10 @@ class EngineHome:
             handle(request, self.view, now_s)
 
     def gone(self, theirs: Theirs) -> None:
-        """Handle the end of a request in any state. A second call has no effect."""
+        """Handle the end of a request in any state.
+
+        If the method is called again, nothing changes.
+        """
         if (tracked := self._tracked.pop(self.name_of(theirs), None)) is None:
             return
         request = tracked.request

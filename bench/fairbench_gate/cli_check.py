@@ -119,7 +119,10 @@ def judged(
     allowed: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> Outcome:
-    """Compare two directories of runs. Raises UsageError for an unusable directory or clause."""
+    """Compare the runs in two directories.
+
+    Raises UsageError if a directory or a clause cannot be used.
+    """
     from fairbench_gate.outcome import judge
 
     return judge(gate.read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)

@@ -55,7 +55,9 @@ class RayCluster:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks; yield each task's number and result. A dying process fails only its task.
+        """Run the tasks, and yield each task's number and result.
+
+        If a process dies, only its task fails.
 
         Raises UsageError if the cluster does not answer or if a node cannot run the tasks. Raises
         RunFailed if the cluster stays unreachable or is lost too often.

@@ -56,7 +56,10 @@ class ReplicaActor:
         self._server: ServerProcess | None = None
 
     def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> NodePython:
-        """Find the Python interpreter for servers. Raises UsageError without fairbench."""
+        """Find the Python interpreter for servers.
+
+        Raises UsageError if fairbench is not installed.
+        """
         python = wanted.find_python(chosen)
         command = [python, "-m", PROBE, "versions", *modules]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -33,7 +33,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Usage(NamedTuple):
-    """The token counts of an answer.
+    """The token counts of an answer, as the worker reports them.
 
     A count of None means that the worker did not report the count.
     """
@@ -110,8 +110,8 @@ class StreamReader:
 
     - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
       so far.
-    - ``is_complete`` means that the last event has arrived.
-    - ``has_new_output`` means that the last chunk contained output.
+    - ``is_complete`` is true if the last event has arrived.
+    - ``has_new_output`` is true if the last chunk contained output.
     """
 
     def __init__(self, *, hide_usage: bool, answers: int = 1) -> None:
@@ -190,7 +190,7 @@ class StreamReader:
     def _unread(self, piece: bytes) -> bytes:
         """Return the bytes of a comment or of a part of an oversized event.
 
-        Such a part counts as output.
+        A part of this kind counts as output.
         """
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
@@ -251,7 +251,10 @@ LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of
 
 
 class Charge(NamedTuple):
-    """The tokens that a client pays for. Cached tokens are part of the input tokens."""
+    """The tokens of a request for which a client pays.
+
+    Cached tokens are part of the input tokens.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -275,7 +278,9 @@ class Bill:
 
 
 class HighestCost(NamedTuple):
-    """The maximum cost of a request. ``prompt_tokens`` is the known or estimated prompt length.
+    """The highest cost that a request can cause.
+
+    ``prompt_tokens`` is the length of the prompt, known or estimated.
 
     ``most_output_tokens`` limits the total output of all ``answers``, which are decoded in
     parallel.
@@ -304,12 +309,12 @@ def broken_off(
 ) -> Charge:
     """Return the charge for an incomplete answer: the received tokens, or an estimate.
 
-    ``left`` means that the client abandoned an unfinished answer. A client that abandons an answer
+    ``left`` is true if the client abandoned an unfinished answer. A client that abandons an answer
     also pays for the memory that the engine reserved for the remaining output. Without this rule, a
-    client that requests long answers and leaves early would reserve memory for free. All prompt
-    tokens are charged.
+    client that requests long answers and leaves early would reserve memory for free. All tokens of
+    the prompt are charged.
 
-    An answer without streaming arrives only at its end. The estimate is one token per ``token_s``
+    Without streaming, an answer arrives only at its end. The estimate is one token per ``token_s``
     seconds since sending, for each of the requested answers. ``token_s`` is None if the number of
     received tokens is known.
     """

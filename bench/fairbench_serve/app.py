@@ -208,10 +208,10 @@ log = logging.getLogger(__name__)
 
 
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
-    """Return the router's HTTP application.
+    """Return the aiohttp application of the router.
 
     The application needs ``handler_cancellation``, so that a client's disconnect aborts its
-    request. Raises UsageError for an invalid router, setting or tokenizer.
+    request. Raises UsageError if a router, setting or tokenizer is invalid.
     """
     router = build_router(config.router, config.settings, len(config.workers))
     if is_overruled(config.gateway, admission_params(config.settings)):
@@ -308,13 +308,13 @@ async def serve_router(
     read_tls: Callable[[], SSLContext | None] = lambda: None,
     traces: Traces = NO_TRACES,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP.
+    """Serve requests until SIGINT, SIGTERM or SIGHUP.
 
-    After the signal, streams have ``grace_s`` seconds to finish.
+    After the signal, streams may continue for ``grace_s`` seconds.
 
-    A second signal ends the streams at once. ``on_ready`` receives the server's URL. With ``tls``,
-    SIGHUP does not end the server, but loads new certificates with ``read_tls``. Raises UsageError
-    for an invalid setting or an unavailable address.
+    A second signal ends the streams at once. ``on_ready`` is called with the URL of the server.
+    With ``tls``, SIGHUP does not end the server, but loads new certificates with ``read_tls``.
+    Raises UsageError for an invalid setting or an unavailable address.
     """
     app = router_app(config, traces)
     async with (
@@ -335,7 +335,10 @@ async def serve_router(
 
 
 def _renew_tls(site: Connections, read_tls: Callable[[], SSLContext | None]) -> None:
-    """Use new certificate files for new connections. Log invalid files and ignore these files."""
+    """Use renewed certificate files for new connections.
+
+    If the files are invalid, log the error and ignore them.
+    """
     try:
         site.tls = read_tls()
     except FairbenchError as error:

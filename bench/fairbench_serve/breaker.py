@@ -34,7 +34,9 @@ class _State:
 
 
 class Breakers:
-    """The circuit breakers of all workers. ``now_s`` returns the time in seconds.
+    """The circuit breakers of all workers.
+
+    ``now_s`` is a function that returns the time in seconds.
 
     A failure counts only if another worker has served the request. Without this rule, requests that
     fail everywhere could exclude every worker. After ``TRIPS_AFTER`` consecutive failures, the
@@ -57,13 +59,13 @@ class Breakers:
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Return whether the worker gets no requests except probes."""
+        """Return whether the worker gets only test requests (probes)."""
         return worker in self._states and self._states[worker].open
 
     def record_failure(self, worker: int, client: str) -> bool:
         """Record that a worker failed a client's request which another worker served.
 
-        Returns whether this failure opens the breaker.
+        Returns whether the breaker opens because of this failure.
         """
         state = self._states.get(worker)
         if state is None:
@@ -109,7 +111,10 @@ class Breakers:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """Close a worker's breaker. A worker that becomes available again is a new process."""
+        """Close the circuit breaker of a worker.
+
+        A worker that becomes available again is a new process.
+        """
         if worker in self._states:
             self._states[worker] = _State()
 
@@ -117,7 +122,7 @@ class Breakers:
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """Return a worker that is due for a probe, or None. The caller sends the probe request."""
+        """Return a worker that is due for a probe, or None. The caller must send the probe."""
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:
@@ -183,7 +188,7 @@ class Refusals:
                 del self._kinds[kind][worker]
 
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
-        """Return the workers that a request avoids.
+        """Return the workers to which a request should not be sent.
 
         A worker is tried again at the end of its pause.
         """
@@ -207,8 +212,8 @@ class Doubts:
     """The workers that failed their last request, or their last request of a kind.
 
     Either the worker or the request may be the cause of the failure. A doubted worker still gets
-    requests, but no request that another worker has failed. A ``kind`` of None stands for all
-    kinds.
+    requests, but no request that another worker has failed. If ``kind`` is None, it stands for all
+    kinds of requests.
     """
 
     def __init__(self) -> None:

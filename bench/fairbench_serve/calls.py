@@ -55,12 +55,12 @@ _BLOCKS = frozenset(
 
 @dataclass(slots=True)
 class Call:
-    """The data of a request that the router uses.
+    """The parts of a request that the router uses.
 
-    - ``fields`` are the body fields for the worker.
+    - ``fields`` are the fields of the body that the worker receives.
     - ``ids`` are the prompt's token ids; ``exact`` means that the worker counts equal tokens.
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
-      context limits the output. ``answers`` is the number of requested answers.
+      context limits the output. ``answers`` is the number of answers that the request asks for.
     - ``said`` holds the body fields that may name the client.
     - ``hide_usage`` means that the router, not the client, requests the usage of a stream.
     """
@@ -88,7 +88,7 @@ class Call:
         self.fields[name] = encoded(value)
 
     def body(self) -> bytes:
-        """Return the JSON body for the worker.
+        """Return the JSON body that is sent to the worker.
 
         A long prompt is copied from the client's body without encoding it again.
         """
@@ -100,7 +100,7 @@ class BodyReader:
     """A parsed request body, with the tokenizer and the limits that apply to its prompt.
 
     - ``given`` holds the fields that the worker receives, as raw JSON.
-    - ``body`` holds the fields that the router reads.
+    - ``body`` holds the fields of the body that the router reads.
     """
 
     given: Fields
@@ -112,7 +112,10 @@ class BodyReader:
         return self.limits.ids_of(self.text, text)
 
     def listed_ids(self, ids: list[Any]) -> array[int]:
-        """Return the token ids that the body lists. Raises Problem for an invalid list."""
+        """Return the token ids that the body contains.
+
+        Raises Problem if the list of token ids is invalid.
+        """
         if not ids:
             raise bad_request("the prompt must not be empty")
         try:
@@ -200,7 +203,10 @@ class Api(ABC):
     passed: frozenset[str]
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        """Parse a request body into a call. Raises Problem if the request cannot be routed."""
+        """Parse the body of a request into a call.
+
+        Raises Problem if the router cannot route the request.
+        """
         limits.check_body(raw)
         with _readable():
             raw, found = shapes.read_fields(raw)
@@ -209,7 +215,10 @@ class Api(ABC):
 
     @abstractmethod
     def call_of(self, reader: BodyReader) -> Call:
-        """Return the call of a parsed body. Raises Problem if the request cannot be routed."""
+        """Return the call that a parsed body asks for.
+
+        Raises Problem if the router cannot route the request.
+        """
 
     def sign(self, call: Call, routing_key: str) -> None:
         """Write the client into a body field if the worker reads the client from this field."""
@@ -301,7 +310,10 @@ class CompletionsApi(Api):
 
 
 class ChatApi(Api):
-    """The path ``/v1/chat/completions``. An unknown template makes token ids approximate."""
+    """The path ``/v1/chat/completions``.
+
+    If the chat template is unknown, token ids are approximate.
+    """
 
     path = "/v1/chat/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedChat)

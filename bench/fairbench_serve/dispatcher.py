@@ -1,8 +1,8 @@
 """The dispatcher, which tells a Router object the state of workers, requests and caches.
 
-The dispatcher uses no sockets and no asyncio tasks. Each method call takes effect immediately. For
-each worker, an assumed cache gives an upper bound on the prompts that the worker still has in its
-cache.
+The dispatcher itself uses no sockets and no asyncio tasks. Every call of a method takes effect at
+once. For each worker, an assumed cache gives an upper bound on the prompts that the worker still
+has in its cache.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class AssumedCache:
     A worker's own KV events report evictions sooner and more exactly. The assumed cache limits the
     router's memory if there are no events, if token ids are approximate, and for prompts that the
     worker never cached. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
-    longer have cached. Queued prompts take no space in the assumed cache. Queued prompts could be
-    larger than the KV pool, and would evict tokens that the worker still has.
+    longer have cached. Prompts in the queue take no space in the assumed cache. Queued prompts
+    could be larger than the KV pool, and would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
@@ -149,8 +149,8 @@ log = logging.getLogger(__name__)
 class Dispatcher:
     """A dispatcher that sends each request to the worker that the router chooses.
 
-    A worker that is down gets no requests. ``pool_tokens`` is the size of a worker's KV pool in
-    tokens. ``now_s`` returns the time in seconds; only differences between times matter.
+    While a worker is down, it gets no requests. ``pool_tokens`` is the size of a worker's KV pool
+    in tokens. ``now_s`` returns the time in seconds; only differences between times matter.
     ``followed`` holds the workers whose KV events the router reads. Followed workers cache only
     whole pages of ``page_tokens`` tokens.
     """
@@ -181,7 +181,7 @@ class Dispatcher:
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """Queue requests in ``queue`` before the router.
+        """From now on, requests wait in ``queue`` before the router.
 
         The caller must call this method before the first request.
         """
@@ -230,7 +230,7 @@ class Dispatcher:
 
         The state of a queued request is passed to ``on_sent`` later, or a Problem if the request is
         never sent. A retried request is sent without queueing again, unless the router has its own
-        queue. The caller must call ``close_request`` later. Raises Problem: 503 if no worker is
+        queue. The caller must later call ``close_request``. Raises Problem: 503 if no worker is
         available, 429 if the queue refuses the request, 500 if the router fails.
         """
         if not self.up:
@@ -269,7 +269,7 @@ class Dispatcher:
         return flight
 
     def began(self, flight: RequestInFlight) -> None:
-        """Record the time at which the answer starts to stream. Later calls have no effect."""
+        """Record the time at which the answer starts to stream. Further calls change nothing."""
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
@@ -283,7 +283,10 @@ class Dispatcher:
         return min(others, key=lambda one: len(self.flights[one]))
 
     def finish(self, flight: RequestInFlight, output_tokens: int, *, failed: bool = False) -> None:
-        """Record a request's end. ``failed`` means that the worker did no work for the request."""
+        """Record that a request has ended.
+
+        ``failed`` means that the worker did no work for the request.
+        """
         request = flight.request
         if self.is_under_way(flight):
             del self.flights[flight.worker][flight]
@@ -304,7 +307,10 @@ class Dispatcher:
         self.release()
 
     def leave(self, worker: int, reason: AttemptFailure = AttemptFailure.HUNG) -> None:
-        """Mark a worker as down. The worker gets no requests, and its present requests are lost."""
+        """Mark a worker as down, with the reason.
+
+        The worker gets no requests, and its present requests are lost.
+        """
         if worker not in self.flights:
             return
         if worker in self.up:
@@ -320,7 +326,7 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Stop sending requests to a worker. The worker's present requests continue."""
+        """Send no more requests to a worker. Requests that the worker already has continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
@@ -332,7 +338,7 @@ class Dispatcher:
         self.release()
 
     def join(self, worker: int) -> None:
-        """Make a worker available again, with an empty cache."""
+        """Mark a worker as available again, with an empty cache."""
         if not self.may_join(worker):
             return
         self.up.add(worker)
@@ -355,7 +361,10 @@ class Dispatcher:
         )
 
     def add(self, *, followed: bool) -> int:
-        """Add a worker and return its number. The worker is down until ``join`` is called."""
+        """Add a worker, and return the number that it gets.
+
+        Until ``join`` is called, the worker counts as down.
+        """
         worker = next(self._numbers)
         self.flights[worker] = {}
         self._caches.renew(worker)
@@ -390,7 +399,7 @@ class Dispatcher:
         self.router.on_evict(prefix, tokens, worker, self.now_s())
 
     def forget_cache(self, worker: int) -> None:
-        """Assume that the worker's cache is empty."""
+        """From now on, assume that the worker's cache is empty."""
         if worker in self._caches:
             self._caches[worker].clear()
 

@@ -47,7 +47,7 @@ CONNECTION_ERRORS = (ClientError, OSError, TimeoutError)
 class WorkerFailed(Exception):
     """The error for a worker that failed before its answer began.
 
-    ``answer`` is the worker's error answer, or None.
+    ``answer`` is the error that the worker answered, or None.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Exchange:
 
     ``usage`` and ``failure`` hold the result after ``run``; a ``failure`` of None means a complete
     answer. ``on_begun`` is called when the client receives the first bytes of the answer.
-    ``on_heard`` is called when output of the worker arrives.
+    ``on_heard`` is called each time output of the worker arrives.
     """
 
     request: web.Request
@@ -86,7 +86,7 @@ class Exchange:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the stream has contained its finish reason."""
+        """Return whether a finish reason has arrived in the stream."""
         return self._reader.is_finished
 
     async def run(
@@ -95,7 +95,7 @@ class Exchange:
         """Send the call with the headers ``sent``; return the answer that the client has received.
 
         If this task is cancelled or the client stops reading, the connection to the worker is
-        closed. The worker then aborts the request. Raises WorkerFailed and ClientLeft.
+        closed. The worker then aborts this request. Raises WorkerFailed or ClientLeft.
         """
         lost: AttemptFailure | None = None  # If the worker left during the exchange, the reason.
         try:
@@ -153,8 +153,8 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        A stream with a finish reason is complete. A connection error or a timeout after the finish
-        reason is therefore not an error of the worker.
+        If a stream has a finish reason, it is complete. A connection error or a timeout after the
+        finish reason is therefore not an error of the worker.
         """
         while True:
             try:

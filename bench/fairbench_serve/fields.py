@@ -1,12 +1,12 @@
 """Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-Fields that workers do not receive are rejected or removed. Numbers that would crash a worker are
-rejected. If a field would be unfair to other clients, the error message says why.
+Fields that workers do not receive are rejected or removed. The router refuses numbers that would
+crash a worker. If a field would be unfair to other clients, the error message says why.
 
 An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
 for the whole batch. A pattern that backtracks for minutes therefore stops all clients of that
-engine. Constraints of unbounded cost are refused unless the operator allows them. The size of all
-other constraints is limited.
+engine. Constraints of unbounded cost are refused unless the operator allows them. All other
+constraints are limited in size.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Sampling(Shared, kw_only=True):
 
 
 class Generate(msgspec.Struct):
-    """The body of ``/generate``."""
+    """The fields in the body of ``/generate``."""
 
     input_ids: list[int | list[int]] | None = None
     text: str | list[str] | None = None
@@ -150,7 +150,7 @@ class OpenAI(CommonFields, kw_only=True):
 
 
 class RoutedCompletion(OpenAI, kw_only=True):
-    """The body of ``/v1/completions``."""
+    """The fields in the body of ``/v1/completions``."""
 
     prompt: str | list[int | str | list[int]]
     suffix: str | None = None
@@ -160,7 +160,7 @@ class RoutedCompletion(OpenAI, kw_only=True):
 
 
 class RoutedChat(OpenAI, kw_only=True):
-    """The body of ``/v1/chat/completions``."""
+    """The fields in the body of ``/v1/chat/completions``."""
 
     messages: list[Message]
     max_completion_tokens: Count | None = None
@@ -170,7 +170,10 @@ class RoutedChat(OpenAI, kw_only=True):
 
 
 class RoutedResponse(CommonFields, kw_only=True):
-    """The body of ``/v1/responses``. The fields ``store`` and ``background`` are not passed on."""
+    """The fields in the body of ``/v1/responses``.
+
+    The router does not pass on the fields ``store`` and ``background``.
+    """
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -196,7 +199,7 @@ class Metadata(msgspec.Struct):
 
 
 class RoutedMessages(msgspec.Struct, kw_only=True):
-    """The body of ``/v1/messages``."""
+    """The fields in the body of ``/v1/messages``."""
 
     messages: list[MessageTurn]
     max_tokens: Count | None = None
@@ -220,7 +223,7 @@ class Tokenize(msgspec.Struct):
 
 
 class Detokenize(msgspec.Struct):
-    """The body of ``/detokenize``."""
+    """The fields in the body of ``/detokenize``."""
 
     tokens: list[int]
 
@@ -265,7 +268,7 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object as bytes and as a map from field names to raw values.
 
     Names and values are unchanged, except that integers written as floats become integers. If a
-    name is repeated, the last value counts. Raises msgspec's errors if the text is not a JSON
+    name occurs twice, the last value counts. Raises msgspec's errors if the text is not a JSON
     object.
     """
     found = _fields.decode(raw)
@@ -422,7 +425,10 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
-    """Check the schemas in a field. Numbers, booleans and ordinary strings contain no schema."""
+    """Check the schemas that a field contains.
+
+    Numbers, booleans and ordinary strings cannot contain a schema.
+    """
     opening = bytes(memoryview(given[name])[:1])
     if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
         return
@@ -502,7 +508,7 @@ class _Place:
 class _Walk:
     """A single pass over a value that contains JSON schemas.
 
-    References to other schemas are followed.
+    The walk follows references to other schemas.
 
     Engines move schemas between levels and accept different spellings of keys. The whole value is
     therefore checked as if it were a schema.
@@ -619,7 +625,7 @@ def _decoded(raw: bytes, where: str) -> Any:
 
 
 def encoded(value: Any) -> msgspec.Raw:
-    """Return a JSON value as a raw field."""
+    """Return a JSON value in the form of a raw field."""
     return msgspec.Raw(msgspec.json.encode(value))
 
 

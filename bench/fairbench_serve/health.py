@@ -1,7 +1,7 @@
 """Health checks: which workers are up, and which have requests but produce no tokens.
 
 An engine that hangs in a request may still answer health checks from another process or thread.
-Only produced tokens prove that an engine works.
+Only tokens that an engine produces prove that it works.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MOVING = (
 
 @dataclass(eq=False)
 class Health:
-    """Health checks that make workers unavailable and available again.
+    """Health checks, which make workers unavailable and available again.
 
     ``on_return(worker)`` is called before a worker becomes available again. A stalled worker
     becomes available again after it produces a token for the router's test request. If the worker
@@ -86,7 +86,10 @@ class Health:
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
-        """Start ``check`` in the background. At most one check per worker runs at a time."""
+        """Start ``check`` for a worker in the background.
+
+        At most one check per worker runs at a time.
+        """
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check_worker(worker))
         return self._asked[worker]
@@ -189,9 +192,9 @@ class WorkerWatch:
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. The time without progress does not include time without requests, or
     time in which all clients read too slowly. A request that its client cancels does not reset the
-    time. A worker stalls after ``stall_s`` seconds without progress. The limit is longer for a
-    worker without these metrics that has only answers without streaming, because their tokens are
-    not visible.
+    time. A worker counts as stalled after ``stall_s`` seconds without progress. The limit is longer
+    for a worker without these metrics that has only answers without streaming, because their tokens
+    are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -206,7 +209,7 @@ class WorkerWatch:
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
-        """Record that output has arrived from the worker."""
+        """Record that output of a worker has arrived."""
         self._silent_s.pop(worker, None)
 
     async def watch(self) -> None:
@@ -218,7 +221,7 @@ class WorkerWatch:
             await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
 
     def _flights_being_read(self, worker: int) -> list[RequestInFlight]:
-        """Return the worker's requests whose clients read fast enough."""
+        """Return the worker's requests whose clients read their answers fast enough."""
         return [one for one in self.dispatcher.flights.get(worker, ()) if not one.paused]
 
     async def _look(self, worker: int, passed_s: float) -> None:

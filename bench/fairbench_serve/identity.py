@@ -94,8 +94,8 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    A header names the session, or else ``said``, the value of the body field. Equal names of one
-    client mean one session. Raises Problem for a name that is too long.
+    A header names the session, or else ``said``, the value of the body field. If a client repeats a
+    name, it means the same session. Raises Problem if the name is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:

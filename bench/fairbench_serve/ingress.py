@@ -53,7 +53,7 @@ _REPORTED = {
 
 
 def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
-    """Return the outcome of an attempt. ``retried`` means that another attempt follows."""
+    """Return how an attempt at a worker ended. ``retried`` is true if another attempt follows."""
     return _REPORTED.get(failure, RETRIED if retried else ERROR)
 
 
@@ -61,7 +61,8 @@ def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
 class RequestInFlight:
     """The state of a request at a worker, from its sending until ``Dispatcher.finish``.
 
-    - ``worker`` is the worker that has the request. ``routed`` is the worker that the router chose.
+    - ``worker`` is the worker that the request was sent to. ``routed`` is the worker that the
+      router had chosen.
     - ``first_token_s`` is the time in seconds at which the answer began to stream.
     - ``on_lost`` is called once, with the reason, if the worker leaves while the request is at the
       worker.
@@ -117,8 +118,8 @@ Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
 class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     """The requests in the queue before the workers, and unfinished requests at workers.
 
-    - ``send`` sends a released request to a worker.
-    - ``is_open`` returns whether any worker is available.
+    - ``send`` is called to send a released request to a worker.
+    - ``is_open`` says whether any worker is available.
     - ``alarm`` calls the queue at the times that the queue requests; None means no alarm.
     - ``blocked`` returns the reason why no request can be released at present, or None. If
       ``blocked`` returns a reason, all queued requests are refused.
@@ -147,7 +148,7 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return iter(self.held)
 
     def __contains__(self, request: object) -> bool:
-        """Return whether the request is in the queue."""
+        """Return whether the request waits in the queue."""
         return request in self.held
 
     def held_by_client(self) -> Counter[str]:
@@ -188,7 +189,10 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
             self.queue.moved(request, worker)
 
     def close_request(self, request: Request, charge: Charge) -> None:
-        """Record the end of a request and the charge of its client. A second call has no effect."""
+        """Record the end of a request and the charge of its client.
+
+        If the method is called again, nothing changes.
+        """
         if request in self.held:
             del self.held[request]
             self.queue.withdraw(request)

@@ -188,7 +188,7 @@ async def replayed(
 
     The messages are yielded one by one, because all 10,000 stored messages take 100 MB when
     decoded. Raises TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for
-    an invalid message. A caller that stops early must close the generator.
+    an invalid message. If a caller stops early, it must close the generator.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -224,11 +224,11 @@ class Unreadable(Exception):
 class Subscriber:
     """A subscriber that applies a worker's events to its ``BlockIndex`` in order, without gaps.
 
-    Messages have sequence numbers. The subscriber requests missing messages from the worker's
-    replay socket. If the worker no longer has the missing messages, the index is cleared. If the
-    sequence numbers restart, the worker has restarted, and the index is also cleared. ``gaps``
-    counts gaps in the sequence, and ``losses`` counts how often the index was cleared because of a
-    gap or an error.
+    The messages of a worker have sequence numbers. The subscriber requests missing messages from
+    the worker's replay socket. If the worker no longer has the missing messages, the index is
+    cleared. If the sequence numbers restart, the worker has restarted, and the index is also
+    cleared. ``gaps`` counts gaps in the sequence, and ``losses`` counts how often the index was
+    cleared because of a gap or an error.
 
     A message that cannot be decoded also clears the index and increases ``unreadable``. After
     ``MAX_UNREADABLE`` consecutive messages of this kind, the worker's events are ignored until the
@@ -272,7 +272,10 @@ class Subscriber:
         self.follows = True
 
     async def run(self) -> None:
-        """Read events until this task is cancelled. The worker may stop and restart meanwhile."""
+        """Read KV events until this task is cancelled.
+
+        In the meantime, the worker may stop and restart.
+        """
         while True:
             try:
                 await self._follow()
@@ -365,10 +368,10 @@ class Subscriber:
                 await asyncio.sleep(self._quiet_s)
 
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
-        """Request the messages that have not arrived.
+        """Request the messages that have not arrived yet.
 
-        The method also requests the last applied message. A worker that no longer has the last
-        applied message must have restarted.
+        The last applied message is requested, too. A worker that no longer has the last applied
+        message must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
@@ -403,8 +406,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
-        ``take`` returns whether the replay should continue. Returns the number of received
-        messages, or None if the replay failed or the worker has restarted during the call.
+        ``take`` is a function that says whether the replay should continue. Returns the number of
+        received messages, or None if the replay failed or the worker has restarted during the call.
         """
         starts, came = self._starts, 0
         try:

@@ -59,10 +59,10 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     - ``origin`` identifies the process and is new at each start.
     - ``fleet`` is a hash of the settings that all peers must share.
-    - ``parts`` holds the totals of the process.
-    - ``gone`` holds the last totals of routers that no longer send messages. A restarted router
-      needs the totals in ``gone``. Without the totals, clients that the stopped router served would
-      count as not served.
+    - ``parts`` holds the totals of the router process.
+    - ``gone`` holds the last totals of routers that no longer send messages. A router that has
+      restarted needs the totals in ``gone``. Without the totals, clients that the stopped router
+      served would count as not served.
     """
 
     origin: str
@@ -110,7 +110,7 @@ class PeerKnowledge:
     forgotten_s: float = -inf
 
     def answered(self, answer: PeerState) -> None:
-        """Record a peer's answer. A restarted peer has a new ``origin`` and no totals."""
+        """Record that a peer has answered. A restarted peer has a new ``origin`` and no totals."""
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)
@@ -169,7 +169,10 @@ class Peering:
         return found
 
     async def answer_peer(self, request: web.Request) -> web.Response:
-        """Answer a peer's message. Raises Problem (400, 401 or 409) for an invalid message."""
+        """Answer the message of a peer router.
+
+        Raises Problem (400, 401 or 409) for an invalid message.
+        """
         check_bearer(request, self.key, "the key of the peers")
         check_plain(request)
         answer = self.take_in(await request.read())
@@ -178,7 +181,7 @@ class Peering:
     def take_in(self, body: bytes) -> PeerState:
         """Apply the new totals of a message; return the versions that this router now has.
 
-        Raises Problem if the message is invalid.
+        Raises Problem if the peer's message is invalid.
         """
         try:
             message = msgspec.json.decode(body, type=PeerMessage)
@@ -227,7 +230,10 @@ class Peering:
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
-    """Connect the router to its peers, if there are any. Call this before the first request."""
+    """Connect the router to its peers, if there are any.
+
+    The function must be called before the first request.
+    """
     if not config.peers:
         return None
     assert config.peer_key is not None, "a key is required"

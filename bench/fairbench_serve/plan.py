@@ -49,7 +49,10 @@ class GatewayChoice(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> GatewayChoice:
-    """Return the gateway that the flags describe. Raises UsageError for a conflict."""
+    """Return the gateway that the flags describe.
+
+    Raises UsageError if flags contradict each other.
+    """
     from fairbench.config.cluster import SERVED_DETECTOR, served_admission, served_gateway
     from fairbench.schedulers.gateway.registry import (
         ADMISSION,
@@ -72,7 +75,10 @@ def held_by(
 
 
 def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
-    """Return the body fields in ``--client-from``. Raises UsageError, also with ``--keys``."""
+    """Return the body fields that ``--client-from`` lists.
+
+    Raises UsageError for an invalid list, or together with ``--keys``.
+    """
     if text is None:
         return (BODY_CLIENT,)
     if keys:
@@ -109,8 +115,8 @@ def plan_text(
 ) -> str:
     """Return the configuration as TOML, with each parameter and client name, but without API keys.
 
-    ``spec`` describes the workers that would be started. ``known`` is the content of the key file.
-    Raises UsageError if these workers could not start.
+    ``spec`` describes the workers that would be started. ``known`` is the content of the key file,
+    if any. Raises UsageError if the workers could not be started.
     """
     from fairbench.config.cluster import (
         HEADROOM,
@@ -173,7 +179,9 @@ def peers_by(
     held: GatewayChoice,
     admin: int | None,
 ) -> PeersAsked:
-    """Return the peers that the flags describe. Raises UsageError for a conflict or DataError.
+    """Return the peer routers that the flags describe.
+
+    Raises UsageError or DataError if the flags cannot be combined.
 
     Peers cannot be combined with an admin port. The routers would otherwise add workers separately
     and number them differently.
@@ -239,7 +247,7 @@ def named_workers(
     keys: WorkerKeys,
     all_named: bool,
 ) -> Routed:
-    """Return running workers with their ``keys``. ``parts`` are parts that may have settings.
+    """Return running workers with their ``keys``. ``parts`` are the parts that may have settings.
 
     Raises UsageError for an invalid name or address, or for a repeated worker. Also raises
     UsageError for a key of an unknown worker, or for a setting of a part that is not used.
@@ -271,7 +279,7 @@ def planned_workers(
 ) -> Routed:
     """Return the plan of the workers that ``started_workers`` would start with these flags.
 
-    Raises UsageError for an invalid flag.
+    Raises UsageError if a flag is invalid.
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)

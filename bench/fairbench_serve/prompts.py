@@ -28,7 +28,7 @@ class TextTokens(Protocol):
     def method(self) -> str: ...
 
     def ids(self, text: str) -> array[int]:
-        """Return the token ids of a text. Texts with equal beginnings have equal first ids."""
+        """Return the token ids for a text. Texts that begin alike have equal first ids."""
 
 
 class ApproximateTokens:
@@ -57,7 +57,7 @@ class TokenizerTokens:
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
     """Load the tokenizer file, or return an approximate tokenizer if the path is None.
 
-    Raises the errors of ``load_tokenizer``.
+    Raises the same errors as ``load_tokenizer``.
     """
     if tokenizer_path is None:
         return ApproximateTokens()
@@ -66,14 +66,15 @@ def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """Limits on the prompt of a request.
+    """Limits on the length of a request's prompt.
 
     - ``most_tokens`` is the number of tokens in the largest KV pool of a worker.
     - ``vocab_size`` is the number of token ids of the model; None means unknown.
     - ``patterns`` is true if the operator allows regular expressions and grammars.
 
-    Decoding JSON blocks the event loop. A megabyte of text takes milliseconds, but many small
-    values take a second. Counting structural characters finds such bodies quickly.
+    While JSON is decoded, the event loop is blocked. A megabyte of text takes milliseconds, but
+    many small values take a second. Such bodies are found quickly by counting structural
+    characters.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS
@@ -92,7 +93,7 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """Return a text's token ids. Raises Problem for a text that is far too long."""
+        """Return the token ids for a text. Raises Problem for a text that is far too long."""
         if len(prompt) > LONGEST_TOKEN_BYTES * self.most_tokens:
             raise self._too_long()
         return text.ids(prompt)

@@ -52,7 +52,10 @@ PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent
 
 @dataclass(eq=False)
 class Proxy:
-    """A proxy that answers requests with the help of workers. Raises Problem without an answer."""
+    """A proxy that answers requests with the help of workers.
+
+    Raises Problem if no worker answers.
+    """
 
     config: RouterConfig
     workers: Sequence[WorkerAddress]
@@ -190,7 +193,10 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse a body into a call. To limit memory, only one long body is parsed at a time."""
+        """Parse the body of a request into a call.
+
+        To limit memory, only one long body is parsed at a time.
+        """
         if len(raw) < LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:

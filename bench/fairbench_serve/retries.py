@@ -35,8 +35,8 @@ async def wait_until_sent(
 ) -> RequestInFlight:
     """Wait until the request is sent to a worker, and return the state of the request there.
 
-    Cancelling the task withdraws a queued request. Raises the dispatcher's Problem. Raises
-    WorkerFailed if the worker leaves at the moment of sending.
+    If the task is cancelled, the queued request is withdrawn. Raises the Problem that the
+    dispatcher reports. Raises WorkerFailed if the worker leaves at the moment of sending.
     """
     went: list[RequestInFlight | Problem] = []
     told = asyncio.Event()
@@ -82,8 +82,9 @@ OF_WORKERS = (401, 403, 407, 408, 425, 429)
 class Asking:
     """A client's request with all data that sending the request to a worker needs.
 
-    ``sent`` holds the headers for the worker. ``asked`` holds the maximum cost of the request, and
-    ``bill`` the charges so far. ``trace`` holds the data for the OpenTelemetry span.
+    ``sent`` holds the headers that the worker receives. ``asked`` holds the maximum cost of the
+    request, and ``bill`` the charges so far. ``trace`` holds the data of the request's
+    OpenTelemetry span.
     """
 
     http: web.Request
@@ -171,7 +172,9 @@ class Attempts:
         self._doubts = Doubts()
 
     async def answer_request(self, asking: Asking) -> web.StreamResponse:
-        """Return the answer of a worker. Raises Problem if no worker has answered.
+        """Return the answer that a worker gives to a request.
+
+        Raises Problem if no worker has answered.
 
         If a worker cannot be reached, the request is sent again, at most once per worker. If a kept
         connection turns out to be closed, the request is sent once more. After any other failure,
@@ -283,7 +286,10 @@ class Attempts:
     async def _attempt(
         self, asking: Asking, flight: RequestInFlight, tries: Tries
     ) -> web.StreamResponse:
-        """Send the request to one worker. Raises WorkerFailed after a health check."""
+        """Send the request to a single worker.
+
+        If the attempt fails, WorkerFailed is raised after a health check.
+        """
 
         def begun() -> None:
             asking.slot.begin()

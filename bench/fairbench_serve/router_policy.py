@@ -125,7 +125,10 @@ def client_of(sent: Mapping[str, str]) -> str:
 
 
 def policy_from(environment: Mapping[str, str]) -> RouterPolicy:
-    """Return the policy that environment variables define. Raises UsageError for a wrong value."""
+    """Return the policy that environment variables define.
+
+    Raises UsageError if a value is wrong.
+    """
     router = environment.get(ROUTER) or DEFAULT_ROUTER
     settings = read_variable(environment, SETTINGS, f'{{"{router}.PARAM": VALUE}}')
     for name in settings:

@@ -23,7 +23,7 @@ FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans when 
 class RequestTrace:
     """The data of a request's span: last worker, seconds in the queue, outcome and charge.
 
-    ``client`` is None until the client is known.
+    Until the client is known, ``client`` is None.
     """
 
     client: str | None = None
@@ -33,7 +33,7 @@ class RequestTrace:
     charge: Charge = NOTHING
 
     def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record the end of an attempt at this worker. A retry may follow."""
+        """Record how an attempt at this worker ended. Another attempt may follow."""
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 
@@ -43,7 +43,10 @@ class Traces:
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
-        """Trace a request until the block ends. ``sent`` holds the headers for the worker."""
+        """Trace a request while the block runs.
+
+        ``sent`` holds the headers that the worker will receive.
+        """
         yield RequestTrace()
 
     def close(self) -> None:
@@ -74,7 +77,7 @@ def otel_traces() -> Traces:
 
 
 class OtelTraces(Traces):
-    """Traces that a ``TracerProvider`` of OpenTelemetry exports."""
+    """Traces of requests, exported by an OpenTelemetry ``TracerProvider``."""
 
     def __init__(self, provider: Any) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context

@@ -43,7 +43,9 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class PolledLoads:
-    """A ``FleetView`` of the last load reports. Reports older than ``stale_s`` seconds are ignored.
+    """A ``FleetView`` that shows the last load reports of workers.
+
+    Reports that are older than ``stale_s`` seconds are ignored.
 
     The load of a worker is unknown if the worker answers without a load report. If the worker has
     reported its load before, the load becomes unknown only ``BLIND_S`` seconds after the last
@@ -202,7 +204,8 @@ class WorkerInfo(NamedTuple):
     """Facts about all workers: ``pool_tokens`` and ``most_pool_tokens`` are extremes of KV pools.
 
     - ``page_tokens`` is the largest page size of all workers in tokens (SGLang's ``page_size``).
-    - ``vocab_size`` is the smallest vocabulary. A size is None if no worker reports the size.
+    - ``vocab_size`` is the smallest vocabulary of the workers. A size is None if no worker reports
+      the size.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
       them. The scheduler that an engine has by default is not reported.
     """
@@ -214,7 +217,10 @@ class WorkerInfo(NamedTuple):
     locals: Sequence[Collection[str]] = ()
 
     def limits(self, config: RouterConfig) -> PromptLimits:
-        """Return the limits on prompts. The flag ``--vocab-size`` overrides the workers' size."""
+        """Return the limits on prompts that follow from the workers.
+
+        The flag ``--vocab-size`` overrides the size that workers report.
+        """
         size = config.vocab_size or self.vocab_size
         if size is None:
             log.warning(
@@ -226,7 +232,10 @@ class WorkerInfo(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerFacts:
-    """The known facts about the workers. Workers that start late report their facts later."""
+    """The facts that are known about the workers.
+
+    A worker that starts late reports its facts later.
+    """
 
     session: ClientSession
     workers: Sequence[WorkerAddress]
@@ -346,7 +355,7 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
     """Return the smallest number of requests that a worker runs at once.
 
-    Returns None if no worker reports the number.
+    If no worker reports the number, the result is None.
     """
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
@@ -356,9 +365,9 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests above an engine's limit ``most`` the gateway sends; at least 1.
 
-    These additional requests wait in the engine's queue. An additional request starts as soon as a
-    running request ends, before the router can send another request. The number is small, because
-    the gateway cannot reorder requests in the engine's queue.
+    These additional requests wait in the queue of the engine. An additional request starts as soon
+    as a running request ends, before the router can send another request. The number is small,
+    because the gateway cannot reorder requests in the engine's queue.
     """
     return max(1, ceil(HEADROOM * most))
 
@@ -371,7 +380,7 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 def most_told_by(body: bytes) -> int | None:
     """Return the limit on running requests from a page of SGLang, the emulator or vLLM, or None.
 
-    The limits of several ranks are added.
+    If a server has several ranks, their limits are added.
     """
     try:
         page: Any = msgspec.json.decode(body)

@@ -58,7 +58,7 @@ TIMED = "fig4"  # the only figure that shows measured times instead of simulated
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of ``fairbench reproduce``."""
+    """The options that ``fairbench reproduce`` was given."""
 
     figure: str
     quick: bool
@@ -182,7 +182,10 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures whose runs are needed. Raises UsageError if the preset has no figure."""
+    """Return the figures for which runs are needed.
+
+    Raises UsageError if the preset belongs to no figure.
+    """
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())

@@ -39,7 +39,10 @@ RunTable = Literal["requests", "programs", "service", "clients"]
 
 
 def frame(table: pa.Table) -> pandas.DataFrame:
-    """Return an Arrow table as a pandas data frame. Raises UsageError without pandas."""
+    """Return an Arrow table as a pandas data frame.
+
+    Raises UsageError if pandas is not installed.
+    """
     try:
         import_module("pandas")
     except ImportError:

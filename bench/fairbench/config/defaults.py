@@ -126,7 +126,10 @@ def read_preset(ref: str) -> Preset:
 
 
 def preset_for(ref: str, backend: BackendConfig | None) -> Preset:
-    """Return the preset with a name or path. Raises UsageError for a real backend."""
+    """Return the preset with a name or path.
+
+    Raises UsageError if the backend is not the simulator.
+    """
     preset = read_preset(ref)
     if backend is not None:
         raise UsageError(
@@ -282,7 +285,10 @@ def read_workload(value: Any) -> WorkloadSpec:
 
 
 def text_of(draft: Mapping[str, object], key: str) -> str:
-    """Return the text under a key. Raises UsageError for a value that is not a text."""
+    """Return the text under a key of the draft.
+
+    Raises UsageError for a value that is not a text.
+    """
     value = draft[key]
     if not isinstance(value, str):
         raise UsageError(f"{key} = {value!r}: must be a string").of(key)

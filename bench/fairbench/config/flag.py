@@ -112,7 +112,10 @@ STARTED = ("emulator", "sglang", "vllm")
 
 
 def split_commas(flag: str, text: str) -> list[str]:
-    """Split a text at commas. Raises UsageError for an empty or a repeated word."""
+    """Split a flag's value at commas into words.
+
+    Raises UsageError for an empty or a repeated word.
+    """
     words = [word.strip() for word in text.split(",")]
     if "" in words or len(set(words)) < len(words):
         raise UsageError(f"{flag} {text}: must be different words, separated by commas")
@@ -207,7 +210,10 @@ def parse_assignments(texts: Iterable[str] | None) -> dict[str, Any]:
 
 
 def columns_of(_: str, texts: list[str]) -> dict[str, str]:
-    """Parse ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError if a value has another form."""
+    """Parse the values ``FIELD=COLUMN`` of the flag ``--map``.
+
+    Raises UsageError if a value has another form.
+    """
     return records.parse_map(texts, workloads.NEEDED)
 
 

@@ -95,7 +95,10 @@ def read_sweep(ref: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """Build a sweep from the tables of its file. Raises UsageError naming the key."""
+    """Build a sweep from the tables of its file.
+
+    Raises UsageError with the name of the wrong key.
+    """
     try:
         sweep = Sweep.model_validate(dict(data))
     except ValidationError as error:
@@ -120,7 +123,9 @@ def sweep_toml(sweep: Sweep) -> str:
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """Parse ``NAME.PARAM=V,W`` into a key and values. Raises UsageError for invalid text.
+    """Parse the text ``NAME.PARAM=V,W`` into a key and its values.
+
+    Raises UsageError if the text has another form.
 
     A value is parsed as TOML, or taken as a text if the value is not valid TOML.
     """

@@ -18,7 +18,9 @@ CLIP_MAX_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a
 
 
 class RunningBatch:
-    """The sequences that decode together on a worker. A decode step gives each sequence one token.
+    """The sequences that decode together on a worker.
+
+    In a decode step, each sequence gets one token.
 
     ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, its
     output tokens when it joined the batch, plus one token for each step since then. A sum over the

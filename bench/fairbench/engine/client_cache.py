@@ -48,7 +48,9 @@ class ResidencyLog(Protocol):
 
 
 class Residency:
-    """The number of tokens that each client has in memory. ``log`` receives every change.
+    """The number of tokens that each client has in memory.
+
+    ``log`` records every change of these numbers.
 
     A token held by k clients counts 1/k for each of the k clients. Tokens are therefore counted for
     each k separately, as integers, because sums of fractions would drift.

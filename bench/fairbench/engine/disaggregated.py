@@ -57,7 +57,9 @@ class Transfer(NamedTuple):
 
 
 class Transfers:
-    """The links of all workers. A worker sends or receives one prompt at a time.
+    """The network links between prefill and decode workers.
+
+    A worker sends or receives one prompt at a time.
 
     Transfers start in the order in which they were requested, except that a transfer between two
     free workers overtakes earlier transfers that involve a busy worker. Real engines behave in a

@@ -64,7 +64,9 @@ NEVER = -1
 
 
 class Sequence:
-    """The state of one request. Times are in picoseconds, or NEVER if the event has not occurred.
+    """The state of one request at a worker.
+
+    Times are in picoseconds, or NEVER if the event has not occurred.
 
     ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
     the outputs so far. ``output`` is the segment that the request produces, and ``output.length``

@@ -344,7 +344,9 @@ class BlockTree:
 
 
 class BlockCache(BlockTree):
-    """A pool of ``blocks`` blocks of ``block_size`` tokens. Each block is blank or in the tree.
+    """vLLM's pool of ``blocks`` KV blocks of ``block_size`` tokens each.
+
+    Each block of the pool is either blank or in the tree.
 
     A blank block holds no cached tokens. ``on_evict(prefix, tokens)`` is called when the last
     ``tokens`` tokens of a prefix are evicted; one call reports all blocks of a prefix that are

@@ -223,7 +223,9 @@ class BlockPhases:
 
 @dataclass(slots=True)
 class Step:
-    """The work of a step. ``budget`` is the number of tokens that the step may still compute.
+    """The work that a step of vLLM does.
+
+    ``budget`` is the number of tokens that the step may still compute.
 
     ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the
     number of sequences that decode in the step. ``preempted`` is true if a sequence lost its memory

@@ -310,7 +310,10 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
 def write_pictures(
     cells: Sequence[SchedulerResults], output: Path, name: str, formats: Sequence[str]
 ) -> list[Path]:
-    """Write every kind of figure; return the files. Raises UsageError for an unwritable file."""
+    """Write a figure of every kind, and return the files.
+
+    Raises UsageError for an unwritable file.
+    """
     check_drawable()
     written: list[Path] = []
     for kind, draw in KINDS.items():

@@ -118,7 +118,9 @@ def _json_object(content: Any, where: str) -> dict[str, Any]:
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
-    """Return the JSON value of a whole file. Raises DataError with the line at which the error is.
+    """Return the value of a file that contains one JSON text.
+
+    Raises DataError with the line at which the error is.
 
     With ``strict``, NaN, infinities, and numbers too large for a float are also refused.
     """

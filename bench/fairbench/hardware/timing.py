@@ -160,7 +160,10 @@ class KVPool:
     vllm: VLLMMemory | None = None
 
     def tokens(self, mem_fraction_static: float) -> int:
-        """Return the pool size in tokens. Raises UsageError if no memory is left for KV."""
+        """Return the size of the KV pool in tokens.
+
+        Raises UsageError if no memory is left for the KV pool.
+        """
         gib = self.pre_load_avail_gib * mem_fraction_static - self.weights_gib
         tokens = int(gib * 2**30 / self.kv_bytes_per_token)
         if tokens <= 0:

@@ -460,7 +460,10 @@ def _check_pem(flag: str, path: Path, mark: bytes, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """An HTTP server that runs at ``url``. SIGINT and SIGTERM set the event ``stop``."""
+    """An HTTP server that runs at ``url``.
+
+    The signals SIGINT and SIGTERM set the event ``stop``.
+    """
 
     url: str
     site: Connections
@@ -476,7 +479,9 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve the application while the block runs. A disconnect cancels the request's handler.
+    """Serve the application while the block runs.
+
+    If a client disconnects, the handler of its request is cancelled.
 
     Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS.
     If ``decompress`` is false, compressed request bodies stay compressed. The number of connections

@@ -65,7 +65,9 @@ class Launcher(Protocol):
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> AbstractContextManager[Sequence[ReplicaPlace]]:
-        """Yield a place for each replica. At the end of the block, all processes at the places end.
+        """Yield a machine (place) for each replica.
+
+        At the end of the block, all processes at the places end.
 
         Raises UsageError if there are too few places, or if a place does not meet the requirements.
         Raises RunFailed if the places are not found within ``timeout_s`` seconds, and

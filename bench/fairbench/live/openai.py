@@ -91,7 +91,9 @@ def _token_count(value: Any) -> int | None:
 
 
 class ReportedUsage(msgspec.Struct):
-    """The ``usage`` of an answer. Counts are None if the server does not report them.
+    """The token counts (``usage``) that an answer reports.
+
+    Counts are None if the server does not report them.
 
     In the Responses API and the Messages API, the counts are called input and output. The Messages
     API counts cached tokens separately from the input; ``prompt_tokens`` then becomes the sum of
@@ -463,7 +465,9 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of the events of a streamed answer. The attributes describe all events read so far.
+    """A judge that reads the events of a streamed answer.
+
+    The attributes describe all events read so far.
 
     - ``output`` is true if the stream has contained output.
     - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have

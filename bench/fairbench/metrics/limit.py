@@ -154,7 +154,8 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     All of a prompt but the last token is cached, and parallel calls do not delay each other. A call
     at depth d waits for a call at each smaller depth, which are taken to be the shortest there.
 
-    Returns: Shape (n_programs,); only calls that finished count.
+    Returns:
+        Shape (n_programs,); only calls that finished count.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))

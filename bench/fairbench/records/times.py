@@ -388,7 +388,7 @@ def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
 
 
 def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
-    """Return a column's numbers, NaN for missing values.
+    """Return the numbers in a column, with NaN for missing values.
 
     Raises DataError with the number of the row.
     """

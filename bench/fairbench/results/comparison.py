@@ -144,7 +144,10 @@ def by_place(cells: Iterable[SchedulerResults]) -> dict[str, list[SchedulerResul
 
 
 def experiment_of(run: StoredRun) -> Experiment:
-    """Return the tables of a run's experiment file. Raises DataError if the file cannot be read."""
+    """Return the tables in the experiment file of a run.
+
+    Raises DataError if the file cannot be read.
+    """
     path = run.path / EXPERIMENT
     return without_given(read_toml(path, str(path)))
 

@@ -197,7 +197,9 @@ def write_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write the files of a run into its directory. The manifest is written last and marks the run.
+    """Write the files of a run into its directory.
+
+    The manifest is written last: a directory with a manifest is a run.
 
     Raises RunFailed if the files cannot be written.
     """

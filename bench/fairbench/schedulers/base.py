@@ -206,7 +206,9 @@ class HasParts:
 
 
 class LocalScheduler(HasParts, ABC):
-    """The order of one worker's waiting queue. Subclass this class; a file holds one policy.
+    """A local scheduler: the order of the requests that wait at one worker.
+
+    Subclass this class to write a scheduler; a file holds one policy.
 
     The class must define ``name`` and a frozen dataclass ``Params`` (``--set name.field=value``
     sets a field), and take ``Params`` in its constructor. ``Parts`` describes optional hooks; a
@@ -328,7 +330,9 @@ class LocalScheduler(HasParts, ABC):
 
 
 class Router(ABC):
-    """The choice of a worker for each request. Subclass this class; a file holds one policy.
+    """A router, which chooses a worker for each request.
+
+    Subclass this class to write a router; a file holds one policy.
 
     Constructor: ``(params, workers)`` where ``workers`` is the number of workers, numbered from 0.
     """
@@ -436,7 +440,9 @@ class Parts(Protocol):
         """
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
-        """Charge the client for GPU time in decode steps, in picoseconds. A host may merge calls.
+        """Charge the client for GPU time in decode steps, in picoseconds.
+
+        A host may combine several calls into one.
 
         Together with ``on_prompt_time``, all clients' charges add up to the worker's busy time.
         """

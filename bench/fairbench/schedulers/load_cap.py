@@ -55,7 +55,9 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 
 
 class BatchCost:
-    """The cost of a running batch. A request keeps the cost that the request had when it was added.
+    """The cost of a batch of running requests.
+
+    A request keeps the cost that the request had when it was added.
 
     Several batches may share ``lengths``, the expected output lengths.
     """
@@ -164,7 +166,10 @@ class NoCap(LoadCap):
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the load cap of an engine. Raises UsageError if the costs of steps are unknown."""
+    """Return the load cap that a setting of an engine means.
+
+    Raises UsageError if the costs of steps are unknown.
+    """
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)

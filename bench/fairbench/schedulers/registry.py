@@ -1,4 +1,6 @@
-"""The schedulers by name. To add a scheduler, write the scheduler's file and add a line here.
+"""The schedulers and routers by their names.
+
+To add a scheduler, write the scheduler's file and add a line here.
 
 This file need not change for a user's scheduler. The user either names the scheduler's file in the
 environment variable ``FAIRBENCH_SCHEDULERS``, where ``:`` separates several files, or installs the

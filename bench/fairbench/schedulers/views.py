@@ -103,7 +103,7 @@ class WaitingView(Protocol):
         """Return the clients with at least one waiting request, in a deterministic order."""
 
     def oldest(self, client: str) -> Request:
-        """Return the client's first request in queue order.
+        """Return the first request of a client in the queue.
 
         Precondition: the client has a waiting request.
         """

@@ -447,7 +447,7 @@ def _texts_of_records(
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
-    """Return the layout of the first record.
+    """Return the layout that the first record has.
 
     Raises ValueError if the record fits no layout of ``kind``.
     """

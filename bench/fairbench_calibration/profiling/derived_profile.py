@@ -47,7 +47,9 @@ def bundled_models() -> list[str]:
 
 
 def model_config(model: str) -> ModelConfig:
-    """Return the config of a model. Raises UsageError, or DataError with the name of the file.
+    """Return the configuration (``config.json``) of a model.
+
+    Raises UsageError, or DataError with the name of the file.
 
     Args:
         model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a

@@ -167,7 +167,7 @@ async def session_of(base_url: str, headers: Mapping[str, str]) -> AsyncIterator
 
 
 async def served_model(session: ClientSession, base_url: str) -> str:
-    """Return the first model that the server lists.
+    """Return the first model in the server's list of models.
 
     Raises RunFailed if the list of models is empty.
     """
@@ -207,7 +207,10 @@ _MAX_EVENT_BYTES = 2**22
 
 
 async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
-    """Yield the answer in every server-sent event. Raises RunFailed for an event with an error."""
+    """Yield the answer in every server-sent event.
+
+    Raises RunFailed if an event reports an error.
+    """
     from fairbench.live.openai import DONE, EventSplitter, answered, data_lines, judge
 
     splitter = EventSplitter(_MAX_EVENT_BYTES)

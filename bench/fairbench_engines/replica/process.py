@@ -53,7 +53,9 @@ def python_of(named: str) -> str:
 
 
 class EngineProcess:
-    """A process that runs an engine's own scheduling code. The owner must call ``close``.
+    """A process that runs an engine's own scheduling code.
+
+    The owner must call ``close`` at the end.
 
     Args:
         named: The value of ``--engine-code``: a path of a Python, or ``INSTALLED``.
@@ -129,7 +131,10 @@ class EngineProcess:
         return answer
 
     def read(self, line: bytes) -> Any:
-        """Return the answer in a line. If the line reports a failure, the error is raised."""
+        """Return the answer that a line contains.
+
+        If the line reports a failure, the error is raised.
+        """
         answer = json.loads(line)
         if isinstance(answer, dict) and "failed" in answer:
             raise self._failed(answer["failed"])
@@ -242,7 +247,10 @@ class Channel:
         return answer
 
     def ask(self, *message: Any) -> Any:
-        """Send an operation, and return its answer. Precondition: no message is unanswered."""
+        """Send an operation, and return its answer.
+
+        Precondition: all messages have been answered.
+        """
         self.send(*message)
         return self.receive()
 

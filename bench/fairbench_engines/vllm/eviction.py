@@ -59,7 +59,10 @@ class BlockEviction:
         request_of: Callable[[str], Request | None],
         now_s: Callable[[], float],
     ) -> None:
-        """Wrap the methods of vLLM's pool. Raises UsageError for an unsupported kind of cache."""
+        """Wrap the methods of vLLM's pool.
+
+        Raises UsageError if the kind of cache is not supported.
+        """
         check_manager(manager)
         self._config = config
         self._request_of = request_of

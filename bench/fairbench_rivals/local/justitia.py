@@ -65,16 +65,16 @@ class Justitia(LocalScheduler):
     In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
     d^2 / 2. The cost of a program is the sum over the calls of the program, and is predicted when
     the first call arrives. A program's virtual finish is the virtual time at its arrival plus its
-    cost over its client's weight. Virtual time passes at the rate M / N. M is the size of the KV
-    pool in tokens, and N is the number of programs that would be unfinished under fair sharing. The
-    policy is fair to
+    cost over its client's weight. Virtual time passes M / N times as fast as real time. M is the
+    size of the KV pool in tokens, and N is the number of programs that would be unfinished under
+    fair sharing. The policy is fair to
     programs: a client with twice as many programs gets twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has the predictors
     ``oracle`` and ``average``. ``oracle`` predicts ``max_new_tokens`` as the output of the first
     call, and the cost of the first call for each later call (no later calls if their number is
     unknown). ``average`` predicts the mean cost of the client's earlier programs, or the oracle's
-    cost before any program has ended. A step takes ``step_s`` seconds.
+    cost before any program has ended. A decode step is assumed to take ``step_s`` seconds.
     """
 
     name = "justitia"

@@ -19,12 +19,13 @@ class Niyama(LocalScheduler):
     """A scheduler that orders requests by first-token deadline + ``alpha_s`` x prompt tokens.
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
-    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). Of the paper, only
-    the abstract was available. The sum of deadline and prefill is Niyama's hybrid prioritization:
-    ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per
-    token, a prompt of 650 tokens adds 5 s, which exceeds the differences between the code's
-    interactive deadlines. A further rule is eager relegation. If the prefill of a request that has
-    not run yet would end after its first token is due, the request is relegated when its turn
+    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). fairbench's authors
+    had only the abstract of the paper. The sum of deadline and prefill is Niyama's hybrid
+    prioritization: ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the
+    code's 8 ms per token, a prompt of 650 tokens adds 5 s, which exceeds the differences between
+    the code's interactive deadlines. A further rule is eager relegation of late requests. If the
+    prefill of a request that has not run yet would end after its first token is due, the request is
+    relegated when its turn
     comes: the request then stays behind all other requests. A relegated request waits for as long
     as requests arrive that can be in time, so the wait is unbounded; ``relegate=false`` turns
     relegation off.

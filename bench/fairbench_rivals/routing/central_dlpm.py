@@ -28,7 +28,8 @@ class CentralRouter(PrefixRouter):
 
     Among the replicas with room for a request, the router picks the longest match in its copies of
     the replicas' trees, with ties by fewest requests in flight. The router learns of evictions
-    late, like D2LPM. A replica that does not report its room gets every request at once.
+    after a delay, as D2LPM does. A replica that does not report its room gets every request at
+    once.
     """
 
     name = "central-dlpm"
@@ -51,7 +52,7 @@ class CentralRouter(PrefixRouter):
 
     @property
     def workers(self) -> int:
-        """The number of live workers."""
+        """The number of workers that are live."""
         return len(self._fleet.workers)
 
     def prepare(self, setup: Setup) -> None:
@@ -144,8 +145,8 @@ def _is_open(room: Room | None) -> bool:
 class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with room.
 
-    The quantum of a client is DLPM's default quantum. A client is charged for the uncached tokens
-    of the router's estimate, and for the difference when the request starts.
+    The quantum of a client is the default quantum of DLPM. A client is charged for the uncached
+    tokens of the router's estimate, and for the difference when the request starts.
     """
 
     name = "central-dlpm"
@@ -194,7 +195,7 @@ class CentralOrder(DLPM):
             self.account.charge(request.client, self.prices.input_weight * more)
 
     def produced(self, client: str, tokens: int) -> None:
-        """Charge output tokens when a replica produces them."""
+        """Charge output tokens when a replica has produced them."""
         if client in self.credits.of:
             self.charging.tokens(client, tokens)
 

@@ -4,8 +4,8 @@
 
 The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
 script takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md.
-The search begins at the arrival rates in the workload files. Three times these rates must overload
-a replica.
+The search begins at the arrival rates in the workload files. At three times these rates, a replica
+must be overloaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_EMPTY = 0.05
 
 
 class Machine(NamedTuple):
-    """The GPU and model of ``--gpu`` and ``--model``."""
+    """The GPU and the model of the simulated replicas."""
 
     gpu: str
     model: str
@@ -79,7 +79,7 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client an overloaded replica completes.
 
-    All clients send more than the replica can serve. The result is the number of programs that
+    Every client sends more than the replica can serve. The result is the number of programs that
     arrive in at least five minutes, divided by the time until the last of these programs has
     finished.
     """
@@ -91,7 +91,7 @@ def capacity(cell: str, machine: Machine, scheduler: str) -> float:
 
 
 def two_digits(rate: float) -> float:
-    """Return the rate rounded to two digits."""
+    """Return a rate that is rounded to two digits."""
     return round(rate, 1 - floor(log10(rate)))
 
 

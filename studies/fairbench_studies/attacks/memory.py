@@ -69,7 +69,7 @@ def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
 
 
 def simulate() -> Iterator[dict[str, str]]:
-    """Run all simulations and yield a row for each."""
+    """Run all simulations, and yield a table row for each."""
     for workload in WORKLOADS:
         for eviction in EVICTIONS:
             sys.stderr.write(f"{workload}, {eviction}\n")

@@ -63,7 +63,7 @@ def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
     """Search until all attacks are found or the trials are used up; return a row per attack.
 
     A known attack counts as found if a behaviour of its kind does at least nine tenths of the
-    attack's harm with the same seeds. Raises Interrupted, and the error of a failed simulation.
+    attack's harm with the same seeds. Raises Interrupted, or the error of a simulation that failed.
     """
     with run_folder(search.store.path, "search"):
         told = search.try_all([KNOWN[one.attack] for one in sought], 0)

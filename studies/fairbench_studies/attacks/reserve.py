@@ -3,8 +3,8 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on judge and five attacks that a search found. The page's other
-tables have three victims. Here fifteen victims send a fifth as much each, so that the load per
+The script runs the known attacks on judge and five attacks that a search found. All other tables of
+the page have three victims. Here fifteen victims send a fifth as much each, so that the load per
 replica is equal. The script writes results/attack-reserve.csv, and the table in the page.
 """
 

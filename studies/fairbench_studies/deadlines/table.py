@@ -57,7 +57,7 @@ def name_of(spec: ExperimentSpec) -> str:
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a run for the table."""
+    """Return the numbers of a run that the table shows."""
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {

@@ -5,8 +5,8 @@
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
 06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
 script writes results/tables/disaggregation-order.csv: for each pair of lengths and metric, the
-number of pairs of ratios that the simulation puts in the measured order. The script takes ten
-seconds of CPU.
+number of pairs of ratios that the simulation puts in the measured order. The script takes about ten
+seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Points = Mapping[Shape, Mapping[str, Values]]
 
 
 def measured(file: Path) -> Points:
-    """Return the measured points with the compared ratios."""
+    """Return the measured points that have the compared ratios."""
     found: dict[Shape, dict[str, Values]] = defaultdict(dict)
     for row in read_rows(file):
         ratio = f"{row['prefill']}:{row['decode']}"

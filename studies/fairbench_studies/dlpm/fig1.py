@@ -1,7 +1,8 @@
 """Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
 
-[DLPM] §1. Points further up and to the right are better. DLPM's points should lie beyond the line
-from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum ([gaps] A13).
+[DLPM] §1. In the figure, points further up and to the right are better. DLPM's points should lie
+beyond the line from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum
+([gaps] A13).
 """
 
 from __future__ import annotations

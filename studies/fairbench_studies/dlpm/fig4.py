@@ -46,7 +46,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """Read the timings stored in a folder. Raises DataError if they cannot be read."""
+    """Read the timings stored in a folder. Raises DataError if the timings cannot be read."""
     path = folder / FILE
     content = read_json(path)
     try:

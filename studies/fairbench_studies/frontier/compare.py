@@ -48,7 +48,7 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """Return the number of cells with the given relation."""
+        """Return how many cells have the given relation."""
         return sum(one is relation for one in self.relations.values())
 
 

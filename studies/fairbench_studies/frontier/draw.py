@@ -185,6 +185,9 @@ def _is_dominated(outcome: Outcome, here: Mapping[Configuration, Outcome], margi
 def plot(
     found: Outcomes, frozen: Frozen, basis: str, output: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Draw the picture into a folder; return the files. Raises UsageError on failure."""
+    """Draw the picture into a folder, and return the files.
+
+    Raises UsageError if the picture cannot be drawn or written.
+    """
     with paper_style():
         return write_figure(draw(found, frozen, basis), output, frozen.name, formats)

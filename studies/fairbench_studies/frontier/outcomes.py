@@ -21,7 +21,10 @@ from fairbench_studies.frontier.runs import Point
 
 
 def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
-    """Return each cell's and configuration's outcome. Raises DataError for an unreadable run."""
+    """Return the outcome of each configuration in each cell.
+
+    Raises DataError if a run cannot be read.
+    """
     best: dict[tuple[Cell, int], float] = defaultdict(float)
     for point, run in runs.items():
         key = point.cell, point.seed

@@ -121,7 +121,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the folder of runs, and write the tables."""
+    """Read the folder with the runs, and write the tables."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

@@ -42,7 +42,7 @@ def fill_store(
 ) -> list[FailedPoint]:
     """Make the missing runs of a bundled sweep, and return the failed points.
 
-    Raises UsageError if the folder holds another sweep.
+    Raises UsageError if the folder contains another sweep.
     """
     seeds = {"num_runs": 1} if quick else {}
     sweep = with_axes(read_sweep(name), {}, name=folder.name, **seeds)

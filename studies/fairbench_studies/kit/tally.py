@@ -27,7 +27,7 @@ class Tally:
     overall: Outcome | None = None
 
     def where(self, outcome: Outcome) -> list[Any]:
-        """Return the configurations with the given outcome."""
+        """Return the configurations that have the given outcome."""
         return [place for place, seen in self.seen.items() if seen.outcome is outcome]
 
     def within(self, keep: Callable[[Any], bool]) -> Tally:
@@ -55,12 +55,12 @@ class Tally:
         return dict(sorted(known.items(), key=lambda one: one[1].value or 0.0))
 
     def outcome(self) -> Outcome:
-        """Return the joint outcome of the configurations.
+        """Return the joint outcome of all configurations.
 
         The claim holds (or is reversed) overall on two conditions. At least half of the
         configurations with contention must be decided, and the claim must hold (or be reversed) in
-        at least four fifths of the decided configurations. A configuration with an inconclusive
-        outcome is not decided.
+        at least four fifths of the decided configurations. If its outcome is inconclusive, a
+        configuration is not decided.
         """
         if self.overall is not None:
             return self.overall

@@ -50,7 +50,7 @@ class View(NamedTuple):
     high: float
 
     def shows(self, point: Point) -> bool:
-        """Return whether a point lies inside the ranges."""
+        """Return whether the view contains a point."""
         return self.x[0] < point.service < self.x[1] and self.y[0] < point.share < self.y[1]
 
 
@@ -68,7 +68,7 @@ class Point(NamedTuple):
 
 
 def kind(row: str) -> str:
-    """Return the kind of a row, one of ``KINDS``."""
+    """Return the kind of a leaderboard row, one of ``KINDS``."""
     if " behind " in row:
         return "queue before the cluster"
     if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:

@@ -100,7 +100,10 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 
 
 def judge_ablation(results: Results) -> list[Part]:
-    """Judge claim 31: each mechanism helps. Rebalancing mainly, and groups only, lower the P99."""
+    """Judge claim 31: each mechanism helps.
+
+    Rebalancing must lower the P99 more than the mean, and priority groups only the P99.
+    """
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
     both = [results.each(steps.values(), metric) for metric in METRICS.values()]

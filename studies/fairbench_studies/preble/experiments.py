@@ -100,7 +100,7 @@ class Experiment:
 
 
 def experiments() -> dict[Key, Experiment]:
-    """Return all experiments by key. Two keys may refer to the same run."""
+    """Return all experiments of the paper, by key. Two keys may stand for the same run."""
     return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
 
 

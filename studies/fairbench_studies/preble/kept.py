@@ -48,7 +48,10 @@ def _row(
 
 
 def recall(rows: Sequence[Row]) -> Results:
-    """Return the results that the rows hold. Raises KeyError or ValueError for other rows."""
+    """Return the results that are stored in table rows.
+
+    Raises KeyError or ValueError if the rows have another form.
+    """
     runs: dict[Key, list[Latency]] = {}
     speeds: dict[str, list[float]] = {}
     bases = dict.fromkeys(row["basis"] for row in rows if row["basis"])

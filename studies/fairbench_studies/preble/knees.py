@@ -93,7 +93,7 @@ def _latencies(run: StoredRun, experiment: Mapping[str, float]) -> tuple[float, 
 
 
 def main() -> None:
-    """Make the missing runs, and write the table."""
+    """Make the runs that are missing, and write the table."""
     _, cells = completed_cells(str(TABLES / "knees.toml"))
     order = [*SYSTEMS.values()]
     points = sorted(map(_point, cells), key=lambda one: (order.index(one.system), one.load))

@@ -18,7 +18,7 @@ class Oracle(Router):
 
     [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions
     manually and splits it evenly. The authors' code sends each new group to the next GPU in turn,
-    and so does this scheduler. The scheduler uses neither load nor caches.
+    and so does this scheduler. The router looks neither at load nor at caches.
     """
 
     name = "oracle"
@@ -28,7 +28,7 @@ class Oracle(Router):
         """Parameters: ``by`` groups prompts by ``layer_tokens`` equal first tokens, or by client.
 
         If ``layer_tokens`` is 0, the groups differ at the first position at which earlier prompts
-        differ, such as after a system prompt. The scheduler remembers the latest ``groups`` groups.
+        differ, such as after a system prompt. The router remembers the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"

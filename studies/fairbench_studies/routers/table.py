@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases in the order of the table."""
+    """Yield the simulated cases in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost, forget_s=60.0)
@@ -60,13 +60,13 @@ def cases() -> Iterator[Case]:
 
 
 def spec_of(case: Case) -> ExperimentSpec:
-    """Return the experiment of the example with these routers."""
+    """Return the example's experiment with the routers of a case."""
     settings = {f"routers.{key}": value for key, value in case}
     return resolve({} if case else {"routers": 1}, settings, read_experiment(CASE))
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate a case and return the shares and charges."""
+    """Simulate one case, and return the shares and charges."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0

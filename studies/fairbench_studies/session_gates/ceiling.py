@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 
 
 def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
-    """Return the experiment of a run with all clients."""
+    """Return the experiment of a run in which all clients send."""
     own, settings = SHARED[name]
     flags: dict[str, Any] = {
         "workload": "sessions", "scenario": scenario, "dp": DP, "seed": seed,
@@ -136,7 +136,7 @@ def _row(
 
 
 def extend(seeds: Sequence[int]) -> None:
-    """Append the rows that the table lacks."""
+    """Append the rows that the table does not contain yet."""
     known = {(row["scenario"], row["seed"]) for row in stored_rows(TABLE)}
     for seed in seeds:
         for scenario in RATES:
@@ -174,7 +174,7 @@ def lost_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate what is missing, and write both tables."""
+    """Simulate the runs that are missing, and write both tables."""
     extend(tuple(map(int, seeds)) or SEEDS)
     shares, lost = ceiling_table(), lost_table()
     write_tables(PAGE, {f"{TABLE.stem}/shares": shares, f"{TABLE.stem}/lost": lost})

@@ -54,7 +54,7 @@ NUMBERS = (
 
 
 def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]:
-    """Return the row of one simulated run."""
+    """Return the table row of a simulated run."""
     own, settings = GATES[gate]
     flags: dict[str, Any] = {
         "workload": "sessions", "scenario": scenario, "dp": DP, "seed": seed,
@@ -77,11 +77,11 @@ def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
 
 
 Means = Mapping[tuple[str, str, str], Mapping[str, float]]
-"""The means over seeds, by scenario, load and gate."""
+"""The means over all seeds, by scenario, load and gate."""
 
 
 def means() -> Means:
-    """Return the means of the stored runs."""
+    """Return the means of all runs that are stored."""
     found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in stored_rows(TABLE):
         found.setdefault((row["scenario"], row["load"], row["gate"]), []).append(row)

@@ -18,14 +18,16 @@ SPARED = 100  # A running request with at most this number of remaining tokens i
 
 
 class TextbookEDF(LocalScheduler):
-    """A textbook's EDF: order by deadline, then length. Starving requests preempt long requests.
+    """EDF as a textbook describes it: order by deadline, then by length.
+
+    Requests that starve preempt long requests.
 
     The source is Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are
     kept, because the listing's printed numbers show each flaw:
 
     - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
-      *and* answer, as if a prompt token took a step. Requests that are already late count
-      as starving, too.
+      *and* answer, as if a prompt token took a step. A request that is already late counts as
+      starving, too.
     - Room is made for the first starving request in the queue, not for the most urgent.
     - In the next pass the room goes to the request with the earliest deadline, which is often the
       request that was just preempted.
@@ -77,8 +79,8 @@ def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> 
     """Yield requests to preempt until the prompt fits, in blocks; most remaining tokens first.
 
     Args:
-        starving: Request whose prompt needs room.
-        running: Running requests of the worker.
+        starving: The request whose prompt needs memory.
+        running: The requests that run at the worker.
         free_tokens: Free memory, in tokens.
     """
     need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS

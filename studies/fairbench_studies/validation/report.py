@@ -28,7 +28,7 @@ class NotReplayed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The comparison of one file's runs.
+    """The comparison of all runs in one file.
 
     ``whole`` is the report as a JSON object, and ``text`` is the report as tables.
     """
@@ -62,7 +62,7 @@ def defined(value: float) -> float | None:
 
 
 def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
-    """Format the simulated and the measured number as text."""
+    """Return the simulated and the measured number as text."""
     return f"{form(defined(pair.simulated))}/{form(defined(pair.measured))}"
 
 

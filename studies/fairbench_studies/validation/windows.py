@@ -52,7 +52,7 @@ class Window:
 
     @property
     def target_pct(self) -> float:
-        """Return the tolerance (percent) of each client's rate."""
+        """Return the tolerance of each client's rate, in percent."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
     @property
@@ -99,7 +99,7 @@ class TTFT:
     p99_s: Pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types."""
+        """Return the values in a form that JSON can store."""
         percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
         return {"group": self.group, **percentiles}
 

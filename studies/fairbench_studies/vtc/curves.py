@@ -178,7 +178,7 @@ def panels_of(number: int, runs: Traces) -> list[Panel] | None:
 
 
 def rows(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """Return a row per point of each curve."""
+    """Return a table row for each point of each curve."""
     return [row for panel in panels for row in _rows(panel)]
 
 

@@ -26,7 +26,10 @@ class Experiment:
     duration_s: float | None = None
 
     def spec(self, seed: int = 0) -> ExperimentSpec:
-        """Return the full experiment. Raises DataError if its trace is missing."""
+        """Return the complete experiment with a seed.
+
+        Raises DataError if the trace of the experiment is missing.
+        """
         flags: dict[str, Any] = {
             "workload": self.workload,
             "scenario": self.scenario,

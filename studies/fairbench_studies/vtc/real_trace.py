@@ -2,9 +2,9 @@
 
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
-A pickle can run code when it is read. This reader creates only lists, strings, numbers and the
-trace's own requests, whose class the reader replaces. The reader refuses every other class name in
-the file.
+Reading a pickle can execute code. This reader creates only lists, strings, numbers and the trace's
+own requests, whose class the reader replaces. The reader refuses every other class name in the
+file.
 """
 
 from __future__ import annotations

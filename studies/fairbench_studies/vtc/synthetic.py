@@ -45,7 +45,7 @@ def judge_overload(seeds: Seeds) -> list[Part]:
 
 
 def judge_shares(seeds: Seeds) -> list[Part]:
-    """Judge Jain's index of the service rates."""
+    """Judge whether Jain's index of the service rates is as claimed."""
 
     def index(trace: Trace) -> float:
         return jain(rates(trace, 30, 300).tolist())
@@ -229,7 +229,7 @@ PREDICTED = {"VTC": 104.0, "off by 50%": 12.5, "oracle": 0.5}
 
 
 def judge_predictions(seeds: Seeds) -> list[Part]:
-    """Judge that better length predictions give smaller differences."""
+    """Judge whether better length predictions give smaller differences."""
     runs = ("vtc", "off by 50%", "oracle")
     found = _under(seeds, SHORT, runs, "mean difference", lambda one: differences(one).mean)
     vtc, off, oracle = found
@@ -244,7 +244,7 @@ def judge_predictions(seeds: Seeds) -> list[Part]:
 
 
 def judge_weights(seeds: Seeds) -> list[Part]:
-    """Judge that service is in proportion to the weights."""
+    """Judge whether service is in proportion to the weights."""
     found = _rates(seeds, "vtc-weighted vtc", 60, 360)
     due = found.sum(axis=1, keepdims=True) * np.arange(1, 5) / 10
     return [
@@ -254,7 +254,7 @@ def judge_weights(seeds: Seeds) -> list[Part]:
 
 
 def judge_pool(seeds: Seeds) -> list[Part]:
-    """Judge that a larger pool gives a larger difference."""
+    """Judge whether a larger pool gives a larger difference."""
     sides = _under(seeds, "vtc-memory-pool", ("35,000", "65,000"), DIFFERENCE, difference_of)
     by_length = _under(seeds, "vtc-length", ("256", "512", "768"), DIFFERENCE, difference_of)
     lengths = [*map(fmean, by_length)]

@@ -85,7 +85,10 @@ class LiveLLM:
         await self._clock.sleep_until(wake_s)
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Wait for all branches of a program. If branches have failed, raise the first failure."""
+        """Wait for all branches of a program.
+
+        If branches have failed, the first failure is raised.
+        """
         results = await asyncio.gather(*branches, return_exceptions=True)
         _due_s.set(self._clock.now_s())
         errors = [result for result in results if isinstance(result, BaseException)]
@@ -216,7 +219,9 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """The programs of one client with their arrival times. Each program enters ``room`` to run.
+    """The programs of one client with their arrival times.
+
+    A program must enter ``room`` before it runs.
 
     ``room`` is a semaphore if the number of the client's concurrent programs is limited. If the
     client has closed-loop ``users``, the users decide the times, and start no program from

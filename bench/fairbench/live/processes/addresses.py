@@ -41,7 +41,10 @@ class WorkerAddress:
 
 
 def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
-    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError that cites ``name``."""
+    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``.
+
+    Raises UsageError with the option ``name``.
+    """
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
     for part in parts:

@@ -58,7 +58,9 @@ class Claimant(NamedTuple):
 
 
 class EvictionPolicy(ABC):
-    """The order in which cached tokens are evicted. To add an eviction policy, subclass this class.
+    """An eviction policy: the order in which cached tokens are evicted.
+
+    To add an eviction policy, subclass this class.
 
     A policy is a pure state machine without a clock, and receives every fact from the cache. The
     cache evicts the leaf whose ``rank`` is lowest. A ``ClientEviction`` first chooses the client

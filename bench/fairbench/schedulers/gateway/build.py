@@ -66,7 +66,9 @@ def build_gateway(
     matched: Matched = lambda request: 0,
     terms: Terms | None = None,
 ) -> Gateway:
-    """Build a gateway before ``router``. ``settings`` maps ``NAME.PARAM`` to values.
+    """Build a gateway that stands in front of ``router``.
+
+    ``settings`` maps ``NAME.PARAM`` to the value of the parameter.
 
     ``setup.fleet`` is required. ``matched`` returns how many tokens of a request's prompt are
     cached at some worker; by default the caches are unknown. If several routers have gateways,

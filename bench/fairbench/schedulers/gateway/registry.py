@@ -176,7 +176,10 @@ def policy_names() -> list[str]:
 
 
 def policy_class(name: str) -> type[LocalScheduler]:
-    """Return the class of a gateway policy. Raises UsageError for an unknown name."""
+    """Return the class of a gateway policy.
+
+    Raises UsageError for an unknown saturation detector.
+    """
     policies = policies_by_name()
     if name not in policies and name not in locals_by_name():
         raise unknown_name("gateway", name, [*policy_names(), NO_GATEWAY])

@@ -29,7 +29,9 @@ from fairbench.tenants import Tenants
 
 @dataclass(frozen=True)
 class FairParams:
-    """The parameters of charging and accounts. Schedulers derive their parameters from this class.
+    """The parameters of charging and accounts of fair schedulers.
+
+    The parameters of a fair scheduler are a subclass of this class.
 
     ``charge=gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
     ``sharing`` selects the clients that pay for a shared prefix (``SharedCharges``); by default,

@@ -126,7 +126,10 @@ FEW = 16
 
 
 class Loads:
-    """The load L of each worker, and the workers of each load. Sets of workers are bits."""
+    """The load L of each worker, and the workers of each load.
+
+    Sets of workers are stored as bits.
+    """
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}

@@ -49,7 +49,10 @@ class ReplayProgram(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build the program recorded in ``item``. Raises UsageError for any other type of item."""
+        """Build the program that ``item`` recorded.
+
+        Raises UsageError if the item has another type.
+        """
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)

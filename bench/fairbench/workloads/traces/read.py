@@ -121,7 +121,9 @@ class ReadTrace:
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
-    """Return the traffic of a file. Raises DataError with file, line and field, or UsageError.
+    """Return the traffic that a trace file contains.
+
+    Raises DataError with file, line and field, or UsageError.
 
     The most recently read traces are cached while their files do not change. A trace with a
     ``sha256`` in ``params`` stays cached even if the file changes, so that a run in progress can

@@ -11,7 +11,9 @@ from types import ModuleType
 
 
 class FolderFinder(MetaPathFinder):
-    """An import finder for given packages. All other packages in these folders stay invisible.
+    """An import finder that finds only the given packages.
+
+    All other packages in these folders stay invisible.
 
     Args:
         folders: The parent folder of each package, by the package's name.

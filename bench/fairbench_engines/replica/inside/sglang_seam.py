@@ -305,7 +305,9 @@ def configured(
     match_limit: int | None,
     **settings: Any,
 ) -> ExitStack:
-    """Set SGLang's global configuration. Closing the returned stack restores the old configuration.
+    """Set the global configuration of SGLang.
+
+    When the returned stack is closed, the old configuration is restored.
 
     ``match_limit`` is the longest waiting queue that the policy LPM sorts; None means SGLang's
     default, which is always 128 before release 0.5.22. ``settings`` are further arguments of an

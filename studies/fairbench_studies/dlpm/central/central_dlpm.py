@@ -38,7 +38,7 @@ class CentralDLPM:
         self._trees = [LocationTree(LocationNode) for _ in range(workers)]
 
     def on_arrival(self, request: Request) -> None:
-        """Add the request to the global queue."""
+        """Add a request to the scheduler's global queue."""
         self.scheduler.on_arrival(request, _Turn(self.queue, {}), request.arrival_s)
         self.queue.append(request)
 

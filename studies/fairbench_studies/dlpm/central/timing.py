@@ -1,8 +1,8 @@
 """The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
 
 The times of the scheduler and of messages between processes of this machine are measured. The
-workers' caches are simulated. The decode step, with which the times are compared, is simulated,
-too.
+caches of the workers are simulated. The decode step, with which the times are compared, is
+simulated, too.
 """
 
 from __future__ import annotations

@@ -58,11 +58,11 @@ class CentralWorkers:
             process.close()
 
     def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
-        """Send a worker the next prompts to process."""
+        """Send to a worker the prompts that it processes next."""
         self._pipes[worker].send(tuple(prompts))
 
     def wait(self) -> None:
-        """Wait until every worker has cached its prompts."""
+        """Wait until all workers have cached their prompts."""
         for pipe in self._pipes:
             pipe.recv()
 
@@ -94,7 +94,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Cache a prompt as if its request had finished."""
+    """Store a prompt in the cache as if its request had finished."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

@@ -54,8 +54,8 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 def judge_jain(cells: Source) -> list[Part]:
     """Judge each step of VTC >= D2LPM > Preble > RR+LPM, while all clients are active.
 
-    Jain's index over the common window is reported, too. The index over a whole run of a fixed set
-    of programs is equal under every scheduler.
+    The text also states Jain's index over the common window. The index over a whole run of a fixed
+    set of programs is equal under every scheduler.
     """
     at = by_place(cells)
     steps = [("vtc", "d2lpm", -SAME)]

@@ -34,7 +34,9 @@ class Kept:
     basis: str
 
     def judge(self, claim: Claim) -> Sequence[Part]:
-        """Return the parts of a claim. Pairs are judged again; other parts keep earlier verdicts.
+        """Return the parts of a claim with their outcomes.
+
+        Pairs are judged again; all other parts keep their stored verdicts.
 
         Numbers with a band and means keep their earlier outcome, because they were averaged seed by
         seed, and a ratio of two means differs a little.

@@ -110,7 +110,7 @@ class Chart:
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
-        """Return the outcomes of finished runs, without incomplete comparisons."""
+        """Return the outcomes of all comparisons whose runs are finished."""
         return [
             Reading(claim.number, measure, place, step, measure.seen(at), seeds)
             for place, steps in self.steps.items()

@@ -90,7 +90,10 @@ def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
 def write_map(
     readings: Sequence[Reading], titles: dict[int, str], basis: str, folder: Path
 ) -> list[Path]:
-    """Write ``claims-map.md`` and ``claims-map.csv``. Raises UsageError for an unwritable file."""
+    """Write ``claims-map.md`` and ``claims-map.csv``.
+
+    Raises UsageError if a file cannot be written.
+    """
     markdown, table = folder / f"{NAME}.md", folder / f"{NAME}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)

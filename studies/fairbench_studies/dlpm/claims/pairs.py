@@ -32,7 +32,7 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that the pair compares."""
+        """The schedulers that this pair compares."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
@@ -55,7 +55,7 @@ class All:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that the pairs need."""
+        """The schedulers that all pairs need."""
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:

@@ -148,7 +148,7 @@ def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
 
 
 def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> str:
-    """Return the page of all claims."""
+    """Return the Markdown page of all claims."""
     runs = [
         f"{setting.title}, {name}: {_basis(source)}{KEPT if isinstance(source, Kept) else ''}"
         for setting in settings
@@ -185,7 +185,7 @@ def _basis(source: Any) -> str:
 
 
 def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -> list[Path]:
-    """Write ``claims.md`` and ``claims.csv``. Raises UsageError for an unwritable file."""
+    """Write ``claims.md`` and ``claims.csv``. Raises UsageError if a file cannot be written."""
     text = claims_markdown(judged, settings)
     if (folder / MAP).exists():
         text += f"\nWhere each claim holds when settings change: [{MAP}]({MAP})\n"

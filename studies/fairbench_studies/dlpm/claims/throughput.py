@@ -121,7 +121,7 @@ def judge_preble(cells: Source) -> list[Part]:
 
 
 def run_of(names: Iterable[str], cells: Source) -> list[str]:
-    """Return the schedulers that have runs."""
+    """Return the first of the schedulers for which there are runs."""
     there = schedulers_of(cells)
     return [name for name in names if name in there]
 

@@ -39,7 +39,7 @@ class CodeGpu:
         self._tokens += tokens
 
     def decoded(self, tpot_s: float) -> None:
-        """Record a request's time per output token, in seconds."""
+        """Record the time per output token of a request, in seconds."""
         self._tpots.append(tpot_s)
         self.tpot_s = median(self._tpots)
 

@@ -25,8 +25,8 @@ MARKERS = "osD^vP*X"  # markers of the engines in the figure
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
     """Draw the picture to each path, in the format of the path's suffix.
 
-    The function needs matplotlib. The upper row of panels shows the values, and the lower row shows
-    the errors. Equal points give equal SVG files.
+    The function requires matplotlib. The upper row of panels shows the values, and the lower row
+    shows the errors. If the points are equal, the SVG files are equal.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

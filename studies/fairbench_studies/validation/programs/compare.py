@@ -24,10 +24,12 @@ ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A measured run and its replay. Service is in tokens/s (input + 2 x output).
+    """A measured run of programs, with its simulated replay.
 
-    No value was fitted to this run. The property ``notes`` names a value that was fitted to other
-    runs.
+    Service is measured in tokens/s (input + 2 x output).
+
+    No value of the simulation was fitted to this run. The property ``notes`` names a value that was
+    fitted to other runs.
     """
 
     name: str
@@ -61,7 +63,7 @@ class ProgramComparison:
             yield f"Jain: {self.jain.simulated:.3f} against {self.jain.measured:.3f}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison for JSON."""
+        """Return the comparison as values that JSON can store."""
         return {
             "name": self.name,
             "policy": self.policy,

@@ -1,6 +1,7 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
-No value is fitted to these runs. The host cost of ``lpm_mdrr`` was fitted to two other runs.
+No value of the simulation is fitted to these runs. The host cost of ``lpm_mdrr`` was fitted to two
+other runs.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class EvenArrivals:
 
     @property
     def timed(self) -> bool:
-        """Return whether the times are independent of the seed."""
+        """Return whether the arrival times do not depend on the seed."""
         return True
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        """Yield the arrivals in the order of time."""
+        """Yield the arrivals in ascending order of time."""
         for number in range(self.programs):
             yield Arrival(self.start_s + number * self.interval_s)
 
@@ -79,7 +80,7 @@ class Replay:
     """A simulated run. Times are seconds from the first arrival; clients are numbers.
 
     The fields ``requests_*`` describe finished requests, and ``service`` holds their input + 2 x
-    output tokens. The fields ``programs_*`` describe finished programs.
+    output tokens. The fields ``programs_*`` describe the programs that finished.
     """
 
     requests_client: Ints
@@ -91,7 +92,7 @@ class Replay:
 
     @property
     def makespan_s(self) -> float:
-        """The time at which the last program ends."""
+        """The time in seconds at which the last program ends."""
         return float(self.programs_finish_s.max())
 
     @property

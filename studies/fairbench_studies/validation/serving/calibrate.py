@@ -53,7 +53,7 @@ _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """The fitted numbers (milliseconds), and the remaining weighted error."""
+    """The numbers that were fitted (milliseconds), and the remaining weighted error."""
 
     gpu: str
     values: dict[str, float]

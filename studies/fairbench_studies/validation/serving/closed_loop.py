@@ -82,7 +82,7 @@ class EventLoop:
         self._ends_ps: list[int] = [0]
 
     def answer(self, number: int) -> None:
-        """Handle the arrival of the answer to a request."""
+        """Handle the arrival of an answer at the load generator."""
         self._unread.append(number)
         if self._ends_ps[-1] <= self._clock.now_ps:
             self._count()
@@ -139,7 +139,7 @@ class ClosedLoop:
             self._make_at(clock.now_ps)
 
     def over(self, index: int) -> None:
-        """Record that a request has been answered."""
+        """Record that a request was answered."""
         if self.thread is None:
             self._go_on(NEXT_REQUEST_MS)
         else:

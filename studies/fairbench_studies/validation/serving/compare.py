@@ -44,11 +44,11 @@ class ServingComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The missed targets, with the errors."""
+        """The targets that the replay misses, with the errors."""
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON types."""
+        """Return the comparison as values that JSON can store."""
         return {
             "name": self.name,
             "engine": self.engine,

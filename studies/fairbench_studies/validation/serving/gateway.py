@@ -27,7 +27,7 @@ _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
     """Return the gateway queue that a run's ``gateway`` names.
 
-    Raises DataError if the gateway is unknown.
+    Raises DataError if the name of the gateway is unknown.
     """
     policy = " ".join(policy.split())
     router: Router = build_router("round-robin", {}, 1)

@@ -53,15 +53,15 @@ class ServingRun:
     """A measured run. Requests are in the order of sending; times count from the first request.
 
     ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
-    ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
-    in flight, of which ``connection_limit`` reach the server. ``warm`` means that the same prompts
-    had been sent to the same server before. ``counts_prompts`` means that the client counts the
-    tokens of each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the
-    kind of each request, if any. ``policy`` and ``quantum`` describe the server's scheduler; "" or
-    "default" means the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are
-    vLLM's limits, where 0 means the default. ``predicted`` is the prediction of another simulator
-    (BLIS). Requests of the first ``warm_up_s`` seconds do not count. ``pool_doubted`` means that a
-    run with the same settings contradicts ``pool_tokens``.
+    For a refused request, ``output_tokens`` is 0. A closed loop has at most ``concurrency``
+    requests in flight, of which ``connection_limit`` reach the server. ``warm`` means that the same
+    prompts had been sent to the same server before. ``counts_prompts`` means that the client counts
+    the tokens of each answered prompt. ``pool_tokens`` is the size of the KV pool, or 0 if unknown.
+    ``kind`` names the kind of each request, if the file has kinds. ``policy`` and ``quantum``
+    describe the server's scheduler; "" or "default" means the default scheduler. ``max_num_seqs``
+    and ``max_num_batched_tokens`` are vLLM's limits, where 0 means the default. ``predicted`` is
+    what another simulator (BLIS) predicts. Requests of the first ``warm_up_s`` seconds are left
+    out. ``pool_doubted`` means that a run with the same settings contradicts ``pool_tokens``.
     """
 
     name: str
@@ -107,7 +107,7 @@ class ServingRun:
 
     @property
     def served(self) -> Flags:
-        """The requests that were answered."""
+        """The requests that the server answered."""
         return ~np.isnan(self.latency_s)
 
     @property
@@ -124,7 +124,7 @@ class ServingRun:
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
     """Return the run on a line of the file; with ``predict``, measured columns stay unread (NaN).
 
-    Raises DataError naming ``where`` and the field.
+    Raises DataError with ``where`` and the field.
     """
 
     def given(name: str, kind: type, default: Any = None) -> Any:
@@ -185,7 +185,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
 
 
 def _warm_up_s(submit_s: Floats) -> float:
-    """Return the warm-up of an open loop in seconds."""
+    """Return the length of an open loop's warm-up in seconds."""
     return WARM_UP_S if submit_s[-1] >= 2 * WARM_UP_S else 0.0
 
 

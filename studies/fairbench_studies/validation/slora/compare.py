@@ -1,6 +1,6 @@
 """The comparison of a measured run with its simulation: values, errors and targets.
 
-Errors are in percent of the measured value. ``misses`` names the missed targets.
+Errors are given in percent of the measured value. ``misses`` names the targets that were missed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FEW_CLIENTS = 3  # With at most this number of clients, each client has its own 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A measured run and its simulation. Rates are in tokens/s; service is input + 2 x output."""
+    """A measured run, with its simulation. Rates are in tokens/s; service is input + 2 x output."""
 
     name: str
     scenario: str
@@ -60,7 +60,7 @@ class RunComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The missed targets, each with its error."""
+        """The targets that the simulation misses, each with its error."""
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
@@ -92,7 +92,7 @@ class RunComparison:
             yield f"service rate of client {client}", pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON types."""
+        """Return the comparison as values that JSON can store."""
         errors = self.rate_errors_pct
         return {
             "name": self.name,

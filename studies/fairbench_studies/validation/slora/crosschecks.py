@@ -76,8 +76,8 @@ class _Formula:
 def crosschecks(path: Path) -> list[CrossCheck]:
     """Return the cross-checks of a JSON file in order; an entry may give several numbers.
 
-    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError that names
-    file, entry and field.
+    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError with the file,
+    the entry and the field.
     """
     found: list[CrossCheck] = []
     for number, entry in enumerate(_entries(path), start=1):

@@ -35,8 +35,8 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw the figure to each path, in the format of the path's suffix.
 
-    The function needs matplotlib. Open marks show the runs used for fitting. Equal comparisons give
-    equal SVG files.
+    The function requires matplotlib. The runs to which constants were fitted have open marks. If
+    the comparisons are equal, the SVG files are equal.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure

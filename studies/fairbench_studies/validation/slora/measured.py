@@ -45,7 +45,7 @@ class MeasuredRun:
 
     ``section`` is the section of the paper in the run's path, or "". ``weights`` are the weights of
     the clients; None means the weights that the scheduler's name implies. ``folder`` distinguishes
-    runs with equal names.
+    runs that have the same name.
     """
 
     scheduler: str
@@ -62,7 +62,7 @@ class MeasuredRun:
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
-        """Return a fresh scheduler of the run's kind."""
+        """Return a new scheduler of the kind that the run used."""
         return build_scheduler(self.scheduler, self.recorded, self.weights)
 
 

@@ -1,6 +1,6 @@
 """The dates of measured runs, which determine how the servers charged.
 
-The records of VTC-artifact have no dates. The table below has the dates of the commits of
+The records of VTC-artifact contain no dates. The table below has the dates of the commits of
 VTC-artifact that last wrote the files (192c2e2 and its ancestors). A record may state another date
 in ``recorded``.
 """
