@@ -82,9 +82,9 @@ def attack(
 ) -> None:
     """Search for the attack that harms others most, or gains most.
 
-    With names or files of attacks, measure these attacks instead. Each attack is compared with a
-    run in which the attacker is honest: the client then runs the same programs, with the same
-    seeds. The worst attacks of a search are saved as workload files.
+    If names or files of attacks are given, these attacks are measured instead. Each attack is
+    compared with a run in which the attacker is honest: the client then runs the same programs,
+    with the same seeds. The worst attacks of a search are saved as workload files.
     """
     from fairbench.execute.tasks import run_context
     from fairbench.report.progress import shown_progress

@@ -74,7 +74,7 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
     """Return the client of a request from its headers and ``said``, the value of the body field.
 
     If there are ``keys``, only the API key decides, so that no client can impersonate another
-    client. Raises Problem for an unknown key and for an invalid name.
+    client. Raises Problem if the key is unknown or the name is invalid.
     """
     if keys is not None:
         return _owner(authorization_of(sent), keys)

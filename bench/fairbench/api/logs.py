@@ -58,8 +58,8 @@ dicts, a dict of columns, or the name of a file."""
 def as_file(data: Data) -> Iterator[str]:
     """Yield the name of a file with the rows of ``data``; messages of errors name ``data``.
 
-    If ``data`` is the name of a file, this name is yielded unchanged. Raises UsageError for another
-    type, and for a table without rows.
+    If ``data`` is the name of a file, this name is yielded unchanged. Raises UsageError for a
+    source of an unsupported type, and for a table without rows.
     """
     if isinstance(data, str | PathLike):
         yield fspath(data)
@@ -248,7 +248,7 @@ def score(
     window_start: float | None = None,
     window_end: float | None = None,
 ) -> Answer:
-    """Compute every fairness metric from the requests of any serving system.
+    """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
     run. The other arguments are the flags of ``fairbench score``: ``map`` by field, such as

@@ -38,7 +38,7 @@ PANELLED = ("run", "sweep", "plan", "compare")
 
 
 def panel_of(param: Any) -> str:
-    """Return the panel (heading) of a command's parameter; ``OTHER`` without a panel."""
+    """Return the panel (heading) of a command's parameter, by default ``OTHER``."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
@@ -46,7 +46,7 @@ class PanelCommand(TyperCommand):
     """A command whose ``--help`` shows the flags in titled groups (panels)."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the panels that contain flags of the command."""
+        """Write the command's arguments, then each panel that contains flags of the command."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         groups |= {panel: [] for panel in PANELS}
         for param in self._in_order(ctx):
@@ -174,7 +174,7 @@ class _Listed(TyperCommand):
     """An entry in the list of commands of ``fairbench --help``: a name and a line of help."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the whole line of help; the limit is ignored."""
+        """Return the command's one-line help; the length limit is ignored."""
         return command_named(self.name or "").about
 
 

@@ -172,7 +172,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
-    """Print the comparison; failed runs and warnings go to stderr."""
+    """Print the comparison on stdout; failed runs and warnings go to stderr."""
     path = outcome.store.path
     if as_json:
         print_json(outcome.comparison, path)

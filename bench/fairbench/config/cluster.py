@@ -56,7 +56,7 @@ APART = ("routers", "eviction", "memory_records")
 
 
 def check_sides(flags: Mapping[str, Any]) -> None:
-    """Raise UsageError if ``dp`` is given together with ``prefill`` or ``decode``."""
+    """Raise UsageError if ``dp`` is combined with ``prefill`` or ``decode``."""
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(
@@ -68,9 +68,9 @@ def check_sides(flags: Mapping[str, Any]) -> None:
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
     """Set ``dp`` to the number of all replicas if the draft has ``prefill`` and ``decode``.
 
-    Flags for ``prefill`` and ``decode`` override ``dp`` of a file. Raises UsageError if only one of
-    ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum, and for options that a
-    disaggregated cluster does not support.
+    The flags ``prefill`` and ``decode`` override ``dp`` of an experiment file. Raises UsageError if
+    only one of ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum, and for
+    options that a disaggregated cluster does not support.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
@@ -138,7 +138,7 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part with the parameters of disaggregation; () without prefill replicas."""
+    """Return the part that has the parameters of disaggregation, or () without prefill replicas."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
@@ -221,8 +221,8 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the eviction policy as a part with parameters; () for the default policy.
 
-    The policy of an engine's own code has no parameters here. Raises UsageError for an unknown
-    eviction policy.
+    The eviction policy of an installed engine has no parameters in fairbench. Raises UsageError for
+    an unknown eviction policy.
     """
     policy = draft.get(EVICTION)
     if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
@@ -338,7 +338,7 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of admission control by a real router, by NAME.PARAM.
+    """Return each admission-control parameter of a real router, by NAME.PARAM.
 
     The result is {} if there is no admission control. Raises UsageError for a wrong value, and if
     no timing profile of the workers is set.

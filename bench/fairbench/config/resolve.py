@@ -139,9 +139,9 @@ def resolve(
 ) -> ExperimentSpec:
     """Return the full spec of an experiment from flags, settings and a file.
 
-    ``flags`` override keys of ``file``, and ``assignments`` override settings of ``file``. With
-    ``new_defaults``, only the chosen values of a stored ``file`` are kept. ``path`` is the path of
-    the file whose content is ``file``. Raises UsageError with one line that names the field, the
+    ``flags`` override keys of the file, and ``assignments`` override the file's settings. If
+    ``new_defaults`` is True, only the chosen values of a stored file are kept. ``path`` is the path
+    of the file whose content is ``file``. Raises UsageError with one line that names the field, the
     value and the allowed values. Raises DataError, which also names the file, if a value of the
     file is wrong.
     """
@@ -219,7 +219,10 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 
 
 def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
-    """Add values of preset, machine of the workload, and defaults. Return the preset."""
+    """Add usual values from the preset, the workload's machine, and the defaults.
+
+    Return the preset.
+    """
     workload, preset = read_workload(draft.get("workload", DEFAULTS["workload"])), None
     machine = {} if backend is not None else machine_of_workload(workload)
     if (ref := draft.get("preset")) is not None:
@@ -309,7 +312,7 @@ def experiment(
     """Build an experiment from a file and from flags, which override the file.
 
     A flag with the value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags
-    of the engine. Raises UsageError naming the wrong value, and DataError for an invalid file.
+    of the engine. Raises UsageError for a wrong value, and DataError for an invalid file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -343,7 +346,7 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
 def with_flags_of_code(
     given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PlacedFlags:
-    """Return the flags; with ``engine_code``, ``server_args`` become settings and keys.
+    """Return the flags; for ``engine_code``, the words of ``server_args`` become settings and keys.
 
     Args:
         given: The flags that the user gave.

@@ -56,7 +56,7 @@ class AccessLog:
     - ``counted`` is false for a log without token counts. Requests of such a log count with equal
       sizes, and cannot be replayed.
     - ``remarks`` describe records that were corrected.
-    - ``stalls`` has the metrics of stalls as in a summary (``stall_summary``).
+    - ``stalls`` has the stall metrics, with the keys of ``stall_summary``.
     """
 
     file: str

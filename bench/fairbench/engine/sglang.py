@@ -41,7 +41,10 @@ from fairbench.schedulers.views import Room
 
 
 class SGLangReplica(EngineLoop[KVNode]):
-    """An SGLang replica. ``submit`` adds a request, whose ``on_done`` is called at its end."""
+    """An SGLang replica.
+
+    ``submit`` adds a request and a function ``on_done``, called when the request ends.
+    """
 
     __slots__ = (
         "_admission", "_always_due", "_batch_is_full", "_chunked", "_computed", "_has_tail",
@@ -128,7 +131,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return True
 
     def _decodes_first(self) -> bool:
-        """Return whether the scheduler lets the batch decode although prompts are incomplete."""
+        """Return whether the scheduler lets the batch decode before all prompts are complete."""
         assert self.scheduler.decodes_first is not None, "precondition: the scheduler chooses"
         memory, chunked = self.cache.free + self.cache.evictable, self._chunked
         if self.limits.enable_mixed_chunk or not 0 < self.batch.size <= memory:
@@ -173,7 +176,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
 
     def _chunks_ps(self) -> int:
-        """Return the duration (ps) of the iteration that computes the chunks."""
+        """Return the duration (ps) of an iteration that computes these prompt chunks."""
         return self._profile.prefill_ps(self._computed)
 
     def _end_prefill(self) -> None:
@@ -239,7 +242,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten the run to end at the next boundary between steps.
+        """Shorten a run of decode steps to end at the next boundary between steps.
 
         The run has allocated its memory at its beginning, so the steps so far need not be recorded
         here.
@@ -366,9 +369,9 @@ class SGLangReplica(EngineLoop[KVNode]):
     def abort(self, sequence: Sequence) -> None:
         """Abort a request.
 
-        A waiting request leaves at once and counts as refused. A running request ends with the step
-        in progress, and a prefilling request ends at the end of its prompt. In these two cases the
-        request counts as FINISHED, and its output stays cached.
+        A waiting request leaves the queue at once and counts as refused. A running request ends
+        with the step in progress, and a prefilling request ends at the end of its prompt. In these
+        two cases the request counts as FINISHED, and its output stays cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -399,7 +402,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which ``steps`` more decode steps of the present run will end.
 
-        The time is at most the end of the run. If no decode steps run, the result is None.
+        The returned time is at most the end of the run of decode steps. If no decode steps run, the
+        result is None.
         Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
@@ -687,7 +691,7 @@ class NewTokenRatio:
         self._base, self._since = self._init, 0
 
     def ratio_after(self, step: int) -> float:
-        """Return the ratio after ``step`` decode steps of the worker."""
+        """Return the new-token ratio after ``step`` decode steps of the worker."""
         if self._full:
             return 1.0
         since = step - self._since
@@ -698,7 +702,7 @@ class NewTokenRatio:
         self._base, self._since = self._init, step
 
     def skip_step(self) -> None:
-        """Leave the ratio unchanged in a decode step that also computes prompts."""
+        """Keep the new-token ratio unchanged in a decode step that also computes prompts."""
         self._since += 1
 
     def after_retraction(self, batch: RunningBatch) -> None:
@@ -730,7 +734,7 @@ class PassInterval:
         return due
 
     def skip_step(self) -> None:
-        """Exclude a decode step that also computes prompts from the count."""
+        """Do not count a decode step that also computes prompts."""
         self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:

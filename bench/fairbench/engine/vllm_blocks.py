@@ -64,7 +64,7 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
     """Return how many tokens are equal from ``at`` in one prompt and from ``place`` in the other.
 
     The function counts at most ``most`` tokens. Precondition: the first prompt has at least
-    ``most`` tokens after ``at``.
+    ``most`` tokens after position ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -213,7 +213,7 @@ class BlockTree:
         return node, place
 
     def add_copy(self, owner: object, node: BlockNode) -> None:
-        """Add blocks of ``owner`` as a further copy of ``node``."""
+        """Add blocks, claimed by ``owner``, as a further copy of ``node``."""
         node.copies.append(RunCopy(node, {owner}))
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
@@ -263,7 +263,7 @@ class BlockTree:
     def _enter(
         self, child: BlockNode, prompt: Prompt, place: Place, most: int
     ) -> tuple[BlockNode, Place]:
-        """Walk at most ``most`` blocks into a child whose first block matches.
+        """Walk at most ``most`` blocks into the child whose first block matches the prompt.
 
         Return the node and the position in the prompt at which the match ends.
         """
@@ -428,7 +428,7 @@ class BlockCache(BlockTree):
         return self.blank + self.unused_blocks
 
     def unused(self) -> Iterator[RunCopy]:
-        """Yield the unused copies in the order of their eviction."""
+        """Yield the unused copies of cached blocks in the order of their eviction."""
         copy = self._end.after
         while copy is not None and copy is not self._end:
             yield copy

@@ -44,7 +44,7 @@ class FilePlace(NamedTuple):
 
 
 def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
-    """Yield the value and the location of each JSON line.
+    """Yield the value and the location of each line of a JSON-lines file.
 
     Raises DataError with the number of the line.
     """
@@ -368,7 +368,7 @@ def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]
 
 
 def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
-    """Return the tables of a TOML file, which error messages call ``shown``.
+    """Return the tables of a TOML file; error messages call the file ``shown``.
 
     Raises DataError if the file is unreadable or not valid TOML. The error message quotes the
     invalid line, unless ``secret`` is True. Dates, and integers of more than 64 bits, are refused,

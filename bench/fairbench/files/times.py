@@ -160,7 +160,7 @@ def nanoseconds(value: Any, unit: str) -> int:
 
 
 def is_moment(value: Any) -> bool:
-    """Return whether a value is a number or an ISO 8601 time."""
+    """Return whether a value is a point in time: a number or an ISO 8601 time."""
     if is_number(value):
         return True
     try:
@@ -181,7 +181,7 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Parse an ISO 8601 time (default zone: UTC) and convert to UTC. Raises ValueError."""
+    """Parse an ISO 8601 time (default zone: UTC) and convert the time to UTC. Raises ValueError."""
     moment = zoned_moment_of(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
@@ -260,7 +260,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Return the clock whose ``iso`` equals the text; None for None."""
+    """Return the clock whose ``iso`` equals the text, or None if the text is None."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)

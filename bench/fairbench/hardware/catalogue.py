@@ -118,7 +118,7 @@ def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table from which ``profile_of_table`` makes the profile, with six digits."""
+    """Return the table, with six digits, from which ``profile_of_table`` makes the profile."""
     pool = profile.pool
     table: dict[str, Any] = {
         "profile": profile.profile_id,
@@ -236,7 +236,7 @@ def is_known(profile_id: str) -> bool:
 
 
 def named_profile(name: str) -> TimingProfile:
-    """Return the profile with this id or in this file.
+    """Return the timing profile that has this id or is in this file.
 
     Raises UsageError for an unknown timing profile.
     """
@@ -253,10 +253,10 @@ def model_names() -> list[str]:
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile for a GPU (a prefix of a profile id, or a TOML file) and a model.
 
-    The model may be spelled as on the Hugging Face hub. If several profiles match, the profile with
-    the lowest TP degree is chosen; at this degree, a profile fitted to measured serving comes
-    first, then a profile for SGLang. Raises UsageError for an unknown GPU or model, and for an
-    ambiguous prefix.
+    The model may be spelled like its name on the Hugging Face hub. If several profiles match, the
+    profile with the lowest TP degree is chosen; at this degree, a profile fitted to measured
+    serving comes first, then a profile for SGLang. Raises UsageError for an unknown GPU or model,
+    and for an ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)

@@ -152,7 +152,7 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Return SGLang's parameters with the defaults for the GPU and model.
+    """Return SGLang's parameters, with default values for the GPU and model.
 
     Raises UsageError for mixed chunks with an older release, which the simulator does not model.
     """
@@ -241,10 +241,10 @@ class VLLMParams:
     ``fairbench list engines`` prints the meaning of each setting. The value 0 stands for the value
     that the API server of vLLM 0.32.0 chooses for the GPU. With ``num_gpu_blocks_override`` = 0,
     vLLM has the KV pool that an SGLang engine would have, or the pool that vLLM computes if the
-    profile has a ``VLLMMemory``. The default ``release`` has the rules of 0.31 and 0.32. Under a
-    retraction order, a running request that needs memory may itself be preempted; from release 0.33
-    on, vLLM then continues with the requests after the preempted request. ``async_scheduling``
-    decides each step while the previous step runs, as vLLM does on GPUs unless
+    profile has a ``VLLMMemory``. The default ``release`` follows the rules of vLLM 0.31 and 0.32.
+    Under a retraction order, a running request that needs memory may itself be preempted; from
+    release 0.33 on, vLLM then continues with the requests after the preempted request.
+    ``async_scheduling`` decides each step while the previous step runs, as vLLM does on GPUs unless
     ``--no-async-scheduling`` is given; the default is off. ``long_prefill_token_threshold`` is off
     by default (0), as in vLLM.
     """
@@ -265,7 +265,7 @@ class VLLMParams:
 
 
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
-    """Return vLLM's parameters with the defaults for the GPU and model.
+    """Return vLLM's parameters, with default values for the GPU and model.
 
     Raises UsageError for parameters with which vLLM would not start.
     """
@@ -364,9 +364,9 @@ class LightLLMParams:
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
-    """Return LightLLM's parameters with the pool of the GPU and model.
+    """Return LightLLM's parameters, with the KV pool size for the GPU and model.
 
-    Raises UsageError if the GPU has no memory left for a pool.
+    Raises UsageError if the GPU has no memory left for a KV pool.
     """
     values = asdict(params)
     pool = profile.pool

@@ -138,7 +138,7 @@ def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> lis
         chunks: Cached tokens before and tokens computed now, for each chunk.
 
     Returns:
-        Part of each chunk, in picoseconds, in the order of ``chunks``.
+        GPU time of each chunk, in picoseconds, in the order of ``chunks``.
     """
     return [took_ps] if len(chunks) == 1 else step_parts(costs, took_ps, chunks, {}).chunks
 

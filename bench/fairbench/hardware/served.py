@@ -80,7 +80,7 @@ UTILIZATION = 0.92  # default gpu_memory_utilization of vLLM 0.32.0 (``vllm/conf
 def vllm_memory(
     pool: KVPool, shape: ModelShape, gpu: str, tp: int, utilization: float = UTILIZATION
 ) -> VLLMMemory:
-    """Return the memory of a vLLM server beside weights and KV.
+    """Return the memory that a vLLM server needs beside weights and KV.
 
     Args:
         pool: The memory of the GPU and of the weights.

@@ -83,7 +83,7 @@ def router_recipe(
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for admission control.
 
-    The timing profile is the experiment's unless a flag names another profile.
+    The timing profile is the experiment's, unless the admission parameters name another profile.
     """
     params = spec.admission
     if params is None:
@@ -130,7 +130,7 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[Server]:
-    """Start the router, and end the router after the block.
+    """Start the router, and end the router after the ``with`` block.
 
     Raises the same errors as ``start_all``.
     """
@@ -158,7 +158,7 @@ class Driving(Protocol):
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Send the load of all clients; write the records into ``folder``."""
+        """Send the load of all clients to the servers; write records into ``folder``."""
 
 
 def drive_here(*work: Any, **options: Any) -> DriveResult:

@@ -79,7 +79,7 @@ def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
 
 
 def metric_name(key: str) -> str:
-    """Return the key of a metric, without the name of a client."""
+    """Return a metric's key without the name of a client."""
     return key.rpartition(".")[2] if key.startswith(CLIENTS) else key
 
 
@@ -98,7 +98,7 @@ def columns_of(
         tail: The high percentile of latency that is shown.
         percentiles: Percentiles that the user chose, which replace all other percentiles; empty
             without a choice.
-        beside: A second high percentile that is shown, or 0.
+        beside: A second high percentile that is also shown; 0 means none.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:

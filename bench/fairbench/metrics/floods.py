@@ -161,11 +161,12 @@ class Victim(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """The period in which a flood delayed other clients' requests.
+    """The period in which a flood delayed the requests of other clients.
 
-    ``victims`` are the delayed clients, the longest median wait first. ``median_s`` is the median
-    wait of all requests of these clients in the period, and ``usual_s`` the median of the requests'
-    usual waits. If several floods did harm one after another, ``parts`` has the harm of each flood.
+    ``victims`` are the delayed clients; the client with the longest median wait is first.
+    ``median_s`` is the median wait of all requests of these clients in the period, and ``usual_s``
+    the median of the requests' usual waits. If several floods did harm one after another, ``parts``
+    has the harm of each flood.
     """
 
     start_s: float
@@ -239,7 +240,7 @@ def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm
 
 
 def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
-    """Return the usual wait of each client in seconds, shape (n_clients,)."""
+    """Return each client's usual waiting time in seconds, shape (n_clients,)."""
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
     # If a flood had no request before it, the first quartile of all waits counts as the usual wait.

@@ -104,7 +104,7 @@ class Cells:
     def _risen(self, low: Floats, high: Floats) -> Floats:
         """Return upper bounds on the rise of each client's value since its backlog began.
 
-        The value lies between ``low`` and ``high`` in each cell.
+        The value in each cell lies between ``low`` and ``high``.
         """
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
@@ -173,7 +173,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Bookings of tokens, with one element per booking in each array.
+    """Bookings of tokens; each array has one element per booking.
 
     ``place`` is an index into the searched ``Places``, ``at_s`` the instant in seconds, and
     ``kind`` is END or START.
@@ -188,9 +188,10 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """The rows of a part of the log in cells in which several clients wait, sorted by client.
 
-    The part is rows ``begin`` up to ``after`` of the log. ``rows`` are indices of log rows that
-    belong to the part. ``first`` and ``reach`` number places by client and then by cell: the first
-    cell of each row, and the last cell that this row or an earlier row of its client touches.
+    The part consists of the log's rows from ``begin`` up to ``after``. ``rows`` are indices of log
+    rows that belong to the part. ``first`` and ``reach`` number places by client and then by cell:
+    the first cell of each row, and the last cell that this row or an earlier row of its client
+    touches.
     """
 
     begin: int
@@ -347,7 +348,7 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return joint backlogs of each backlog ``row`` with its ``rival``.
+        """Return the joint backlogs of each backlog ``row`` with the backlog ``rival``.
 
         Only joint backlogs in which the backlog's client receives more than ``above`` are kept.
         """
@@ -410,13 +411,13 @@ class Differences(NamedTuple):
 
     @property
     def lowest(self) -> Floats:
-        """A lower bound on the differences in each joint backlog."""
+        """A lower bound on the service differences in each joint backlog."""
         found: Floats = np.minimum.reduceat(self.least, self.begin)
         return found
 
     @property
     def highest(self) -> Floats:
-        """An upper bound on the differences in each joint backlog."""
+        """An upper bound on the service differences in each joint backlog."""
         found: Floats = np.maximum.reduceat(self.most, self.begin)
         return found
 

@@ -119,7 +119,7 @@ class Gaps:
         ]
 
     def tokens(self) -> list[float]:
-        """Return the number of tokens with a known gap, by client."""
+        """Return each client's number of tokens whose gap is known."""
         counts: list[float] = self._bins.sum(axis=1).tolist()
         return counts
 
@@ -232,7 +232,7 @@ def _decode_worker(requests: Requests) -> Ints:
 
 
 def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
-    """Return the sum of the answers' values of each client, shape (clients,)."""
+    """Return the sum of each client's values over its answers, shape (clients,)."""
     return np.bincount(answers.client, values, clients).astype(np.float64)
 
 

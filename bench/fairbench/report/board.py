@@ -276,7 +276,7 @@ def board_page(board: Board) -> Page:
 
 
 def board_title(board: Board) -> str:
-    """Return one line that names the rows whose rank may be 1."""
+    """Return one line that names the schedulers whose rank may be 1."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     what = f"{'highest' if entry.better is Better.MORE else 'lowest'} {entry.heading}"
@@ -472,7 +472,7 @@ class PlotAxis(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The position of a label or a mark, in pixels."""
+    """The position of a chart's label or mark, in pixels."""
 
     left: float
     top: float

@@ -90,8 +90,8 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
     """Return which scheduler loses GPU time to the other, with causes; "" without a loss.
 
-    Both sequences have a summary per seed, with equal loads. All numbers are means over the seeds,
-    in percent of the GPU time; the causes add up to the whole loss.
+    Both sequences have one summary per seed, of runs with equal loads. All numbers are means over
+    the seeds, in percent of the GPU time; the causes add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""

@@ -61,7 +61,7 @@ class LocationTree(PrefixTree[L]):
         return WalkEnd(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
     def upward(self, node: L) -> Iterator[L]:
-        """Yield the node and all its ancestors except the root."""
+        """Yield the node and all its ancestors, except the tree's root."""
         while (parent := node.parent) is not None:
             yield node
             node = parent
@@ -266,7 +266,7 @@ class BoundedTree(LocationTree[RecentNode]):
         return super().remove(leaf)
 
     def _shrink(self, newest: RecentNode) -> None:
-        """Remove the least recently used leaves, except ``newest``, until the limit holds."""
+        """Remove least recently used leaves, but not ``newest``, until the limit holds."""
         while self.size > self.limit and (node := self.root.newer) is not newest:
             node.workers = 0
             self.prune(node)

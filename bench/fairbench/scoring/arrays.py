@@ -53,7 +53,7 @@ def arrays_of(
 
     Args:
         requests: The requests that were read from the file.
-        client: The client of all requests if the file names no clients.
+        client: Name of the client of all requests, used if the file names no clients.
         part: The number of the file, which distinguishes the programs of several files.
         mended: Counts of changed requests, by reason; the function adds to the counts.
         per_client: Whether each program belongs to a single client, because two clients may use

@@ -150,9 +150,9 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
-    """Return the state that the columns in ``SIGNS`` imply for each record.
+    """Return, for each record, the state that the columns in ``SIGNS`` imply.
 
-    The result is None if no column implies a state.
+    The result is None for a record without such a column.
     """
     said: list[Any] | None = None
     order = list(SIGNS)

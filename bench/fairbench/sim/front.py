@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SimFleet:
-    """A ``FleetView`` that reports loads without the delay of real fleets."""
+    """A ``FleetView`` that reports loads at once, unlike real fleets."""
 
     def __init__(self, workers: Sequence[Replica]) -> None:
         self._workers = workers
@@ -94,7 +94,7 @@ def _router(spec: ExperimentSpec) -> Router:
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | RouterIngresses | None:
-    """Return the queue in front of the router, or None.
+    """Return the queue in front of the router, or None if there is none.
 
     Raises UsageError in the same cases as ``share_totals``.
     """
@@ -142,7 +142,7 @@ def reports_of(
 def eviction_reports(
     clock: Clock, router: Router, worker: int, params: ClusterParams, rng: Random
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` function whose reports are delayed and may be lost."""
+    """Return an ``on_evict`` function that delays reports and may lose some of them."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

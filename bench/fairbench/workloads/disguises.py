@@ -163,7 +163,7 @@ class _PaddedLLM:
 
 
 class _FirstCallMadeError(Exception):
-    """An exception that ends a program once its first prompt is known."""
+    """An exception that ends a program when its first prompt is known."""
 
 
 class _Probe:
@@ -206,7 +206,7 @@ class EndedRequest(NamedTuple):
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
 """A function that is called when a request of a client ends; the function may keep state.
 
-A result of True starts all waiting programs of the client.
+If the result is True, all waiting programs of the client start.
 """
 
 

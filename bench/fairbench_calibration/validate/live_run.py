@@ -51,8 +51,8 @@ class Pair:
 class LiveComparison:
     """The comparison of a live run with its simulation.
 
-    ``kind`` is ``measured`` or ``emulated``, and ``served`` the name of the server. ``pairs`` are
-    by metric, and by ``CLIENT.metric`` for metrics of clients.
+    ``kind`` is ``measured`` or ``emulated``, and ``served`` the name of the server. ``pairs`` is
+    keyed by metric, and by ``CLIENT.metric`` for metrics of clients.
     """
 
     kind: str
@@ -78,7 +78,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
     Args:
         run: The live run that is stored.
-        gpu: The GPU of the timing profile; None: the stored GPU.
+        gpu: The GPU of the timing profile; None means the GPU that the run stores.
         model: The model, or None for the stored model.
     """
     path = run.path / EXPERIMENT

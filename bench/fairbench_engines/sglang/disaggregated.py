@@ -25,7 +25,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 class Disaggregation:
     """The hooks of the queues of one prefill or decode server; the first argument is the original.
 
-    ``ready`` has the requests to which a decode server could give memory.
+    ``ready`` contains the requests to which a decode server could give memory.
     """
 
     now_s: Callable[[], float]

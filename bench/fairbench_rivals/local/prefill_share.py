@@ -87,7 +87,7 @@ class PrefillTimeShareAuto(PrefillTimeShare):
             self._step_s, self._decoded_s = lasted_s, end_ps / PS_PER_S
 
     def _adapt(self, oldest: Request, left: int, now_s: float) -> None:
-        """Move the share towards the share that the pressures want."""
+        """Move the prefill share towards the share that the pressures call for."""
         passed_s, self._adapted_s = now_s - self._adapted_s, now_s
         if not self._token_s:
             return

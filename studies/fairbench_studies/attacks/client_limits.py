@@ -5,8 +5,8 @@
 
 The table compares runs with limits to runs without limits, at the same seeds. In the first load,
 one honest client sends four times as much as each other client. In the second load, all four
-clients send equally much. The workload is judge unless a row names another workload. The script
-writes results/client-limits.csv, and the table in the page.
+clients send equally much. The workload is ``judge``, unless a row of the table names another
+workload. The script writes results/client-limits.csv and the table of the page.
 """
 
 from __future__ import annotations

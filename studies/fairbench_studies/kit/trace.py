@@ -18,7 +18,7 @@ _INSTANT_S = 1e-6  # The service of a request is spread over at least this time 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """The requests of one run, one entry each, in any order.
+    """The requests of one run, in any order, one entry each.
 
     ``req_time_s`` holds the arrival times in seconds. Both latencies are measured from the arrival,
     and are NaN for refused requests.

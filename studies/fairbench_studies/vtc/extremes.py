@@ -111,7 +111,7 @@ def largest_unasked(
 
 
 class _Arrivals(NamedTuple):
-    """The requests in order of arrival: client, time in seconds, weighted tokens."""
+    """The requests in order of arrival: clients, times in seconds, and weighted tokens."""
 
     client: Ints
     at_s: Floats

@@ -29,7 +29,7 @@ def _under(
     name: str,
     measure: Callable[[Trace], float],
 ) -> list[list[float]]:
-    """Return a measure of several runs of a workload for each seed."""
+    """Return a measure of several runs of one workload, for each seed."""
     return [by_seed(seeds, f"{workload} {run}", name, measure) for run in runs]
 
 
@@ -154,7 +154,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
     """Judge the bound while both clients wait, and differences in service from 30 s on.
 
     The paper's differences leave out the first 30 s, in which one client has not yet queued enough
-    requests. The parts also report the outcomes from the beginning of the run.
+    requests. The parts also report the outcomes if the run is judged from its beginning.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):

@@ -99,7 +99,7 @@ def _peak(traffic: Traffic) -> float:
 
 
 def _client_rows(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
-    """Yield a row per client, in the order of decreasing load."""
+    """Yield a row per client, the client with the largest load first."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []

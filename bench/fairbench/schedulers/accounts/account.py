@@ -17,10 +17,10 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class UnbookedTokens:
     """A buffer of decoded tokens, each of which adds ``each`` to the client's entry in ``sums``.
 
-    The additions are made only when a balance is needed. Late additions are exact because the sums
-    are whole numbers. Without a buffer, every step would update the balances of the whole batch,
-    although a scheduler compares only the few clients that also wait. ``changed`` are the clients
-    whose number of running requests may have changed since the last counted steps.
+    The additions are made only when a balance is needed. Tokens can be added late without error
+    because the sums are whole numbers. Without a buffer, every step would update the balances of
+    the whole batch, although a scheduler compares only the few clients that also wait. ``changed``
+    are the clients whose number of running requests may have changed since the last counted steps.
     """
 
     sums: dict[str, float]
@@ -153,11 +153,11 @@ class Account(ABC):
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return how far a node's service is ahead; only comparable between siblings."""
+        """Return how far a node's service is ahead, comparable only between siblings."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
-        """Return the balance of every client, after all decoded tokens are booked."""
+        """Return every client's balance, after all decoded tokens have been booked."""
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:

@@ -109,7 +109,7 @@ class Counters(Account):
 
     @property
     def last_left(self) -> str | None:
-        """The client whose request left the queue last, or its outermost tenant."""
+        """The client (or its outermost tenant) whose request left the queue last."""
         return self._left.get(ROOT)
 
     @last_left.setter

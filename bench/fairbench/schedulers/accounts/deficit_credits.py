@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # no worker.
 HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
-"""The rules by which idle clients leave and rejoin the client list.
+"""The rules by which idle clients leave and rejoin the list of clients with credits.
 
 Under ``keep``, an idle client leaves once its credit is positive, and a debt is never erased. Under
 ``min0``, an idle client leaves immediately; a debt is kept, and a credit is lost. Under
@@ -33,9 +33,9 @@ holds.
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12). The rule ``rejoin`` decides when an
-    idle client leaves the list. The ``quantum`` Q^u of a client of weight 1 is a number of weighted
-    tokens.
+    A client joins the client list with its first request (line 12). The rule ``rejoin`` decides
+    when an idle client leaves the client list. The ``quantum`` Q^u of a client of weight 1 is a
+    number of weighted tokens.
 
     With ``welcomes``, a client joins with a credit of one quantum instead of 0. A client that left
     the list since the last refill joins with its former credit instead, so that a client gets at
@@ -43,7 +43,7 @@ class Credits(Account):
     still hold.
 
     With ``tenants``, a client is in credit only if all its tenants are in credit, too. All siblings
-    below a tenant are granted quanta at the same time.
+    below a tenant are granted their quanta at the same time.
     """
 
     def __init__(
@@ -166,9 +166,9 @@ class Credits(Account):
         """Repeat lines 6-7 below a tenant until a waiting node is in credit.
 
         ``clients`` are the waiting clients; the result is False if no client waits. All rounds of
-        quanta are computed in a single step. Clients that wait at other ranks also count as
-        waiting. While a client in credit waits at another rank, the clients of this rank get loans
-        instead of quanta. A loan is a credit that only this rank knows.
+        quanta are computed in a single step. Clients that wait at other data-parallel ranks also
+        count as waiting. While a client in credit waits at another rank, the clients of this rank
+        get loans instead of quanta. A loan is an additional credit that only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -212,7 +212,7 @@ class Credits(Account):
                 self.of[client] -= self.loans.pop(client)
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply quanta and charges of a client, as reported by another rank."""
+        """Apply another rank's report of a client's quanta and charges."""
         self.add_to_list(client)
         quanta = change.rounds * self.quantum_of(client)
         self.of[client] += quanta - sum(change.charged.values())
@@ -242,7 +242,7 @@ class Credits(Account):
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:
-        """Remove an idle client from the list if the rule ``rejoin`` allows."""
+        """Remove an idle client from the client list if the rule ``rejoin`` allows."""
         if self.requests[client] or client in self.elsewhere:
             return
         self.decoded.book((client,))
@@ -275,8 +275,8 @@ class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
     ``may_refill`` returns whether quanta may be granted when no waiting client is in credit. If
-    ``may_refill`` returns False, ``over`` becomes true, and the pass ends. With ``stops``, the
-    first request for which the engine has no room also ends the pass.
+    ``may_refill`` returns False, ``over`` becomes true and the admission pass ends. With ``stops``,
+    the first request for which the engine has no room also ends the pass.
     """
 
     bounded = True

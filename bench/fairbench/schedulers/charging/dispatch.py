@@ -60,7 +60,7 @@ class DispatchCharging:
         return cost if self._answers is None else cost - self._ahead.pop(request.request_id, 0)
 
     def failed(self, request: Request) -> dict[str, float]:
-        """Return the refund of each client for a dispatch that has failed."""
+        """Return the refund of each client when a dispatched request has failed."""
         self._ahead.pop(request.request_id, None)
         return self._paid.pop(request.request_id, {})
 
@@ -72,7 +72,7 @@ class DispatchCharging:
         """Record that a worker has left and that the worker's cache is lost."""
 
     def record_time(self, request: Request, gpu_s: float) -> None:
-        """Record the GPU time of a request at its worker, in seconds."""
+        """Record the GPU time in seconds that a request used at its worker."""
 
     def answered(self, client: str, output_tokens: int) -> None:
         if self._answers is not None and output_tokens:

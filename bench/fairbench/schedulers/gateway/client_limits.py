@@ -136,8 +136,8 @@ class ClientLimits:
       clients leave free. Otherwise a second heavy client would use up the reserve that the first
       heavy client left free.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
-    - Running requests are never removed for clients that arrive later. A part is therefore kept
-      free for such clients, as for a client of weight ``client_reserve``.
+    - Running requests are never removed to make room for clients that arrive later. A part is
+      therefore kept free for such clients, as for a client of weight ``client_reserve``.
 
     Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
@@ -177,7 +177,7 @@ class ClientLimits:
         return False
 
     def admit_freed(self) -> Iterator[Request]:
-        """Admit and yield the requests in line that can enter now."""
+        """Admit and yield the waiting requests that can enter now."""
         if not self._lines:
             return
         # The total weight is constant during the loop, because the clients in line are already

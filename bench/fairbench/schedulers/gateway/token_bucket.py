@@ -29,7 +29,7 @@ class TokenBucket(LocalScheduler):
     class Params:
         """Parameters of the buckets: ``rate_per_min`` and ``burst`` are numbers of requests.
 
-        With ``tenants=tree``, each outermost tenant has a bucket for all its clients. With
+        With ``tenants=tree``, each outermost tenant has one bucket for all its clients. With
         ``weights``, the rate and the burst (at least 1) are multiplied by the weight of the client
         or tenant. ``weights`` override the experiment's weights; without ``weights`` every weight
         is 1.

@@ -84,7 +84,7 @@ class ReorderedDLPM(DLPM):
 
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
-        """Yield all requests of the scan in the order of the subclass."""
+        """Yield all requests of the scan in the order that the subclass defines."""
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         scan = super()._scan(view, now_s, refresh)
@@ -107,7 +107,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         """The parameters of ``UrgentDLPM``, and where deadlines apply.
 
         With ``within=client``, deadlines order the requests of each client. ``within=credit``
-        orders the requests of all clients in credit together by deadline. Deadlines then decide
+        orders the requests of all clients with positive credit by deadline. Deadlines then decide
         which of these clients goes first, but do not change the clients' shares.
         """
 

@@ -26,7 +26,7 @@ class State:
 
     ``prefill_s`` is the time in seconds that the request's next admission takes to compute the
     prompt or to copy the KV cache back. ``first_s`` is the estimated time at which the first token
-    comes. The request cannot be preempted until it has produced ``spared`` tokens.
+    comes. The request cannot be preempted before it has produced ``spared`` tokens.
     """
 
     prefill_s: float
@@ -56,7 +56,7 @@ class Slack:
 
     @property
     def costs(self) -> CostModel | None:
-        """The cost model of the timing profile, or None at unmeasured servers."""
+        """The cost model of the timing profile; None at servers without a profile."""
         return self._setup.costs
 
     def prefill_s(self, tokens: int) -> float:
@@ -79,7 +79,7 @@ class Slack:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
     def untrack_request(self, request: Request) -> None:
-        """Delete a request that has ended, and record its output length."""
+        """Forget a request that has ended, and record its output length."""
         state = self.states.pop(request, None)
         if state is not None and state.produced:
             self.lengths.learn(request.client, state.produced)
@@ -131,9 +131,9 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
     """Return the largest token limit of a step with which decoding requests stay in time.
 
     [Sarathi] sizes chunks by the target time between tokens. This function uses the time that
-    remains until each request is due, divided by its remaining tokens. Requests that are late with
-    any limit do not count. The time of a step is the time of its prompts plus the time of its
-    outputs.
+    remains until each request is due, divided by its remaining tokens. Requests that will be late
+    under any token limit do not count. The time of a step is the time of its prompts plus the time
+    of its outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -198,7 +198,7 @@ class Victims:
         return chosen if gone and running.would_fit(request, gone) else []
 
     def by_spare_time(self, running: RunningView, now_s: float) -> list[Request]:
-        """Return the running requests, most spare time first; spared requests come last."""
+        """Return running requests, those with most spare time first and spared requests last."""
 
         def last(one: Running) -> tuple[bool, float]:
             left_s = self.slack.due_s(one.request) - now_s
@@ -248,7 +248,7 @@ class Victims:
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
-        """Return the seconds that preempting a request costs, for copies or recomputation."""
+        """Return the seconds lost by preempting a request, for copies or recomputation."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s

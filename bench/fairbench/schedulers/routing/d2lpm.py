@@ -59,7 +59,7 @@ class WorkerCredit(MutableMapping[int, float]):
     def spend(self, worker: int, cost: float) -> None:
         """Subtract ``cost`` from a client's credit at a worker.
 
-        Each request causes two calls, so the code is written for speed.
+        Each request causes two calls of this method, so the code is written for speed.
         """
         if worker not in self._apart:
             self[worker] -= cost
@@ -137,8 +137,8 @@ def to_forget(
     """Return up to ``batch`` clients to forget, from the less recently used half of idle clients.
 
     Clients in ``busy`` are never forgotten. ``credit`` has each client's credits, the least
-    recently used client first. When a forgotten client returns, the client has no debt. Clients
-    with the most credit are therefore forgotten first, because such clients gain least.
+    recently used client first. When a forgotten client returns, its debt has been forgotten, too.
+    Clients with the most credit are therefore forgotten first, because such clients gain least.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -201,7 +201,7 @@ class WorkerCredits:
 
         A client without credit at any worker first gets quanta until the client has credit at some
         worker. After the refill, the set of workers is computed again, because Algorithm 2 as
-        printed would never end. All rounds of a refill are computed in a single step.
+        printed would never end. All rounds of a quantum refill are computed in a single step.
         """
         within = self._workers.everyone
         for node in self.nodes(client):
@@ -274,7 +274,7 @@ class WorkerCredits:
             del credit[worker]
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply quanta and charges of a client, as reported by other routers."""
+        """Apply the quanta and charges of a client that other routers report."""
         assert self.shared is not None, "join_peers comes first"
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
@@ -355,7 +355,7 @@ class D2LPM(CreditExchange, PrefixRouter):
         whole history; Algorithm 2 inserts prompts only (line 18). ``tenants=tree`` keeps credits at
         every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree
         in nodes, a million by default. ``weights`` of clients override the experiment's weights.
-        ``Filling`` describes ``fill_below``; with None or 0, Algorithm 2 works as published.
+        ``Filling`` describes ``fill_below``; if it is None or 0, Algorithm 2 works as published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

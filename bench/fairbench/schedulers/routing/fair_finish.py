@@ -111,7 +111,7 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return the advantage that another worker needs, in tokens of prefill."""
+        """Return the advantage that another worker must offer, in tokens of prefill."""
         if not matched_tokens:
             # An infinite slack is handled apart, because the product of 0 and infinity is NaN.
             return 0.0

@@ -12,7 +12,7 @@ from fairbench.errors import RunFailed
 
 
 def as_bits(workers: Iterable[int]) -> int:
-    """Return the set of workers as the bits of an integer."""
+    """Return a set of workers as the bits of an integer."""
     bits = 0
     for worker in workers:
         bits |= 1 << worker
@@ -82,7 +82,7 @@ class Fleet:
         self._with[0] = self.idle_workers | 1 << worker
 
     def remove_worker(self, worker: int) -> None:
-        """Remove a worker, if live, and the worker's requests in flight."""
+        """Remove a live worker and its requests in flight."""
         if worker in self:
             in_flight = self._in_flight.pop(worker)
             self._with[in_flight] ^= 1 << worker
@@ -109,7 +109,7 @@ class Fleet:
         return True
 
     def least_loaded(self, candidates: int) -> int:
-        """Return the candidate with the fewest requests in flight; ties rotate.
+        """Return the candidate with the fewest requests in flight; equal candidates take turns.
 
         ``candidates`` are the workers to choose from, as bits. The running time depends on how many
         different numbers of requests in flight exist, not on the number of workers. Precondition:
@@ -140,7 +140,7 @@ class Fleet:
         return self._last_turn
 
     def _recount(self, worker: int, more: int) -> None:
-        """Add ``more`` to the requests in flight at a live worker."""
+        """Add ``more`` to the number of requests in flight at a live worker."""
         before, bit, those = self._in_flight[worker], 1 << worker, self._with
         those[before] ^= bit
         if not those[before]:

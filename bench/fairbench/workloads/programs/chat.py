@@ -22,7 +22,7 @@ class Turn(NamedTuple):
 
 
 class Chat(base.Program):
-    """A conversation of several turns, between which the user reads and thinks."""
+    """A conversation of several turns; between turns, the user reads and thinks."""
 
     kind = "chat"
 

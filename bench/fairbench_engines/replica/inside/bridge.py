@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], passing: int) -> bool:
     """Serve a run in a copy of this process; return False if the run failed or broke off.
 
-    ``passing`` is the file descriptor through which the sockets of replicas arrive.
+    ``passing`` is the file descriptor over which the sockets of replicas arrive.
     """
     copy = os.fork()
     if copy:

@@ -49,7 +49,7 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 class Tried(NamedTuple):
     """The outcomes under a reading, and the outcomes of the runs without the change.
 
-    If no runs without the change are given, each outcome counts.
+    If there are no runs without the change, each outcome counts.
     """
 
     outcomes: Outcomes

@@ -98,7 +98,7 @@ def groups(run: ServingRun) -> list[str]:
 
 
 def too_long(run: ServingRun) -> Flags:
-    """Return the mask of requests that the engine refused for their length."""
+    """Return the mask of requests that the engine refused because of their length."""
     return np.array([refused_by_length(run, request) for request in requests_of(run)])
 
 
