@@ -168,7 +168,7 @@ class Health:
             return False
 
     async def _answers(self, worker: int) -> bool | None:
-        """Return whether a worker reports that it is healthy; None means a timeout."""
+        """Return whether a worker reports that it is healthy; a timeout gives None."""
         address = self.workers[worker]
         try:
             async with self._session.get(

@@ -153,7 +153,7 @@ def check_single(http: web.Request) -> None:
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
     """Raise Problem (403) if a page of another web site may have sent the request.
 
-    ``allowed`` holds the host names of this server in lower case. With ``addresses``, any IP
+    ``allowed`` holds the host names of this server in lower case. If ``addresses`` is set, any IP
     address is also allowed, because a page cannot claim an IP address as its name. Each browser
     sends the header ``Host``, so a request without this header does not come from a page.
     """

@@ -212,10 +212,10 @@ def diagnose(
 ) -> Answer:
     """Find the heavy clients of a log, the clients that wait for heavy clients, and a remedy.
 
-    ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` gives
-    the columns of fields with uncommon names, such as ``{"client": "team"}``. ``time_unit`` is the
-    unit of times in columns whose names do not say the unit. The remaining arguments are the flags
-    of ``fairbench diagnose``; schedulers and targets are lists.
+    ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
+    the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
+    the unit of times in columns whose names do not say the unit. The remaining arguments are the
+    flags of ``fairbench diagnose``; schedulers and targets are lists.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
@@ -314,8 +314,9 @@ def plan(
 
     ``data`` is a log as for ``diagnose``; without ``data``, ``flags`` name a workload. ``slo`` are
     the targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to
-    32. ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. All
-      other arguments are flags of ``fairbench plan``. The function leaves no files on disk.
+    32. ``max="users"`` finds the largest number of users (clients) of one cluster, such as ``dp=(4,
+      4)``. All other arguments are flags of ``fairbench plan``. The function leaves no files on
+      disk.
 
     If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument, and DataError for wrong data, in one line.

@@ -304,8 +304,9 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the first row with an equal load.
 
-    Without prices, only rows with equal timing profiles are compared, by the number of GPUs. If no
-    size of the first row is sufficient, every row with a sufficient size counts as cheaper.
+    If prices are missing, only rows with equal timing profiles are compared, by their numbers of
+    GPUs. If no size of the first row is sufficient, every row with a sufficient size counts as
+    cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

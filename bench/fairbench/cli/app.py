@@ -181,7 +181,7 @@ class _Listed(TyperCommand):
 class _Commands(TyperGroup):
     """The group that contains all commands of fairbench.
 
-    The group turns an error into a line on stderr and an exit code.
+    The command group turns an error into a line on stderr and an exit code.
 
     Only the module of the called command is imported; the list of commands needs no modules.
     """

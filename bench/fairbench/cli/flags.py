@@ -200,7 +200,7 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
 
 
 def above_0(flag: str, value: float | None) -> float | None:
-    """Return the value of a flag if it is above 0 and finite.
+    """Return the value of a flag if the value is above 0 and finite.
 
     Raises UsageError for a value that is not positive and finite.
     """

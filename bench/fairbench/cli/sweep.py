@@ -109,8 +109,8 @@ def sweep(
 ) -> None:
     """Run a grid of experiments in parallel and compare their results.
 
-    The grid is every combination of schedulers, workloads and settings, from a file, from flags, or
-    from both: flags override the values of the file.
+    The sweep's grid is every combination of schedulers, workloads and settings, from a file, from
+    flags, or from both: flags override the values of the file.
     """
     from fairbench.config import identity
 

@@ -238,10 +238,10 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 
 
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts whose parameters have an effect, such as router, scheduler and machine.
+    """Return the parts of the experiment whose parameters have an effect, such as the router.
 
-    The result is () for an endpoint, which is benchmarked as it is. A router of another project has
-    no parameters.
+    The result is () for an endpoint, because its servers are benchmarked as they are. A router of
+    another project has no parameters.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()

@@ -380,8 +380,8 @@ MOST_SOUGHT = 20
 def _first_flood_s(params: TraceParams) -> float:
     """Return the start (s) of the earliest flood in a replayed trace; infinite without a flood.
 
-    A trace whose arrivals are drawn from rates is not searched: it has no recorded flood, and may
-    have millions of requests.
+    A trace whose arrivals are drawn from rates is not searched for floods: it has no recorded
+    flood, and may have millions of requests.
     """
     from fairbench.metrics.floods import floods
     from fairbench.metrics.traffic import weighted_tokens
@@ -407,7 +407,7 @@ SAID = {
 def with_trace(given: PlacedFlags) -> PlacedFlags:
     """Return the flags, with the workload of the trace in place of the flags of the trace.
 
-    With a trace, ``clients`` is the number of made-up clients, and ``time_scale`` applies to the
+    For a trace, ``clients`` is the number of made-up clients, and ``time_scale`` applies to the
     trace. Raises UsageError for conflicting flags, and DataError for a file that is not a trace.
     """
     from fairbench.workloads.trace_workload import (

@@ -224,7 +224,7 @@ def is_alike(waits: WaitComparison) -> bool:
 
 
 def compared_waits(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay; None if either has no waits."""
+    """Return the waits in the log and in the first replay, or None if either has no waits."""
     first, recorded = found.first, logged_waits(found)
     if first is None or recorded is None:
         return None

@@ -218,7 +218,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Return True if none of the node's tokens may be evicted."""
 
     def spare_tokens(self, node: Kept) -> int:
-        """Return the tokens of a further, unused copy of the node, or 0 without such a copy."""
+        """Return the tokens of another, unused copy of the node, or 0 if there is no such copy."""
 
     def access_of(self, node: Kept) -> Access:
         """Return the last use of an unpinned node, which may be later than ``last_access``."""
@@ -233,7 +233,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
-        """Free a further copy of a node or, without such a copy, the node, an unclaimed leaf."""
+        """Free another copy of a node or, if there is no such copy, the node, an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
@@ -359,7 +359,7 @@ class Claims(Generic[N]):
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """Drop a leaf's spare copy, end one client's claim on the leaf, or evict the leaf.
 
-        A spare copy is a further, unused copy of the leaf, and is dropped first. Without a spare
+        A spare copy is another, unused copy of the leaf, and is dropped first. Without a spare
         copy, one claim ends if the policy chooses clients; otherwise the leaf is evicted. Return
         the number of tokens of the copy, the claim or the leaf.
         """
@@ -464,7 +464,7 @@ class Claims(Generic[N]):
                 self._enter(queue, node)
 
     def list_again(self, node: N) -> None:
-        """Add further queue entries for a node whose rank may have become lower."""
+        """Add new queue entries for a node whose rank may have become lower."""
         for queue in node.listed_for:
             self._enter(queue, node)
 
@@ -519,7 +519,7 @@ class ClientCache(KVCache):
     # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's cached tokens, and those of them that running requests use."""
+        """Return how many tokens of a prompt are cached, and how many of them are in use."""
         node, _ = self.descend(self.root, prompt, (0, 0), limit, split=False)
         while node.parent is not None and not node.locks:
             node = node.parent
@@ -633,7 +633,7 @@ class ClientPool(Protocol):
     def residency(self) -> Residency: ...
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's cached tokens, and those of them that running requests use."""
+        """Return how many tokens of a prompt are cached, and how many of them are in use."""
 
 
 class WaitingSequences(Protocol):

@@ -427,8 +427,8 @@ class DecodeWorker(EngineLoop[KVNode]):
     on the worker, and ``members`` is the number of requests that hold memory. ``on_release`` is
     called each time a request ends.
 
-    Requests share no prefixes: SGLang keeps no prefix cache on a decode worker, and this model
-    keeps no prefix cache for vLLM either. Memory is counted in tokens.
+    Requests on decode workers share no prefixes: SGLang keeps no prefix cache on a decode worker,
+    and this model keeps no prefix cache for vLLM either. Memory is counted in tokens.
     """
 
     def __init__(self, parts: WorkerParts, limits: DecodeLimits) -> None:

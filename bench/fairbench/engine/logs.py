@@ -227,7 +227,7 @@ class InBatch:
 
 
 class OpenStretches:
-    """The decode stretches in a log's last block, whose rows are created when the block is full."""
+    """The decode stretches of a log's last block; their rows are created when the block is full."""
 
     def __init__(self) -> None:
         # The heads of the stretches are packed into bytes, because millions of Python objects would
@@ -340,7 +340,7 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(IntegerTable):
-    """A log with one row per client and stretch of constant batch composition on a worker.
+    """A log with one row per client and stretch, in which the batch of a worker does not change.
 
     - A prefill iteration has one row per client; its ``steps`` is 1. ``input_tokens`` and
       ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
@@ -350,8 +350,8 @@ class ServiceLog(IntegerTable):
       be recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
     - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
       decoding requests.
-    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The parts of a stretch
-      add up to the time of the stretch.
+    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The times of a stretch's
+      parts add up to the time of the whole stretch.
     """
 
     def __init__(self, clients: list[str]) -> None:

@@ -272,7 +272,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Retract one request after the other until the next decode step has memory.
 
         Like SGLang, the method first evicts all cached tokens that are not in use. Requests are
-        then retracted until the remaining requests have memory for 20 steps each. At least one
+        then retracted until each remaining request has memory for 20 more steps. At least one
         request keeps running.
         """
         self._end_stretch()
@@ -420,8 +420,8 @@ class Admission:
     """The budgets of one pass, and the decision on each candidate (SGLang's PrefillAdder).
 
     The page size of SGLang's cache is 1. ``reserved_tokens`` is the memory that the running
-    requests will need for their outputs. ``most`` limits the number of running requests. With mixed
-    chunks, each running request takes a token of the budgets and of memory.
+    requests will need for their outputs. ``most`` limits the number of running requests. In a mixed
+    batch, each running request takes one token of the budgets and of the memory.
     """
 
     def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
@@ -558,8 +558,8 @@ class Admission:
     def preempt(self, wish: Preempt) -> bool:
         """Take the memory of a running request that the scheduler wants to preempt.
 
-        As in SGLang, memory for 20 steps of the other running requests must remain. Return False if
-        the request does not run, or if a copy was demanded and CPU memory has no room.
+        As in SGLang, each of the other running requests must keep memory for 20 steps. Return False
+        if the request does not run, or if a copy was demanded and CPU memory has no room.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
@@ -679,8 +679,8 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved part of the running requests' future outputs.
 
-    The ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode steps.
-    Only the ratio at one step is stored, so that a run of decode steps needs no update.
+    The new-token ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode
+    steps. Only the ratio at one step is stored, so that a run of decode steps needs no update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:

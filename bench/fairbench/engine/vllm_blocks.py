@@ -2,9 +2,10 @@
 
 The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
 blocks have the same hash exactly if their tokens and all earlier tokens are equal. In the
-simulator, two such blocks belong to the same node of the tree. A node is a run of blocks, so the
-work for a prompt depends on the number of positions at which prompts differ, not on the prompt's
-length. Several copies of a run may be in memory, because vLLM keeps all copies.
+simulator, two blocks to which vLLM gives the same hash belong to the same node of the tree. A node
+is a run of blocks, so the work for a prompt depends on the number of positions at which prompts
+differ, not on the prompt's length. Several copies of a run may be in memory, because vLLM keeps all
+copies.
 """
 
 from __future__ import annotations

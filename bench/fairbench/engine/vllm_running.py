@@ -380,7 +380,7 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return the number of further steps, at most ``most``, for which ``blocks`` suffice."""
+        """Return for how many more steps, at most ``most``, the ``blocks`` suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:

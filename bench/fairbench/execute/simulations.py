@@ -90,8 +90,8 @@ def jobs_left(
 ) -> list[SimulationJob]:
     """Return the simulations of ``specs`` that ``store`` lacks as jobs, longest job first.
 
-    If ``with_alone`` is set, further jobs simulate each client alone on the cluster. Raises
-    UsageError if the engine code of a finished run has changed since.
+    If ``with_alone`` is set, more jobs simulate each client alone on the cluster. Raises UsageError
+    if the engine code of a finished run has changed since.
     """
     check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)

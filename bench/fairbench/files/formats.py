@@ -56,8 +56,8 @@ def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[FilePlace]:
     """Yield JSON objects: one per line, or objects that span several lines.
 
-    With ``streamed``, the number of lines is unlimited, because the caller keeps no content. Raises
-    DataError naming a line that is not a JSON object.
+    If ``streamed`` is set, the number of lines is unlimited, because the caller keeps no content.
+    Raises DataError naming a line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None
@@ -122,7 +122,7 @@ def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
 
     Raises DataError with the line at which the error is.
 
-    With ``strict``, NaN, infinities, and numbers too large for a float are also refused.
+    If ``strict`` is set, NaN, infinities, and numbers too large for a float are also refused.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 

@@ -115,7 +115,7 @@ def lines(
 ) -> Iterator[TextLine]:
     """Yield the lines of a file, without a byte order mark; ``blank`` includes blank lines.
 
-    With ``streamed``, the size of each line is limited, but not the size of the file. Use
+    If ``streamed`` is set, the size of each line is limited, but not the size of the file. Use
     ``streamed`` only for fairbench's stored runs, and for content that the caller does not keep.
     Raises DataError if the file is unreadable or too large.
     """

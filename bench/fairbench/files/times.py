@@ -36,7 +36,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell is missing: null, NaN, blanks, or a text such as ``n/a``.
+    """Return whether a cell of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
     For names of clients, use ``nameless``, because a client may be called None or NaN.
     """
@@ -44,7 +44,7 @@ def is_missing(value: Any) -> bool:
 
 
 def nameless(value: Any) -> bool:
-    """Return whether a cell names no client: a blank cell, or a text such as ``null``."""
+    """Return whether a cell of a file names no client: it is blank, or a text such as ``null``."""
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NIL)
 
 

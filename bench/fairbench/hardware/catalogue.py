@@ -162,7 +162,7 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 def canonical_model(name: str, known: Iterable[str]) -> str:
     """Return the known model that a name means, or else the name in normal form.
 
-    Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
+    Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored in a model's name:
     ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models whose layers have equal sizes
     share a timing profile.
     """

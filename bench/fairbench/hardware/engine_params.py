@@ -97,8 +97,8 @@ class EngineParams:
     memory is the limit in practice. ``full_reservation`` keeps the new-token ratio at 1, as
     ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
     ``in_batch_prefix_caching`` (on by default) exists in SGLang since December 2024 (PR #2442).
-    With ``batch_is_full`` (on by default), a pass without room marks the batch as full, which
-    SGLang did not do in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
+    If ``batch_is_full`` is set (the default), a pass that finds no room marks the batch as full,
+    which SGLang did not do in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
     docs/appendix/engine.md defines ``load_cap``, docs/appendix/speed.md has measured values of
     ``prefix_match_us``, and docs/reference/releases.md lists the differences between releases.
     """

@@ -49,7 +49,8 @@ class StepTime:
             chunks: Cached tokens before and tokens computed now, for each prefill chunk.
             sequences: Number of decoding sequences.
             context_tokens: Total context tokens of the decoding sequences.
-            rows: Lowest number of tokens in the linear layers, which may be padded to this number.
+            rows: Lowest number of tokens that the linear layers compute; fewer tokens are padded to
+                it.
 
         Returns:
             Duration of the iteration, in picoseconds.

@@ -348,9 +348,9 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` is the largest error of a step time in percent. The whole profile, each
-    coefficient, and the cost of context that several sequences share have independent errors in
-    either direction. Errors are drawn once per run from the seed.
+    ``error_pct`` is the largest error of a step time in percent. The error multiplies the whole
+    profile, each coefficient, and the cost of context that several sequences share, independently
+    and in either direction. Errors are drawn once per run from the seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

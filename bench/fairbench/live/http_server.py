@@ -1,8 +1,8 @@
 """The HTTP server of router and emulator, with limits on the number and idle time of connections.
 
-The server of asyncio accepts connections until no file descriptor is left, and then logs a
-traceback for each waiting connection. The server in this module accepts fewer connections than the
-limit on open files allows.
+A server of asyncio accepts connections until no file descriptor is left, and then logs a traceback
+for each waiting connection. The server in this module accepts fewer connections than the limit on
+open files allows.
 
 Errors are sent in the format of OpenAI's API. The router raises the exception ``Problem`` to refuse
 a request.
@@ -382,8 +382,8 @@ class Connections:
     async def _close_idle(self) -> None:
         """Close connections that send no request for too long, until this task is cancelled.
 
-        Time during which the event loop was blocked is not counted, because requests may have
-        arrived in this time.
+        Times in which the event loop was blocked do not count, because requests may have arrived
+        then.
         """
         loop = asyncio.get_running_loop()
         while True:

@@ -60,7 +60,7 @@ class Launcher(Protocol):
     """The interface of launchers, which find machines for servers."""
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError, before anything is started, if the wanted places are not available."""
+        """Raise UsageError, before anything is started, if places for the servers are missing."""
 
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]

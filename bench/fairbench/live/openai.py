@@ -21,7 +21,7 @@ DEFAULT_NEW_TOKENS = 128  # default limit on output tokens of a request, equal t
 
 
 class MessagePart(msgspec.Struct):
-    """A part of a message; a part without text, such as an image, counts as empty text."""
+    """A part of a message; a part that has no text, such as an image, counts as empty text."""
 
     text: str | None = None
 
@@ -623,7 +623,7 @@ Piece: TypeAlias = str | Media
 
 
 def media_of(content: object) -> Media:
-    """Return the media that a JSON value contains, or to which it refers."""
+    """Return the media (such as images) that a JSON value contains or refers to."""
     digest = sha256(msgspec.json.encode(content)).digest()
     return Media(int.from_bytes(digest[:4], "little"))
 

@@ -202,7 +202,7 @@ UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
-    """Return the version of the first installed distribution of a list, or "" without any of them.
+    """Return the version of the first installed distribution in a list, or "" if none is installed.
 
     The version is read from the metadata of the distribution, so the engine is not imported.
     """

@@ -28,8 +28,8 @@ def is_long(rows: int) -> bool:
 def part_bounds(start_s: Floats) -> list[int]:
     """Return the index of each part's first row; the last element is the number of rows.
 
-    ``start_s`` is the start of each row in seconds, in ascending order. Rows that start at one
-    instant, such as the rows of one batch's clients, are in one part. A part has at most
+    ``start_s`` is the start of each row in seconds, in ascending order. Rows that start at the same
+    instant, such as the rows of one batch's clients, are in the same part. A part has at most
     ``PART_ROWS`` rows unless more rows start at one instant.
     """
     bounds, count = [0], len(start_s)

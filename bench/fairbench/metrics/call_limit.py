@@ -100,8 +100,8 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
 
     A call at depth 0 waits for nothing and arrives at a fixed time after its program. A later call
     waits for some calls that had ended before it arrived, so the time since the last end of a call
-    of its program is at most the think time. Without this end, or if calls of the program did not
-    finish, the pause is taken to be 0.
+    of its program is at most the think time. If this end is missing, or calls of the program did
+    not finish, the pause is assumed to be 0.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])

@@ -141,7 +141,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield all columns, then fewer and fewer columns, until a table with the columns fits."""
+    """Yield all columns, then fewer and fewer columns, until a table fits the width."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:

@@ -69,7 +69,7 @@ def pooled(samples: Sequence[Sample]) -> Sample:
 class Ranked:
     """The sorted latencies of all clients, from which percentiles are read.
 
-    A constructor call sorts all samples once, so that each further percentile costs O(clients).
+    The constructor sorts all samples once, so that each percentile costs O(clients).
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:

@@ -175,7 +175,7 @@ class Places(NamedTuple):
 class Bookings(NamedTuple):
     """Bookings of tokens; each array has one element per booking.
 
-    ``place`` is an index into the searched ``Places``, ``at_s`` the instant in seconds, and
+    ``place`` is an index into the searched ``Places``, ``at_s`` is the instant in seconds, and
     ``kind`` is END or START.
     """
 
@@ -307,7 +307,7 @@ class Joint(NamedTuple):
 
 
 class Pairs:
-    """The pairs of clients that wait together, with bounds on the lead of either client.
+    """The pairs of clients that wait together, with bounds on each client's lead.
 
     ``promise`` is, for each row of the backlog, an upper bound on the lead of the row's client over
     any other client.
@@ -483,8 +483,8 @@ class Inside:
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
         """Return the differences in the given cells of joint backlogs, and their joint backlogs.
 
-        Differences are taken at both ends of a joint backlog, and after each booking of its clients
-        in the joint backlog.
+        Service differences are taken at both ends of a joint backlog, and after each booking of its
+        clients in between.
         """
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
@@ -557,7 +557,7 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 
 
 class _Search:
-    """A branch-and-bound search, which examines the clients that may be furthest ahead first.
+    """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
     The gap of a pair of clients is at most the sum of one client's lead over the average and of the
     other client's lag behind the average at some instant. The gap is also at most the service that

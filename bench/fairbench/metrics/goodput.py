@@ -225,8 +225,8 @@ class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
     ``served`` is the useful service, and ``due`` the useful demand of all programs that arrived
-    before the given time. ``programs`` is the number of these programs, and ``finished`` the number
-    of programs that ended before this time.
+    before the given time. ``programs`` is the number of programs that arrived before the given
+    time, and ``finished`` is the number of programs that ended before it.
     """
 
     served: float

@@ -317,7 +317,7 @@ def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
 
 
 def program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return the row of each request's program, -1 if the run broke off before it was recorded."""
+    """Return the row of each request's program, or -1 if the program was not recorded."""
     order = np.argsort(programs.program_id, kind="stable")
     after = np.append(programs.program_id[order], -1)
     at = np.searchsorted(after[:-1], requests.program_id)

@@ -161,7 +161,7 @@ class Programs(Table):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Service(Table):
-    """A service log: a row for each client in each stretch of constant batch composition.
+    """A service log: one row for each client in each stretch of an unchanged batch.
 
     A stretch consists of ``steps`` iterations of one worker. Each step lasts ``step_growth_s``
     seconds longer than the step before, because contexts grow. A prefill iteration is a stretch of

@@ -23,7 +23,7 @@ from fairbench.metrics.tables import ServiceRows
 
 
 class Timed(Protocol):
-    """Columns with the times of steps: the rows of a log, or stretches."""
+    """Columns that contain the times of decode steps: the rows of a log, or its stretches."""
 
     @property
     def start_s(self) -> Floats: ...
@@ -359,8 +359,8 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. In a
-    stretch whose context grows beyond the fit, only the steps beyond the fit count.
+    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. If the
+    context grows beyond the fitted range during a stretch, only the steps beyond the range count.
     """
     if fit is None:
         return float("nan")

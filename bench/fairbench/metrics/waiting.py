@@ -68,8 +68,8 @@ def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals; only intervals that strictly overlap are joined.
 
     If a wait ends at the instant at which the next wait begins, the queue was empty during an
-    admission pass. The client was then not backlogged at this instant, and the theorems require a
-    backlog at every instant.
+    admission pass. In that case, the client was not backlogged at this instant, and the theorems
+    require a backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 

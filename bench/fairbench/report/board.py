@@ -359,7 +359,7 @@ def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> Cell:
 
 
 class _Row(NamedTuple):
-    """A row in a picture; ``strong`` is true if no row is better in both metrics of the picture."""
+    """A row of a leaderboard picture; ``strong`` is true if no row is better in both metrics."""
 
     number: int
     name: str

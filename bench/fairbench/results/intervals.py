@@ -100,7 +100,7 @@ def t_interval(
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the estimated standard deviation from two or more values."""
+    """Return the standard deviation, estimated from two or more values."""
     average = fsum(values) / len(values)
     return sqrt(fsum((value - average) ** 2 for value in values) / (len(values) - 1))
 

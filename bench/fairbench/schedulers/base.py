@@ -268,7 +268,7 @@ class LocalScheduler(HasParts, ABC):
         """
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
-        """Return the time at which the host makes another admission pass, or None for no such pass.
+        """Return the time at which the host makes another admission pass, or None for none.
 
         The host calls this method only for a scheduler that is not ``work_conserving``, when the
         worker is idle and requests wait. The scheduling pass takes place even if no request arrives
@@ -480,8 +480,8 @@ class Parts(Protocol):
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls this method, before ``select`` in each pass. The method
-        ``select`` of such a scheduler yields the requests in queue order.
+        Only the simulated SGLang calls this method, before ``select`` in each pass. If a scheduler
+        has this method, its ``select`` yields the requests in queue order.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:

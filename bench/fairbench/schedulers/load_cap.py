@@ -1,7 +1,7 @@
 """The load cap, which limits the running requests to a batch that decodes efficiently.
 
-With a large KV pool, thousands of requests may run at once, no request waits, and a fair order has
-no effect. A limit on the number of running requests (``max_running_requests``) would solve the
+If the KV pool is large, thousands of requests may run at once, so no request waits and a fair order
+has no effect. A limit on the number of running requests (``max_running_requests``) would solve the
 problem, but the right number depends on the lengths of the requests. As a result, the load cap
 limits the cost of the running requests.
 

@@ -36,7 +36,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class WalkEnd(NamedTuple, Generic[L]):
-    """The end of a walk along a prompt: the deepest ``node`` and the ``place`` in the prompt."""
+    """The end of a walk along a prompt: the deepest ``node``, and its ``place`` in the prompt."""
 
     node: L
     place: Place
@@ -95,7 +95,7 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def insert(self, prompt: Prompt, worker: int) -> L:
-        """Mark a whole prompt as held by ``worker``; return the node at the end of the prompt."""
+        """Mark a whole prompt as cached at ``worker``; return the node at the end of the prompt."""
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: WalkEnd[L], prompt: Prompt, worker: int) -> L:
@@ -230,7 +230,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark a path as held by ``worker`` and as just used, from ``end`` up to the root."""
+        """Mark a path, from ``end`` up to the root, as cached at ``worker`` and as just used."""
         bit, root, node = 1 << worker, self.root, end
         newest = root.older
         while (parent := node.parent) is not None:

@@ -338,8 +338,8 @@ def _start_times(columns: FileColumns, latency_s: Floats, start_s: Floats) -> Fl
     """Return the start time of each request in seconds; estimate missing times.
 
     Files of SGLang's ``bench_serving`` have no start times. If a request rate is given, requests
-    are assumed to start at even intervals. With a limit on concurrency, the estimate lets a request
-    start when an earlier request ends.
+    are assumed to start at even intervals. If a limit on concurrency is given, each request is
+    assumed to start when an earlier request ends.
     """
     if not columns.layout.at_once or columns.is_named("start"):
         return start_s

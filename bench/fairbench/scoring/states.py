@@ -146,7 +146,7 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""Functions that turn a column's value into a state, by column; columns of failures come first."""
+"""Functions that turn a column's value into a request's state; columns of failures come first."""
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:

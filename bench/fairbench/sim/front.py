@@ -103,7 +103,7 @@ def ingress_of(
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return the gateway and admission control of a router, or None without either."""
+        """Return the gateway and admission control of a router, or None if it has neither."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission

@@ -231,7 +231,7 @@ def split_router(routers: Many[Router]) -> SplitRouter:
 class SplitRouter(Router):
     """Several routers that act as one router, created by ``split_router``.
 
-    ``owners`` maps each request in progress to the number of the router at which it arrived.
+    ``owners`` maps each unfinished request to the number of the router at which it arrived.
     """
 
     def __init__(self, routers: Many[Router]) -> None:

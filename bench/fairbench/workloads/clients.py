@@ -54,7 +54,7 @@ def plan_clients(
     Args:
         spec: The workload.
         scenario: The name of the scenario.
-        dp: Number of replicas; rates from the workload file are multiplied by this number.
+        dp: Number of replicas, with which rates from the workload file are multiplied.
         gpu: Id of a timing profile; a workload may define a different rate for some profiles.
         clients: The number of clients.
         request_rate: Programs/s of each well-behaved client over the whole cluster.

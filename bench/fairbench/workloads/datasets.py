@@ -116,7 +116,7 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
-    """Merge entries with equal texts into one entry that has the exchanges of all of them.
+    """Merge entries with equal texts into one entry, with the exchanges of all of them.
 
     In LooGLE, for example, a document is repeated in the row of each of its questions.
     """

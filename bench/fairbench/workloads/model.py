@@ -269,7 +269,7 @@ def names_in(word: str) -> list[str]:
 
 
 def each_name(words: Iterable[Any]) -> Iterator[Any]:
-    """Yield the words of a list; a range such as ``client-3..5`` yields each name in the range."""
+    """Yield the words of a list; for a range such as ``client-3..5``, yield each name in it."""
     for word in words:
         yield from names_in(word) if isinstance(word, str) else (word,)
 

@@ -42,7 +42,7 @@ class Pair:
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return both values and the error as JSON types; an undefined number is null."""
+        """Return both values and the error as JSON types; undefined numbers become null."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 

@@ -30,8 +30,8 @@ class ContinuumTTL(EvictionPolicy):
     smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of the last 4,096 gaps
     that are at most t. B is the benefit of a pin, Q x eta + 2 s. Q is the mean wait of the last 100
     turns that returned after their pins had expired, and eta is ``TurnCorrelation.eta``. After at
-    most 100 observed gaps, the TTL (time to live) is 2 s. The last turn of a session and requests
-    without a session are not pinned.
+    most 100 observed gaps, the TTL (time to live) is 2 s. The last turn of a session is not pinned,
+    and neither are requests without a session.
 
     Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so this
     policy treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is

@@ -111,7 +111,7 @@ class PlacementGate(SessionGate[P]):
         session.pool_place, session.pool_tokens = next(self._places), session.tokens
 
     def resume(self, session: P, worker: int) -> None:
-        """Assign a session to a replica, and send the waiting turns of the session."""
+        """Assign a session to a replica, and send those of its turns that wait."""
         session.worker, session.pool_place = worker, None
         self.let_go(session)
 
@@ -296,7 +296,7 @@ class TickGate(PausingGate[P]):
     def _chosen(self, room: float) -> list[P]:
         """Return, in the order of ``queue``, sessions that together need at most ``room`` tokens.
 
-        A session that does not fit after the sessions before it is skipped.
+        A session that does not fit into the remaining memory is skipped.
         """
         chosen = []
         for session in self.queue():

@@ -37,8 +37,8 @@ class LlmD(HistoryRouter):
     class Params:
         """Parameters: the weights of the scores, and the size of the index.
 
-        With ``lru_blocks`` = 0, the index of a worker is as large as the worker's KV pool. A pool
-        of unknown size counts as 31,250 blocks, llm-d's default.
+        If ``lru_blocks`` is 0, the index of a worker is as large as the worker's KV pool. A pool of
+        unknown size counts as 31,250 blocks, llm-d's default.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("block_tokens", "queue_threshold")

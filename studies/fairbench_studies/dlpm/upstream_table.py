@@ -1,4 +1,4 @@
-"""The order of a client's own calls: DLPM, and three rules based on a call's place in the program.
+"""The order of one client's calls: DLPM, and three rules based on a call's place in its program.
 
     python studies upstream
 

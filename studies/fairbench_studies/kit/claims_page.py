@@ -183,7 +183,7 @@ def _details(one: Judged, titles: Sequence[str]) -> list[str]:
 
 
 def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
-    """Return the readings under which a part holds, by setting if there are several."""
+    """Return the readings of the paper under which a part holds, by setting if several."""
     said = {title: readings(parts[text].under) for title, parts in by_text.items() if text in parts}
     several = len(by_text) > 1
     return "; ".join(

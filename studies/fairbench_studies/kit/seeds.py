@@ -1,8 +1,8 @@
 """Per-seed values in ``results/seeds/NAME.csv``, from which claims can be judged without runs.
 
-A row has a run's settings, the metrics that judges read, and values that judges derived from the
-run's records, such as response times over time. A run that was read from such a file contains no
-records.
+A row contains a run's settings, the metrics that judges read, and values that judges derived from
+the run's records, such as response times over time. A run that was read from such a file contains
+no records.
 """
 
 from __future__ import annotations

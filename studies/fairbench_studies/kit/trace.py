@@ -1,7 +1,7 @@
 """Runs of which only the requests' latencies are known, such as published measurements.
 
 Runs that other projects measured have no service log and no admission times. Simulated replays are
-reduced to the same columns, so that both are evaluated by the same functions.
+reduced to the same columns, so that the same functions evaluate replays and measurements.
 """
 
 from __future__ import annotations

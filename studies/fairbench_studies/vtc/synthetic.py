@@ -191,7 +191,7 @@ def _differences(
 
 
 def judge_isolation(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share keeps its service when the other client's load rises."""
+    """Judge whether a client below its share keeps its service when the other's load rises."""
 
     def tail_s(trace: Trace) -> float:
         return ttft_s(trace, [trace.clients[0]], 99)
@@ -206,7 +206,7 @@ def judge_isolation(seeds: Seeds) -> list[Part]:
 
 
 def judge_shift(seeds: Seeds) -> list[Part]:
-    """Judge that LCF pays back the service that a client missed while it was off."""
+    """Judge whether LCF pays back the service that a client missed while it was off."""
 
     def share(trace: Trace) -> float:
         found = rates(trace, 300, 600)

@@ -163,7 +163,7 @@ class LiveBackend(ABC, Generic[C]):
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
-        """Return a recipe for the worker at each place; [] for a server that runs already."""
+        """Return a recipe for the worker at each place; [] if the server already runs."""
         return []
 
     @abstractmethod

@@ -37,7 +37,7 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Wait until time ``at_s`` of this clock; return at once if this time has passed.
+        """Wait until time ``at_s`` of this clock; return at once if that time has passed.
 
         Times are absolute, so that one late event does not delay later events.
         """
@@ -220,7 +220,7 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the seconds to wait according to a Retry-After header; 1 s if it is invalid."""
+    """Return the seconds to wait that a Retry-After header states; 1 s if the header is invalid."""
     text = retry_after.decode("latin-1").strip()
     try:
         wait_s = parsedate_to_datetime(text).timestamp() - time.time()

@@ -110,7 +110,7 @@ class BadEvent(Exception):
 class StreamedAnswer(ABC):
     """The part of an answer that has arrived so far; each event of the stream adds to the answer.
 
-    - Counts of tokens are None if the server does not report them.
+    - Token counts are None if the server does not report them.
     - ``estimated`` is True while the server has not reported all tokens of the answer.
     - ``done`` is true after the stream's last event.
     - ``queue_s`` is the time in seconds from arrival to first admission, on the server's clock.

@@ -168,7 +168,7 @@ class Server:
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return why a directory cannot be written, such as a full disk; None if writable."""
+    """Return the reason why a directory cannot be written, such as a full disk, or None."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))

@@ -436,7 +436,7 @@ def heat_chart(
     """Draw a heat map; a cell's opacity is linear in the logarithm of the cell's value.
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; rows have values of
-    shape (bins,). ``limits`` are the values of the lightest and the darkest cell, both above 0.
+    shape (bins,). ``limits`` are the values of the lightest and the darkest colour, both above 0.
     ``x_ticks`` are drawn on the x axis instead of round values.
     """
     bottom = TOP_PX + CELL_PX * len(rows)

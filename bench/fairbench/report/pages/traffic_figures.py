@@ -28,7 +28,7 @@ MOST_TIMES = 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients that get a colour: heavy clients, then clients by decreasing load."""
+    """Return the clients that get a colour: heavy clients first, then by decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]

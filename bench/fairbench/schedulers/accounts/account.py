@@ -114,7 +114,7 @@ class Account(ABC):
         """Charge a client with requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request here, such as one of several prefix owners."""
+        """Charge a client that may have no request here, such as one of a prefix's owners."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
@@ -161,7 +161,7 @@ class Account(ABC):
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the smallest number of quanta that lift a credit of at most 0 above 0."""
+    """Return the smallest number of quanta that raise a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
     # If the quantum is a fraction, the quotient is rounded, so the result can be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -16,7 +16,7 @@ class Counters(Account):
     The waiting client with the lowest counter is served next, and clients with equal counters take
     turns. A tenant's counter is the sum over all clients below the tenant. The search for the next
     client descends from the top of the tree, and chooses the waiting node with the lowest counter
-    at each level. The counter of a returning tenant is lifted like the counter of a returning
+    at each level. When a tenant returns, its counter is lifted like the counter of a returning
     client.
 
     Args:

@@ -18,8 +18,8 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 class DispatchCharging:
     """A charging by tokens: prompt tokens at dispatch, and output tokens at the request's end.
 
-    With ``ahead``, a client's mean output is charged at dispatch, and the difference from the real
-    output is charged at the end.
+    If ``ahead`` is set, a client's mean output is charged at dispatch, and the difference from the
+    real output is charged at the end.
     """
 
     token_ps: Callable[[], float] | None = None

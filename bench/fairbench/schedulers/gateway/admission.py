@@ -100,8 +100,8 @@ class Estimator:
     counts:
 
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
-    - ``ahead="edf"`` counts requests that are due earlier, and assumes that the running requests
-      are due earlier, too.
+    - ``ahead="edf"`` counts requests with earlier deadlines, and assumes that the running requests
+      have earlier deadlines, too.
     - ``ahead="fair"`` counts the requests that are served first if clients take turns. These are as
       many requests of each client as the new request's client has waiting; the estimate assumes
       that every client has an equal share of the running requests.

@@ -18,7 +18,7 @@ class DRR(SharePolicy):
     """Deficit round robin: a turn grants a client a quantum, which pays for its next requests.
 
     A client without queued requests loses its remaining credit, but keeps a debt. No client
-    starves. Without corrections of prices, the charges over weight of two waiting clients differ by
+    starves. Unless prices are corrected, the charges over weight of two waiting clients differ by
     less than a quantum plus the highest price of a request of each client. Charges are prices
     (``PriceParams``), which may differ from the work of the cluster. In a tree of tenants, the
     child nodes of each tenant take turns by the same rule. InferGrid's "deficit round robin" is a

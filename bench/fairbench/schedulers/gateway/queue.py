@@ -179,7 +179,7 @@ T = TypeVar("T")
 class QueueHost(Generic[T]):
     """A host of a queue before the workers, in the simulator or in a real router.
 
-    ``held`` maps each queued request to the data with which the host will send the request.
+    ``held`` maps each queued request to the data that the host needs to send the request.
     """
 
     def __init__(self, queue: HoldsRequests) -> None:
@@ -446,7 +446,7 @@ class Gateway(HoldsRequests):
     def _enter_band(
         self, request: Request, priority: int, queue: GatewayQueue, now_s: float
     ) -> bool:
-        """Put the request into its band's queue or in line; return False if it is refused."""
+        """Put the request into the queue of its band; return False if the request is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.admits(request, priority):

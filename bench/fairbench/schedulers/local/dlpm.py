@@ -24,7 +24,7 @@ KEPT_AS_IN_DLPM = (
 
 
 class DLPM(FairScheduler):
-    """Longest cached prefix first among clients in credit; credit is granted in quanta.
+    """Longest cached prefix first among clients with positive credit; credit is granted in quanta.
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
@@ -128,7 +128,7 @@ class DLPM(FairScheduler):
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Return whether quanta may be granted, given that no waiting client is in credit."""
+        """Return whether quanta may be granted, given that no waiting client has credit left."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:

@@ -239,7 +239,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return for how many seconds a request can pause and be in time; inf if it is late.
+        """Return for how many seconds a request can pause and still be in time; inf if it is late.
 
         Args:
             left_s: The seconds until the request's deadline.

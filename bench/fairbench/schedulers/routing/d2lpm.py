@@ -197,7 +197,7 @@ class WorkerCredits:
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def available(self, client: str) -> int:
-        """Return the workers where the client is in credit, as bits (lines 3-6).
+        """Return the workers where the client has positive credit, as bits (lines 3-6).
 
         A client without credit at any worker first gets quanta until the client has credit at some
         worker. After the refill, the set of workers is computed again, because Algorithm 2 as
@@ -330,12 +330,12 @@ class CreditExchange:
 class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix while credit there lasts.
 
-    Each client has a separate credit at each worker. Among the workers where the client is in
-    credit, the router considers the workers with the longest cached prefix, and chooses the worker
-    with the fewest requests in flight; ties rotate. A client without credit at any worker gets
-    quanta until the client is in credit at some worker. ``route`` implements stream 1 of Algorithm
-    2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines
-    24 to 27).
+    Each client has a separate credit at each worker. Among the workers where the client has
+    positive credit, the router considers the workers with the longest cached prefix, and chooses
+    the worker with the fewest requests in flight; ties rotate. A client without credit at any
+    worker gets quanta until the client has positive credit at some worker. ``route`` implements
+    stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict``
+    implements stream 3 (lines 24 to 27).
     """
 
     name = "d2lpm"

@@ -201,8 +201,8 @@ class FinishBounds:
     + s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients at
     the worker. G is concave and increasing, so a chord between two levels lies below G. The values
     at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending requests
-    leave no rounding error. With numpy, a change takes O(levels) time, and a query takes O(workers)
-    time. The arrays take O(workers x levels) memory.
+    leave no rounding error. If numpy is used, a change takes O(levels) time, and a query takes
+    O(workers) time. The arrays take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:

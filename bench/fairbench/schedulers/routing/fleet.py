@@ -35,9 +35,9 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests are no longer counted. If such a request finishes later,
-    ``end_request`` returns False, even if the worker has joined again. Routing requires at least
-    one live worker. ``everyone`` is the set of all live workers, as bits.
+    When a worker leaves, its requests are no longer counted. If a request of a worker that has left
+    finishes later, ``end_request`` returns False, even if the worker has joined again. Routing
+    requires at least one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
@@ -158,12 +158,12 @@ class Filling:
     """A rule that sends a request to a nearly idle worker if the chosen worker is overloaded.
 
     Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
-    client is in credit there. A worker that joins holds no prefix, so the worker would idle until
-    every client has used up its credit at other workers: quantum x clients tokens. Under this rule
-    a worker with fewer than ``below`` requests in flight takes the request if the worker that
+    client has positive credit there. A worker that joins holds no prefix, so the worker would idle
+    until every client has used up its credit at other workers: quantum x clients tokens. Under this
+    rule a worker with fewer than ``below`` requests in flight takes the request if the worker that
     Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below`` requests in flight. Only workers
-    where the client is in credit are filled, so every credit stays within the bounds of Algorithm
-    2.
+    where the client has positive credit are filled, so every credit stays within the bounds of
+    Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.

@@ -126,7 +126,7 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return options for reading a trace file; with ``layout`` None, the layout is detected."""
+    """Return options for reading a trace file; if ``layout`` is None, the layout is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
@@ -427,7 +427,7 @@ def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
 
 
 def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
-    """Return the column of cached tokens, which replays ignore, or "" without such a column."""
+    """Return the column of cached tokens, which replays ignore, or "" if there is none."""
     cached = requests.cached_tokens[kept]
     found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())

@@ -106,9 +106,9 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
-    With more identities than wanted, the last block stands for all further text. If there are too
-    few identities, more are derived from the last block. A text with less than half the wanted
-    blocks was shortened in the log; the missing text is unknown and gets no blocks.
+    If there are more identities than wanted, the last block stands for all further text. If there
+    are too few identities, more are derived from the last block. A text with less than half the
+    wanted blocks was shortened in the log; the missing text is unknown and gets no blocks.
     """
     if wanted > 2 * len(ids):
         return ids

@@ -31,7 +31,7 @@ from fairbench.workloads.traffic.source import (
 class Phase:
     """A phase of ``for_s`` seconds at ``multiple`` (to ``to_multiple``) times the client's rate.
 
-    With ``on_s`` above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence alternate.
+    If ``on_s`` is above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence alternate.
     The last phase continues without end, at the multiple that it reached.
     """
 
@@ -80,8 +80,8 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the pieces of a client's rate in order of time, without pieces of rate 0.
 
-    The iterator ends only if no further program arrives. With ``repeat``, the phases start again
-    after the last phase; otherwise the last phase continues without end.
+    The iterator ends only if no further program arrives. If ``repeat`` is set, the phases start
+    again after the last phase; otherwise the last phase continues without end.
     """
     start_s = 0.0
     for phase in _repeated(phases) if repeat else phases[:-1]:
@@ -129,7 +129,7 @@ Gaps = Literal["even", "gamma"]
 class PacedArrivals(ArrivalSource):
     """The arrivals of a client whose rate has phases.
 
-    With ``burstiness`` None, gaps are even, and the first gap begins at a random time.
+    If ``burstiness`` is None, gaps are even, and the first gap begins at a random time.
     """
 
     programs_per_s: float

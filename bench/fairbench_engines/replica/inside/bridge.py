@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     """Answer operations until the input ends; return the exit code.
 
     The first argument is the name of the engine. The second argument is a file descriptor through
-    which the sockets of replicas arrive. With a third argument, ``SOURCE_ONLY``, the only operation
+    which the sockets of replicas arrive. If a third argument is ``SOURCE_ONLY``, the only operation
     is ``source``, and the slow import of the engine is left out.
     """
     # After Ctrl-C, the simulator itself closes the input of this process.

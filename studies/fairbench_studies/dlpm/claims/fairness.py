@@ -143,7 +143,7 @@ def judge_latency(cells: Source) -> list[Part]:
 
 
 def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
-    """Judge that the mean factor is largest under RR+LPM, by both kinds of mean."""
+    """Judge whether the mean factor is largest under RR+LPM, for both kinds of mean."""
     under, shown = {}, []
     for kind, mean in MEANS.items():
         means = {name: mean(of) for name, of in factors.items()}

@@ -113,9 +113,9 @@ class ClosedLoop:
     """A load generator that sends ``total`` requests, at most ``concurrency`` at a time.
 
     The latency of a request counts from the request's creation. A request is sent when one of the
-    ``connections`` is free, and requests get connections in the order of their creation. With
-    ``counted`` (tokens of each prompt), the client's ``thread`` counts the prompt of each answer
-    before the client continues.
+    ``connections`` is free, and requests get connections in the order of their creation. If
+    ``counted`` (tokens of each prompt) is given, the client's ``thread`` counts the prompt of each
+    answer before the client continues.
     """
 
     def __init__(

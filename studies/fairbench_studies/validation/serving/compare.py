@@ -105,7 +105,8 @@ def too_long(run: ServingRun) -> Flags:
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     """Return input and output tokens per second from first request to last answer.
 
-    With ``until_tokens``, the period ends at the answer that completes this number of tokens.
+    If ``until_tokens`` is given, the period ends at the answer that completes this number of
+    tokens.
     """
     served = np.flatnonzero(run.served)
     ends_s = (run.submit_s + run.latency_s)[served]
