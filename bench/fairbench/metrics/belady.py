@@ -38,7 +38,7 @@ class PrefixUses(NamedTuple):
 
 
 class _Stays(NamedTuple):
-    """For tokens that a cache keeps from one use to the next, the times of the two uses."""
+    """Tokens that a cache keeps from one use to the next, and the times of the two uses."""
 
     start_ps: Ints
     end_ps: Ints
