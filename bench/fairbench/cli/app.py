@@ -80,9 +80,13 @@ _OWN: Mapping[str, Command] = {
         SIMULATE, "Run one experiment; print each client's service and latency.", "run:run"
     ),
     "compare": _own(
-        SIMULATE, "Compare experiments on the same seeds, with intervals.", "compare:compare"
+        SIMULATE,
+        "Compare experiments seed by seed, with confidence intervals.",
+        "compare:compare",
     ),
-    "sweep": _own(SIMULATE, "Run a grid of experiments and compare them.", "sweep:sweep"),
+    "sweep": _own(
+        SIMULATE, "Run a grid of experiments in parallel and compare their results.", "sweep:sweep"
+    ),
     "plan": _own(
         SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
     ),
@@ -107,13 +111,13 @@ _OWN: Mapping[str, Command] = {
     "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
     "diagnose": _own(
         LOGS,
-        "Find a log's heavy clients, who they delay, and a remedy.",
+        "Find a log's heavy clients, the delayed clients, and a remedy.",
         "diagnose:diagnose_log",
     ),
     "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
     "trace": _own(
         LOGS,
-        "Inspect a trace of recorded traffic, or write a changed copy of the trace.",
+        "Inspect recorded traffic (a trace), or write a changed copy.",
         "trace:trace",
     ),
 }

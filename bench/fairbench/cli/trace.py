@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHORTEST_KEY = 16
 
 trace = typer.Typer(
-    help="Inspect a trace of recorded traffic, or write a changed copy of the trace.",
+    help="Inspect recorded traffic (a trace), or write a changed copy.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
