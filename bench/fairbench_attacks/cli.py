@@ -48,9 +48,8 @@ def attack(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME|FILE.toml ...]",
-            help="Attacks to measure; without them, the command searches for an attack: "
-            + ", ".join(KNOWN)
-            + ", or files.",
+            help=f"Attacks to measure: files, or names ({', '.join(KNOWN)}). Without attacks, the "
+            "command searches for new attacks.",
         ),
     ] = None,
     num_runs: Annotated[
