@@ -15,16 +15,17 @@ HEAD = """\
 # Engine releases
 
 This page lists the releases and features of SGLang and vLLM that fairbench's
-[plugins](../guide/sglang.md) support, and the test results of each release.
-`tests/release_record.py` generates the page. These commands test a release:
+[plugins](../guide/sglang.md) support, and the test results of each release. The script
+`tests/release_record.py` generates this page about releases. These commands test a release of
+SGLang or vLLM:
 
 ```sh
 tests/sglang_cpu/release.sh 0.5.19
 tests/vllm_cpu/release.sh 0.33.0
 ```
 
-Both scripts run the scheduler classes of the engine's release on a CPU, with random request streams
-and small KV pools. The table has these columns:
+Both scripts test the scheduler classes of the engine's release on a CPU, with random request
+streams and small KV pools. The table of tested releases has these columns:
 
 - *Serves correctly* is the number of streams in which every request finished with all of its
   tokens.
@@ -34,10 +35,10 @@ and small KV pools. The table has these columns:
   preemptions are equal to the simulator's in every iteration.
 - *Server* states whether tests started a real server of the release with the plugin on a CPU.
 
-The plugins refuse all other releases. To use a newer release, set `--allow-untested-release` for
-`run`, `sweep` or `serve`, or set `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the environment of a
-server that you start yourself. The plugins always refuse releases that are older than the tested
-releases.
+The plugins refuse all releases that are not in the table. To use a newer release, set
+`--allow-untested-release` for `run`, `sweep` or `serve`, or set
+`FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the environment of a server that you start yourself. The
+plugins always refuse releases that are older than the tested releases.
 
 With [`--engine-code PYTHON`](own-code.md), the installed engine's own code takes every decision in
 a simulation, so a release or a fork may differ from fairbench's model. `fairbench engine-check
@@ -46,22 +47,22 @@ differ. In ten random runs each, all records were equal for SGLang 0.5.17 and 0.
 0.31.0 and 0.33.0, compared with the model of the same release.
 
 The simulator follows the rules of SGLang 0.5.23. To simulate an older release of SGLang, set the
-release: `--set engine.release=0.5.17`. With an older `engine.release`, the simulator follows these
-rules of older releases:
+release: `--set engine.release=0.5.17`. If `engine.release` names an older release, the simulator
+follows these rules of older releases:
 
 - Before SGLang 0.5.23, a request that finishes in a decode step stays in the batch until the next
-  decode step. Until then, the finished request occupies a place in the batch and reserves its
-  unused tokens, and a batch that is marked full remains full.
+  decode step. Until the next decode step, the finished request occupies a place in the batch and
+  reserves its unused tokens, and a batch that is marked full remains full.
 - Before SGLang 0.5.23, a prompt that is computed in chunks counts twice in `max_running_requests`
   from its second chunk on.
 - Before SGLang 0.5.23, a scheduling pass tries one more request after the next chunk of a prompt
-  has used up a budget. The pass admits this request if only the budget `max_prefill_tokens` is used
-  up.
+  has used up a budget. The pass admits one more request if only the budget `max_prefill_tokens` is
+  used up.
 - Before SGLang 0.5.22, a scheduling pass does not refresh the cached prefixes of the first waiting
   requests.
 - Before SGLang 0.5.22, the prefix tree stores the recomputed prompt and outputs of a retracted
-  request as a single node. The node is split when the request finishes; before 0.5.20, the node is
-  never split.
+  request as a single node. The single node is split when the request finishes; before SGLang
+  0.5.20, it is never split.
 
 Before SGLang 0.5.22, `ignore_eos` does not reserve memory for all outputs. The setting
 `engine.full_reservation` reserves memory for all outputs in every simulated release.
@@ -100,16 +101,18 @@ DETAILS = """
   needs the tokens. While SGLang loads a prefix from storage (`--hicache-storage-backend`), the
   prefix's request counts as a request without room.
 - *Prefill servers.* A prefill server queues a request once a decode server has memory for the
-  request. Until then, clients share the buffers for arriving prompts by weight.
+  request. Until a decode server has memory for a request, clients share the prefill server's
+  buffers for arriving prompts by weight.
 - *Decode servers.* A decode server gives memory to one request after another, and fairbench's
-  scheduler chooses the next request. The scheduler skips requests whose prefill server is not
-  ready. Retracted requests return first, in SGLang's order. The client pays for each output token
-  except the first token, which the prefill server charges together with the prompt. On a decode
-  server, no prefix counts as cached.
+  scheduler chooses the next request. On a decode server, the scheduler skips requests whose prefill
+  server is not ready. On a decode server, retracted requests return first, in SGLang's order. On a
+  decode server, the client pays for each output token except the first token, which the prefill
+  server charges together with the prompt. On a decode server, no prefix counts as cached.
 - *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
   because prompts and outputs run on separate servers. The plugin refuses schedulers that refuse
-  requests (`rpm`), because the other server would wait. The plugin refuses pipeline parallelism,
-  because pipeline stages agree on their own order.
+  requests (`rpm`), because the server on the other side (prefill or decode) would wait for the
+  refused request. On prefill and decode servers, the plugin refuses pipeline parallelism, because
+  pipeline stages agree on their own order.
 - *Choices and prompts.* Without the plugin, SGLang drops the `routing_key` in batches, in requests
   with `n` above 1 and in `/v1/responses`. The plugin keeps the `routing_key` of such requests.
 - *CPU time.* `python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8` counts
@@ -134,19 +137,20 @@ DETAILS = """
   measured time together with priorities. `fairbench serve` does not pass on `priority`, because a
   client could put its own requests before the requests of other clients.
 - *KV connectors and offloading* (`--kv-transfer-config`, `--kv-offloading-size`) work with the
-  plugin. Tokens that a KV connector loads count as cached tokens. A request whose tokens are loaded
-  while steps run is admitted and charged when the load begins. With `charge=gpu-time`, a load for
-  which a step waits is charged as a part of the step, and a load that runs while steps run is free.
-  Prefix-aware schedulers see only the prefixes in the GPU's memory. If a load of the KV cache
-  fails, vLLM recomputes the affected tokens, and no client pays for the recomputation.
+  plugin. Tokens that a KV connector loads count as cached tokens. If the tokens of a request are
+  loaded while steps run, the request is admitted and charged when the load begins. With
+  `charge=gpu-time`, a load for which a step waits is charged as a part of the step, and a load that
+  runs while steps run is free. Prefix-aware schedulers see only the prefixes in the GPU's memory.
+  If a load of the KV cache fails, vLLM recomputes the affected tokens, and no client pays for the
+  recomputation.
 - *Disaggregation.* fairbench's scheduler in a prefill server orders requests fairly. A decode
   server charges the output tokens, and the part of each prompt that was not loaded, at least one
   token.
 - *Images.* Clients pay for the tokens of images as vLLM counts image tokens. Two prompts share an
   image as a prefix only if the images are equal.
 - *Embeddings.* vLLM does not tell its scheduler the clients of pooling requests. With `--runner
-  pooling`, the plugin therefore serves requests in order of arrival, prints this at the server's
-  start, and reports the scheduler `fcfs`. The plugin refuses an eviction policy together with
+  pooling`, the plugin therefore serves requests in order of arrival, says so when the server
+  starts, and reports the scheduler `fcfs`. The plugin refuses an eviction policy together with
   `--runner pooling`.
 - *Sessions.* `session_id` in the field `vllm_xargs` names the session of a request, because the
   request's own field `session_id` names the client. The eviction policy `retention` keeps the
@@ -163,11 +167,11 @@ client. Service at one rank counts at all ranks, so a client that floods every r
 than its share of the server.
 
 - *Exchange.* Each rank writes its charges to a file in memory every 50 ms, and reads the charges of
-  the other ranks. No rank waits for another rank. The first process of a server creates the folder
-  of these files, and sets `FAIRBENCH_RANKS` to its path.
+  the other ranks. No rank waits for another rank of the server. The first process of a server
+  creates the folder of these files, and sets `FAIRBENCH_RANKS` to its path.
 - *Bound.* If two clients wait at all N ranks of a server, their service differs by at most N times
   the bound of one rank (DLPM Theorem 5.1), plus twice the charges that a rank has not read yet.
-- *Work.* No rank is idle because a client waits at another rank. A client that waits at only one
+- *Work.* No rank stays idle because a client waits at another rank. A client that waits at only one
   rank receives at most the service of this rank, and goes before clients that received more service
   at other ranks in the meantime.
 - *Schedulers.* `vtc`, `dlpm` and their variants share accounts between ranks. `fcfs`, `lpm`, `edf`
