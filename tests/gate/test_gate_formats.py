@@ -183,6 +183,7 @@ def test_markdown_has_three_digits_unless_they_hide_a_difference():
     assert "| duration |" not in text  # Processors add up in different orders.
 
 
+@pytest.mark.slow
 def test_markdown_has_one_line_per_configuration_and_stays_short():
     before, after = summary(), summary(duration=8.0)
     clauses = ["failed:+0", "jain_index:-0.02"]

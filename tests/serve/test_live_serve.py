@@ -140,6 +140,7 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
     comments = [b": padding\n\n" * 6_000] * 1_000  # 66 MB, which is more than sockets buffer
     padding = [b'data: {"text": "a"}\n\n', *comments]
@@ -168,6 +169,7 @@ async def until_up(url):
             await asyncio.sleep(POLL_S)
 
 
+@pytest.mark.slow
 def test_openais_client_streams_through_the_server():
     openai = pytest.importorskip("openai")
 
