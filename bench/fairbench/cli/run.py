@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from fairbench import config, execute, metrics, report, results
+from fairbench.cli import output
 from fairbench.cli.exits import FAILED, complain
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
@@ -24,15 +25,6 @@ from fairbench.cli.flags import (
     parse_headers,
     takes,
     with_key,
-)
-from fairbench.cli.output import (
-    OnSaved,
-    OutputDetails,
-    OutputFile,
-    check_explain,
-    print_json,
-    print_summary,
-    run_lines,
 )
 from fairbench.config.flag import OUTPUT, SERVERS, parse_assignments
 from fairbench.config.flags import HEADER, RAY_ADDRESS, READY_S, SEEDS, RunFlags
@@ -126,8 +118,8 @@ def run(
     allow_untested_release: AllowUntested = False,
     ready_check_timeout_sec: ReadyTimeout = READY_S,
     result_dir: ResultDir = DEFAULT_RESULT_DIR,
-    output_file: OutputFile = None,
-    output_details: OutputDetails = False,
+    output_file: output.OutputFile = None,
+    output_details: output.OutputDetails = False,
     explain: Explain = False,
     reference: Annotated[
         str | None,
@@ -153,7 +145,7 @@ def run(
     """
     from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
 
-    check_explain(explain, single=num_runs == 1, as_json=as_json)
+    output.check_explain(explain, single=num_runs == 1, as_json=as_json)
     spec = config.experiment(flags, parse_assignments(settings), experiment_file)
     compared = None
     if reference is not None:
@@ -179,17 +171,17 @@ def run(
     simple = spec.backend is None and live == NO_FLAGS
     options = None if simple else live_options(spec, live)
     lined = output_file or output_details
-    on_saved = run_lines(output_file, details=output_details) if lined else None
+    on_saved = output.run_lines(output_file, details=output_details) if lined else None
     with execute.run_context(None if disable_tqdm else report.shown_progress()) as context:
         if num_runs > 1:
             _repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
         else:
             result, path = _once(spec, options, result_dir, on_saved, context)
             if as_json:
-                print_json(result.summary, path)
+                output.print_json(result.summary, path)
             else:
                 beside = None if no_reference else _reference(spec, compared, context)
-                print_summary(
+                output.print_summary(
                     result.summary,
                     path,
                     complete=result.complete,
@@ -212,7 +204,7 @@ def _once(
     spec: ExperimentSpec,
     options: LiveOptions | None,
     result_dir: Path,
-    on_saved: OnSaved | None,
+    on_saved: output.OnSaved | None,
     context: RunContext,
 ) -> tuple[RunResult, Path]:
     """Run an experiment and save the result; return the result and its directory."""
@@ -250,7 +242,7 @@ def _repeatedly(
     num_runs: int,
     options: LiveOptions | None,
     result_dir: Path,
-    on_saved: OnSaved | None,
+    on_saved: output.OnSaved | None,
     context: RunContext,
     *,
     as_json: bool,
@@ -263,7 +255,7 @@ def _repeatedly(
         for run in repeats.runs:
             on_saved(run.path, run.summary)
     if as_json:
-        print_json(repeats.combined, repeats.path)
+        output.print_json(repeats.combined, repeats.path)
     else:
         tail = metrics.shown_tail(run.summary for run in repeats.runs)
         typer.echo(

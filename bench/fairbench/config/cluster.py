@@ -20,15 +20,8 @@ from fairbench.hardware.engines import ENGINES as ENGINE_KINDS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.eviction import registry
 from fairbench.schedulers.eviction.policies import ClientEviction
-from fairbench.schedulers.eviction.registry import (
-    ALL_EVICTIONS,
-    DEFAULT_EVICTION,
-    EVICTIONS,
-    MEMORY,
-    MemoryParams,
-    eviction_class,
-)
 from fairbench.schedulers.gateway.registry import (
     ADMISSION,
     DEFAULT_DETECTOR,
@@ -145,7 +138,7 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because a
     command may run several schedulers, of which only one has the setting.
     """
-    needs = {policy: f"{EVICTION} = {policy!r}" for policy in ALL_EVICTIONS}
+    needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
     for key in given:
         owner = key.split(".", 1)[0]
@@ -178,7 +171,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
         if not isinstance(policy, str):
             raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
         if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
-            eviction_class(policy)
+            registry.eviction_class(policy)
 
 
 def _settle_charge(draft: Draft) -> None:
@@ -198,13 +191,13 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
         raise UsageError(
             f"{key} = {value!r}: backend {kind} has its own eviction policy; leave {key} out"
         )
-    if value in ALL_EVICTIONS and value not in backend.evictions:
-        allowed = ", ".join(name for name in EVICTIONS if name in backend.evictions)
+    if value in registry.ALL_EVICTIONS and value not in backend.evictions:
+        allowed = ", ".join(name for name in registry.EVICTIONS if name in backend.evictions)
         raise UsageError(
             f"{key} = {value!r}: must be one of {allowed} for backend {kind}, whose requests do "
             "not tell their sessions"
         )
-    if backend.own_policy is not None and value != DEFAULT_EVICTION:
+    if backend.own_policy is not None and value != registry.DEFAULT_EVICTION:
         raise UsageError(
             f"{key} = {value!r}: needs fairbench's scheduler in the server; leave "
             "backend.schedule_policy out"
@@ -220,7 +213,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     policy = draft.get(EVICTION)
     if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
         return ()
-    eviction_class(policy)
+    registry.eviction_class(policy)
     return (policy,)
 
 
@@ -231,23 +224,23 @@ def memory_parts(
 
     Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
-    key = f"{MEMORY}.share"
-    if make_params(MEMORY, MemoryParams, settings).share:
+    key = f"{registry.MEMORY}.share"
+    if make_params(registry.MEMORY, registry.MemoryParams, settings).share:
         with about(key, EVICTION, "backend.kind"):
             if backend is not None:
                 raise UsageError(f"{key} = True: only simulated runs support {key}; leave it out")
-            policy = str(draft.get(EVICTION, DEFAULT_EVICTION))
-            if not issubclass(eviction_class(policy), ClientEviction):
+            policy = str(draft.get(EVICTION, registry.DEFAULT_EVICTION))
+            if not issubclass(registry.eviction_class(policy), ClientEviction):
                 by_client = [
                     repr(one)
-                    for one in EVICTIONS
-                    if issubclass(eviction_class(one), ClientEviction)
+                    for one in registry.EVICTIONS
+                    if issubclass(registry.eviction_class(one), ClientEviction)
                 ]
                 raise UsageError(
                     f"{key} = True: needs an eviction policy with shares: set eviction to "
                     f"{' or '.join(by_client)}"
                 )
-    return (MEMORY,)
+    return (registry.MEMORY,)
 
 
 # parameters of several routers that real routers support
@@ -488,7 +481,7 @@ def _check_own_eviction(policy: Any, engine: str) -> None:
     wrong = ""
     if not own:
         wrong = f"{engine} has only one eviction policy; leave it out"
-    elif policy in ALL_EVICTIONS and policy not in own:
+    elif policy in registry.ALL_EVICTIONS and policy not in own:
         wrong = f"is a policy of fairbench's model; choose from {', '.join(own)}"
     if wrong:
         raise UsageError(f"{EVICTION} = {policy!r}: not supported with {ENGINE_CODE}: {wrong}").of(
