@@ -342,7 +342,6 @@ def fit(
 
 
 def _fit_points(found: Derived) -> list[Points]:
-
     it, ours = found.held, profiling.predicted_ms(found.profile.coefficients_ms, found.held)
     kinds = {
         "prefill": (it.prefills > 0) & (it.decodes == 0),

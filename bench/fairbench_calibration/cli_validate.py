@@ -143,7 +143,6 @@ def _only_overview(**others: Any) -> None:
 def _validate_live(
     path: Path, gpu: str | None, model: str | None, output_dir: Path | None, *, as_json: bool
 ) -> None:
-
     run = results.read_run(path)
     spec = validation.simulated_spec(run, gpu, model)
     if output_dir is not None:

@@ -19,15 +19,22 @@ import zmq
 import zmq.asyncio
 
 from fairbench.core import Prompt
-from fairbench.live import kv_event_wire
+from fairbench.live.kv_event_wire import (
+    AllBlocksCleared,
+    BlockHash,
+    BlockRemoved,
+    BlockStored,
+    Event,
+    NumberedBatch,
+    decode,
+    replay_request,
+)
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.token_pages import segments_of
 
 # Media of the blocks that count as cached. Blocks in host memory or on disk do not count.
 MEDIA = (None, "GPU")
-Key = tuple[
-    int | None, kv_event_wire.BlockHash
-]  # A block is identified by its group of layers and its hash.
+Key = tuple[int | None, BlockHash]  # A block is identified by its group of layers and its hash.
 
 
 # A run is not extended beyond this many tokens. A run stays in memory while any of its blocks is
@@ -47,13 +54,13 @@ class _Run:
     start: int
     block_size: int
     ids: array[int] = field(default_factory=lambda: array("I"))
-    hashes: list[kv_event_wire.BlockHash] = field(default_factory=list)
+    hashes: list[BlockHash] = field(default_factory=list)
 
     def end_of(self, index: int) -> int:
         """Return the number of prompt tokens at the end of block ``index``; -1 gives ``start``."""
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
-    def may_grow(self, parent: kv_event_wire.BlockHash | None, block_size: int) -> bool:
+    def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
         """Return whether a block that follows the block ``parent`` may be added to this run."""
         fits = len(self.ids) == block_size * len(self.hashes) < RUN_TOKENS
         return fits and self.block_size == block_size and self.hashes[-1] == parent
@@ -88,17 +95,17 @@ class BlockIndex:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def apply(self, events: Sequence[kv_event_wire.Event]) -> None:
+    def apply(self, events: Sequence[Event]) -> None:
         # SGLang sends one event per removed block, so removed blocks of consecutive events are
         # collected.
         removed: list[Key] = []
         for event in events:
-            if isinstance(event, kv_event_wire.AllBlocksCleared):
+            if isinstance(event, AllBlocksCleared):
                 self._remove(removed)
                 self.clear()
             elif event.medium not in MEDIA:
                 continue
-            elif isinstance(event, kv_event_wire.BlockRemoved):
+            elif isinstance(event, BlockRemoved):
                 removed += [(event.group_idx, name) for name in event.block_hashes]
             else:
                 self._remove(removed)
@@ -110,7 +117,7 @@ class BlockIndex:
         self._runs.clear()
         self._on_clear()
 
-    def _store_blocks(self, event: kv_event_wire.BlockStored) -> None:
+    def _store_blocks(self, event: BlockStored) -> None:
         parent, group, size = event.parent_block_hash, event.group_idx, event.block_size
         run, start = None, 0
         if size <= 0:
@@ -135,7 +142,7 @@ class BlockIndex:
 
         A chain of removed runs is reported as one eviction.
         """
-        removed: dict[_Run, set[kv_event_wire.BlockHash]] = {}
+        removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
             if (run := self._runs.pop(key, None)) is not None:
                 removed.setdefault(run, set()).add(key[1])
@@ -172,7 +179,7 @@ AT_A_TIME = 16
 
 async def replayed(
     context: zmq.asyncio.Context, endpoint: str, first: int
-) -> AsyncGenerator[kv_event_wire.NumberedBatch, None]:
+) -> AsyncGenerator[NumberedBatch, None]:
     """Yield the messages that the worker has stored, in order from sequence number ``first``.
 
     The messages are yielded one by one, because all 10,000 stored messages take 100 MB when
@@ -184,11 +191,11 @@ async def replayed(
         # The worker's ROUTER socket discards messages above a limit, so this socket has no limit.
         socket.set_hwm(0)
         socket.connect(endpoint)
-        await socket.send_multipart(kv_event_wire.replay_request(first))
+        await socket.send_multipart(replay_request(first))
         for number in count(1):
             async with asyncio.timeout(SILENCE_S):
                 frames = await socket.recv_multipart()
-            if (message := kv_event_wire.decode(frames[1:])) is None:
+            if (message := decode(frames[1:])) is None:
                 return
             yield message
             if number % AT_A_TIME == 0:
@@ -302,7 +309,7 @@ class Subscriber:
     async def _listen(self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket) -> None:
         while True:
             try:
-                message = kv_event_wire.decode(await socket.recv_multipart())
+                message = decode(await socket.recv_multipart())
             except ValueError as error:
                 log.warning("KV events of %s: %s", self._events, error)
                 self._lose()
@@ -313,9 +320,7 @@ class Subscriber:
                 self._unreadable = 0
                 await self._receive(context, message)
 
-    async def _receive(
-        self, context: zmq.asyncio.Context, message: kv_event_wire.NumberedBatch
-    ) -> None:
+    async def _receive(self, context: zmq.asyncio.Context, message: NumberedBatch) -> None:
         if message.seq < self._next and message.batch.ts > self._overtaken_s:
             self.restart()
         if message.seq > self._next:
@@ -331,7 +336,7 @@ class Subscriber:
         self.gaps += 1
         starts = self._starts
 
-        def take(message: kv_event_wire.NumberedBatch) -> bool:
+        def take(message: NumberedBatch) -> bool:
             if message.seq < end:
                 self._take_replayed(message)
             return message.seq < end - 1
@@ -358,7 +363,7 @@ class Subscriber:
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
-        def take(message: kv_event_wire.NumberedBatch) -> bool:
+        def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
                 # The next call of this method requests the messages after the restart.
@@ -374,7 +379,7 @@ class Subscriber:
         if came == 0 and known >= 0 and (known, known_s) == (self._next - 1, self._last_s):
             self.restart()
 
-    def _take_replayed(self, message: kv_event_wire.NumberedBatch) -> None:
+    def _take_replayed(self, message: NumberedBatch) -> None:
         if message.seq > self._next:
             self._lose_until(message.seq)
         if message.seq == self._next:
@@ -385,7 +390,7 @@ class Subscriber:
         context: zmq.asyncio.Context,
         endpoint: str,
         first: int,
-        take: Callable[[kv_event_wire.NumberedBatch], bool],
+        take: Callable[[NumberedBatch], bool],
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
@@ -412,7 +417,7 @@ class Subscriber:
         self._replay_fails = False
         return came if starts == self._starts else None
 
-    def _apply(self, message: kv_event_wire.NumberedBatch) -> None:
+    def _apply(self, message: NumberedBatch) -> None:
         self._index.apply(message.batch.events)
         self._next = message.seq + 1
         self._last_s = message.batch.ts

@@ -53,7 +53,7 @@ def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
     size = clusters.first_size if question.most else question.high
     specs = clusters.seeds(question.choices[0], size)
     store = SweepStore.create(parent, _sweep(specs), specs)
-    write_json(store.path / QUESTION, question.as_json())
+    write_json(store.path / QUESTION, vars(question))
     return store
 
 

@@ -18,7 +18,7 @@ from fairbench.cli.flags import (
     option_of,
     takes,
 )
-from fairbench.cli.output import check_writable, print_json, show, write_report
+from fairbench.cli.output import check_writable, print_json, show
 from fairbench.config.flag import split_commas
 from fairbench.config.flags import RUN, LogFlags
 from fairbench.diagnosis import FAIR, FCFS
@@ -93,7 +93,7 @@ def diagnose_log(
     else:
         show(diagnosis.diagnosis_text, found)
     if report is not None:
-        write_report(
+        reporting.write_page(
             diagnosis.diagnosis_page(found), report
         )  # The report is written after the answer is printed, so a full disk loses no answer.
         if not as_json:

@@ -22,7 +22,6 @@ from fairbench.errors import UsageError, writing
 if TYPE_CHECKING:
     from fairbench.execute.repeats import SweepOutcome
     from fairbench.metrics.records import Requests
-    from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
     from fairbench.results.references import Reference
 
@@ -132,11 +131,6 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
             pass
 
 
-def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page as HTML or Markdown, by the suffix of the file. Raises UsageError."""
-    report.write_page(page, path, flag)
-
-
 OutputFile = Annotated[
     Path | None,
     option(
@@ -175,7 +169,6 @@ def add_run_line(
     """Call ``add_bench_line`` for a stored run. Raises DataError if records are unreadable."""
 
     def requests() -> Requests:
-
         return results.read_tables(results.read_run(run)).requests
 
     if path is not None or details:

@@ -23,7 +23,7 @@ from fairbench.cli.flags import (
     takes,
 )
 from fairbench.cli.output import print_plan
-from fairbench.config.flag import COMMON, parse_assignments, split_commas
+from fairbench.config.flag import COMMON, parse_assignments, split_commas, values_of
 from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
@@ -137,7 +137,7 @@ def plan(
             split_commas("--scheduler", scheduler or RUN["scheduler"].default),
             *(low, high, flags, parse_assignments(settings)),
             gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
-            loads=_loads(loads or LOADS),
+            loads=sorted(values_of(float)("--loads", loads or LOADS)),
             prices=_prices(price),
             num_runs=num_runs or capacity.NUM_RUNS,
             certain=certain,
@@ -172,20 +172,12 @@ def plan(
 
 
 def _replica_range(text: str) -> tuple[int, int]:
-
     match = RANGE.fullmatch(text.strip())
     if match is None:
         raise UsageError(
             f"--dp {text}: write LOW..HIGH, such as 1..32, at most {config.MAX_REPLICAS:,}"
         )
     return int(match[1]), int(match[2] or match[1])
-
-
-def _loads(text: str) -> list[float]:
-    try:
-        return sorted(float(word) for word in split_commas("--loads", text))
-    except ValueError:
-        raise UsageError(f"--loads {text}: must be numbers, separated by commas") from None
 
 
 def _prices(texts: list[str] | None) -> dict[str, float]:

@@ -10,7 +10,7 @@ import typer
 from fairbench import capacity, diagnosis, results
 from fairbench import report as reporting
 from fairbench.cli.flags import log_params, takes
-from fairbench.cli.output import check_report, write_report
+from fairbench.cli.output import check_report
 from fairbench.config.flags import LogFlags
 from fairbench.errors import DataError, UsageError
 
@@ -55,7 +55,7 @@ def report(
         )
     else:
         page = _page(directory)
-    write_report(page, path, "--output-file")
+    reporting.write_page(page, path, "--output-file")
     typer.echo(f"report  {path}")
 
 
@@ -66,7 +66,6 @@ def _usual(source: Path) -> Path:
 
 
 def _file_page(path: Path, log_flags: LogFlags) -> Page:
-
     if not log_flags and results.holds_lines(path):
         from fairbench.report.board import board_page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -18,9 +18,6 @@ from fairbench.config.flags import RUN
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.records.layouts import NAMES
-
-if TYPE_CHECKING:
-    pass
 
 
 class Unit(StrEnum):
@@ -166,7 +163,7 @@ def score(
         )
         summary = {"records": [str(path) for path in files], **found}
         if report is not None:
-            output.write_report(
+            reporting.write_page(
                 scoring.score_page(scored, summary, [path.name for path in files]), report
             )
     output.add_bench_line(output_file, summary, lambda: requests, details=output_details)

@@ -152,7 +152,6 @@ def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) 
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-
     requests = [round(execute.expected_requests(spec, spec.client_plans())) for spec in specs]
     named = list(zip(results.point_names(specs), requests, strict=True))
     if as_json:

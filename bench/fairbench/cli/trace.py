@@ -207,7 +207,6 @@ def _trace_requests(
 
 
 def _write(table: TraceTable, output: Path, *, as_json: bool) -> None:
-
     if output.suffix != ".jsonl":
         raise UsageError(f"--output-file {output}: must end in .jsonl")
     workloads.write_trace(table, output)

@@ -107,7 +107,12 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
         _settle_eviction(draft, backend, engine)
-    _settle_charge(draft)
+    if draft.get(CHARGE_PASS) is False:
+        del draft[CHARGE_PASS]
+    elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
+        raise UsageError(
+            f"{CHARGE_PASS} = {draft[CHARGE_PASS]!r}: needs {ENGINE_CODE}, to measure its passes"
+        ).of(CHARGE_PASS, ENGINE_CODE)
     _settle_sides(draft, backend, engine)
 
 
@@ -172,16 +177,6 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
             raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
         if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
             registry.eviction_class(policy)
-
-
-def _settle_charge(draft: Draft) -> None:
-    """Remove ``charge_pass`` if it is false. Raises UsageError if there is no pass to measure."""
-    if draft.get(CHARGE_PASS) is False:
-        del draft[CHARGE_PASS]
-    elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
-        raise UsageError(
-            f"{CHARGE_PASS} = {draft[CHARGE_PASS]!r}: needs {ENGINE_CODE}, to measure its passes"
-        ).of(CHARGE_PASS, ENGINE_CODE)
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:

@@ -13,7 +13,18 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
-from fairbench.config import defaults
+from fairbench.config.defaults import (
+    DEFAULTS,
+    machine_of_workload,
+    read_preset,
+    read_workload,
+    resolve_weights,
+    table_of,
+    text_of,
+    used_parts,
+    usual_scenario,
+    workload_defaults,
+)
 from fairbench.config.settings import current_keys, flat_settings, params_by_part, resolve_settings
 from fairbench.config.spec import DIGEST, GIVEN, digest_of, without_given
 from fairbench.errors import UsageError
@@ -83,7 +94,7 @@ def _merged(
 
     The workload of an edited file always counts as chosen.
     """
-    settings = flat_settings(defaults.table_of(rest, "settings"))
+    settings = flat_settings(table_of(rest, "settings"))
     own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}
     merged = {**found, **given, "settings": {**found["settings"], **own}}
     return {key: value for key, value in merged.items() if key != "workload"}
@@ -125,36 +136,31 @@ def _everything(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
-    preset = defaults.read_preset(str(file["preset"])).values if "preset" in file else {}
-    workload = defaults.read_workload(file.get("workload", defaults.DEFAULTS["workload"]))
-    usual: dict[str, Any] = {
-        **defaults.machine_of_workload(workload),
-        "scenario": defaults.usual_scenario(workload),
-    }
-    draft = {**defaults.DEFAULTS, **usual, **file}
+    preset = read_preset(str(file["preset"])).values if "preset" in file else {}
+    workload = read_workload(file.get("workload", DEFAULTS["workload"]))
+    usual: dict[str, Any] = {**machine_of_workload(workload), "scenario": usual_scenario(workload)}
+    draft = {**DEFAULTS, **usual, **file}
     kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
     if "gpu" in kept:
-        gpu = defaults.text_of(draft, "gpu").split("/")[0]
+        gpu = text_of(draft, "gpu").split("/")[0]
         with suppress(UsageError):  # An error means that no shorter name exists for this profile.
-            if resolve_profile(gpu, defaults.text_of(draft, "model")).profile_id == draft["gpu"]:
+            if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
                 kept["gpu"] = gpu
     if _is_usual_machine(draft, workload):
         usual |= {key: kept.get(key) for key in ("gpu", "model")}
     if str(draft["gpu"]).startswith(str(preset.get("gpu"))):
         usual["gpu"] = kept.get("gpu")
-    usual["weights"] = defaults.resolve_weights(workload, kept.get("clients"), {})
+    usual["weights"] = resolve_weights(workload, kept.get("clients"), {})
     kept = {key: value for key, value in kept.items() if usual.get(key) != value}
-    _, implied = resolve_settings(
-        workload, defaults.text_of(draft, "scenario"), defaults.used_parts(draft), {}
-    )
+    _, implied = resolve_settings(workload, text_of(draft, "scenario"), used_parts(draft), {})
     implied |= preset
-    settings = flat_settings(defaults.table_of(file, "settings"))
+    settings = flat_settings(table_of(file, "settings"))
     kept["settings"] = {k: v for k, v in settings.items() if k not in implied or implied[k] != v}
     return kept
 
 
 def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bool:
-    usual = {**defaults.DEFAULTS, **defaults.machine_of_workload(workload)}
+    usual = {**DEFAULTS, **machine_of_workload(workload)}
     with suppress(UsageError):
         profile = resolve_profile(usual["gpu"], usual["model"]).profile_id
         return bool((draft["gpu"], draft["model"]) == (profile, usual["model"]))
@@ -168,10 +174,10 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
     the duration.
     """
     kept = dict(file)
-    whole = {**defaults.workload_defaults(file, workload), **file}
+    whole = {**workload_defaults(file, workload), **file}
     for key in ("warmup_s", "duration_s", "warmup_s", "max_drain_s", "clients"):
         fewer = {name: value for name, value in kept.items() if name != key}
-        if {**defaults.workload_defaults(fewer, workload), **fewer} == whole:
+        if {**workload_defaults(fewer, workload), **fewer} == whole:
             kept = fewer
     return kept
 
@@ -186,7 +192,7 @@ def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dic
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)
     if "preset" in rest:
-        implied |= defaults.read_preset(str(rest["preset"])).experiment.keys()
+        implied |= read_preset(str(rest["preset"])).experiment.keys()
     if other_workload:
         implied.add("scenario")
     kept = {key: value for key, value in rest.items() if key in given or key not in implied}
@@ -218,9 +224,9 @@ def given_values(
     below = {key: value for key, value in base.items() if key in file[GIVEN]}
     found = {key: one for key, one in {**below, **flags}.items() if key not in NOT_RECORDED}
     for table in TABLES.intersection(found):
-        found[table] = defaults.table_of(below, table) | defaults.table_of(flags, table)
-    workload = flags.get("workload", base.get("workload", defaults.DEFAULTS["workload"]))
+        found[table] = table_of(below, table) | table_of(flags, table)
+    workload = flags.get("workload", base.get("workload", DEFAULTS["workload"]))
     if isinstance(workload, str) and workload in workload_names():
         found["workload"] = workload
-    settings = flat_settings(defaults.table_of(base, "settings")) | current_keys(assignments)
+    settings = flat_settings(table_of(base, "settings")) | current_keys(assignments)
     return {**dict(sorted(found.items())), "settings": dict(sorted(settings.items()))}

@@ -11,11 +11,20 @@ from typing import Any
 
 from fairbench.files import times as cells
 from fairbench.files.formats import inner, objects_in
-from fairbench.records import layout
 from fairbench.records.column_names import OWN, cell_of
+from fairbench.records.layout import (
+    Layout,
+    Object,
+    Record,
+    Run,
+    Spread,
+    columns,
+    first_given,
+    has_all,
+)
 
 
-def _own(**fields: Any) -> layout.Object:
+def _own(**fields: Any) -> Object:
     return {f"{OWN}{name}": value for name, value in fields.items()}
 
 
@@ -24,10 +33,10 @@ def _known(*fields: str) -> dict[str, tuple[str, ...]]:
 
 
 def _first_value(record: Mapping[str, Any], *names: str) -> Any:
-    return layout.first_given(*map(record.get, names))
+    return first_given(*map(record.get, names))
 
 
-def _uncached(record: layout.Record) -> bool:
+def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, and not from the cache of the gateway."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
     # Helicone's key of the request whose stored answer was sent
@@ -38,10 +47,10 @@ def _uncached(record: layout.Record) -> bool:
 # LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and LiteLLM's
 # table LiteLLM_SpendLogs. The client is the end user, or else the user, the team or the key. The
 # user ``default_user_id`` means that no client is known.
-LITELLM = layout.Layout(
+LITELLM = Layout(
     "litellm",
-    layout.has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),
-    layout.columns(
+    has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),
+    columns(
         "start=startTime end=endTime first_token=completionStartTime",
         "client=end_user|user|team_id|metadata.user_api_key_{end_user_id,user_id}|api_key",
         "|metadata.user_api_key_{team_id,alias,hash}",
@@ -55,10 +64,10 @@ LITELLM = layout.Layout(
 )
 
 # Runs of LangSmith. The ``session_id`` of a run identifies a project, not a conversation.
-LANGSMITH = layout.Layout(
+LANGSMITH = Layout(
     "langsmith",
     lambda first: "run_type" in first and {"start_time", "end_time"} <= first.keys(),
-    layout.columns(
+    columns(
         "start=start_time end=end_time first_token=first_token_time",
         "input_tokens=prompt_tokens|usage_metadata.input_tokens",
         "output_tokens=completion_tokens|usage_metadata.output_tokens",
@@ -72,7 +81,7 @@ LANGSMITH = layout.Layout(
 )
 
 
-def _is_langfuse(first: layout.Record) -> bool:
+def _is_langfuse(first: Record) -> bool:
     if "observations" in first and _is_langfuse(next(iter(objects_in(first["observations"])), {})):
         return True
     typed = str(first.get("type")).upper() in ("SPAN", "GENERATION", "EVENT", "AGENT", "TOOL")
@@ -80,7 +89,7 @@ def _is_langfuse(first: layout.Record) -> bool:
     return typed and bool(parent & first.keys())
 
 
-def _observations(record: layout.Record, where: str) -> Iterator[layout.Object]:
+def _observations(record: Record, where: str) -> Iterator[Object]:
     """Yield an observation, or all observations of a trace with the trace's user and session."""
     if "observations" not in record:
         yield dict(record)
@@ -90,10 +99,10 @@ def _observations(record: layout.Record, where: str) -> Iterator[layout.Object]:
 
 # Observations of Langfuse, exported alone or inside traces. Observations of type GENERATION are
 # requests.
-LANGFUSE = layout.Layout(
+LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
-    layout.columns(
+    columns(
         "start=start_time|startTime end=end_time|endTime",
         "first_token=completion_start_time|completionStartTime",
         "ttft=time_to_first_token|timeToFirstToken latency=latency",
@@ -118,10 +127,10 @@ LANGFUSE = layout.Layout(
 )
 
 _HELICONE = ("request_created_at", "response_created_at", "request_user_id", "response_status")
-HELICONE = layout.Layout(
+HELICONE = Layout(
     "helicone",
     lambda first: "delay_ms" in first and any(one in first for one in _HELICONE),
-    layout.columns(
+    columns(
         "start=request_created_at|created_at end=response_created_at latency=delay_ms delay=",
         "ttft=time_to_first_token",
         "client=request_user_id|user_id|request_properties.Helicone-User-Id",
@@ -137,7 +146,7 @@ HELICONE = layout.Layout(
 _GENERATION = frozenset({"generation_time", "generation_time_ms"})
 # OpenRouter's activity log. Token counts of the model's tokenizer are preferred to normalized
 # counts.
-OPENROUTER = layout.Layout(
+OPENROUTER = Layout(
     "openrouter",
     lambda first: (
         "created_at" in first
@@ -146,7 +155,7 @@ OPENROUTER = layout.Layout(
             or ("tokens_prompt" in first and not _GENERATION.isdisjoint(first))
         )
     ),
-    layout.columns(
+    columns(
         "start=created_at latency=generation_time|generation_time_ms|latency",
         "input_tokens=native_tokens_prompt|tokens_prompt",
         "output_tokens=native_tokens_completion|tokens_completion",
@@ -158,10 +167,10 @@ OPENROUTER = layout.Layout(
 )
 
 # Cloudflare's AI Gateway. Requests that the cache of the gateway answered did not reach a server.
-CLOUDFLARE = layout.Layout(
+CLOUDFLARE = Layout(
     "cloudflare",
-    layout.has_all("created_at", "duration", "tokens_in", "tokens_out"),
-    layout.columns(
+    has_all("created_at", "duration", "tokens_in", "tokens_out"),
+    columns(
         "start=created_at latency=duration input_tokens=tokens_in output_tokens=tokens_out",
         "client=metadata.{user,user_id,userId,client,tenant,team}",
         "status=success",
@@ -171,7 +180,7 @@ CLOUDFLARE = layout.Layout(
 )
 
 
-def _with_start(record: layout.Record, end: Any, length: Any) -> layout.Object:
+def _with_start(record: Record, end: Any, length: Any) -> Object:
     """Return a record that was logged at the end of its request, with start and end added.
 
     ``length`` is the duration of the request: seconds, or a text with units.
@@ -204,38 +213,38 @@ def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
 _NGINX_TIMES = ("msec", "time_iso8601", "time_local", "@timestamp", "timestamp", "time")
 
 
-def _is_nginx(first: layout.Record) -> bool:
+def _is_nginx(first: Record) -> bool:
     timed = any(name in first for name in _NGINX_TIMES)
     own = {"remote_addr", "upstream_response_time", "time_iso8601", "time_local", "msec"}
     return timed and "request_time" in first and bool(own & first.keys())
 
 
-def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], layout.Spread]:
+def _logged_at_end(times: tuple[str, ...], length: str) -> Callable[[], Spread]:
     """Return a ``Spread`` for requests that are logged at their end with a duration (s)."""
 
-    def spread_one(record: layout.Record, where: str) -> Iterator[layout.Object]:
+    def spread_one(record: Record, where: str) -> Iterator[Object]:
         yield _with_start(record, _first_value(record, *times), record.get(length))
 
     return lambda: spread_one
 
 
-NGINX = layout.Layout(
+NGINX = Layout(
     "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
 )
 
 # Envoy's access log, with %START_TIME% and %DURATION% (milliseconds).
-ENVOY = layout.Layout(
+ENVOY = Layout(
     "envoy",
     lambda first: (
         {"start_time", "duration"} <= first.keys()
         and bool({"response_code", "response_flags", "upstream_service_time"} & first.keys())
     ),
-    layout.columns("start=start_time latency=duration request_id=x-request-id|request_id"),
+    columns("start=start_time latency=duration request_id=x-request-id|request_id"),
     {"latency": "ms"},
 )
 
 
-def _is_agentgateway(first: layout.Record) -> bool:
+def _is_agentgateway(first: Record) -> bool:
     scoped = first.get("scope") == "request" or "http.status" in first or "gateway" in first
     called = any(str(key).startswith(("gen_ai.", "llm.")) for key in first)
     return scoped and "duration" in first and called
@@ -244,11 +253,11 @@ def _is_agentgateway(first: layout.Record) -> bool:
 _AGENT_TIMES = ("time", "timestamp", "ts", "@timestamp")
 
 
-AGENTGATEWAY = layout.Layout(
+AGENTGATEWAY = Layout(
     "agentgateway",
     _is_agentgateway,
     _known("start", "end")
-    | layout.columns(
+    | columns(
         "input_tokens=gen_ai.usage.input_tokens|llm.request.tokens",
         "output_tokens=gen_ai.usage.output_tokens|llm.response.tokens",
         "client=jwt.sub|user.id|user|apikey.user|api_key.user|src.addr",
@@ -258,7 +267,7 @@ AGENTGATEWAY = layout.Layout(
 )
 
 
-def _vidur_runs(objects: list[layout.Object], where: str) -> list[layout.Run]:
+def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
     """Return the requests of Vidur; an arrival is the sum of the delays up to the request.
 
     Vidur writes the requests in the order of their ends.
@@ -270,15 +279,15 @@ def _vidur_runs(objects: list[layout.Object], where: str) -> list[layout.Run]:
         clock_s += cells.number_of(objects[row].get("request_inter_arrival_delay")) or 0.0
         at_s = objects[row].get("arrived_at")
         rows.append({**objects[row], **_own(start=clock_s if cells.is_missing(at_s) else at_s)})
-    return [layout.Run(rows)]
+    return [Run(rows)]
 
 
 # Vidur's request_metrics.csv, with times in seconds.
-VIDUR = layout.Layout(
+VIDUR = Layout(
     "vidur",
-    layout.has_all("request_e2e_time", "request_num_prefill_tokens", "request_num_decode_tokens"),
+    has_all("request_e2e_time", "request_num_prefill_tokens", "request_num_decode_tokens"),
     _known("start")
-    | layout.columns(
+    | columns(
         "ttft=prefill_e2e_time latency=request_e2e_time",
         "input_tokens=request_num_prefill_tokens output_tokens=request_num_decode_tokens",
     )
@@ -288,10 +297,10 @@ VIDUR = layout.Layout(
 )
 
 # Amazon Bedrock's log of model invocations.
-BEDROCK = layout.Layout(
+BEDROCK = Layout(
     "bedrock",
-    layout.has_all("timestamp", "requestId", "modelId", "input", "output"),
-    layout.columns(
+    has_all("timestamp", "requestId", "modelId", "input", "output"),
+    columns(
         "start=timestamp client=requestMetadata.user|requestMetadata.tenant|identity.arn",
         "input_tokens=input.inputTokenCount output_tokens=output.outputTokenCount",
         "cached_tokens=input.cacheReadInputTokenCount",
@@ -303,12 +312,12 @@ BEDROCK = layout.Layout(
 
 # Transcripts of coding agents. Each line is a part of an answer, with the token counts of the whole
 # answer.
-TRANSCRIPT = layout.Layout(
+TRANSCRIPT = Layout(
     "transcript",
     lambda first: (
         isinstance(cell_of(first, "message.usage.output_tokens"), int) and "sessionId" in first
     ),
-    layout.columns(
+    columns(
         "start=timestamp session=sessionId client=userId|user_id|user",
         "input_tokens=message.usage.input_tokens output_tokens=message.usage.output_tokens",
         "cached_tokens=message.usage.cache_read_input_tokens",
@@ -319,7 +328,7 @@ TRANSCRIPT = layout.Layout(
 )
 
 
-def _attributes(value: Any) -> layout.Object:
+def _attributes(value: Any) -> Object:
     """Return a span's attributes, an object or OTLP's list of typed values, as a dictionary."""
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
@@ -331,7 +340,7 @@ def _attributes(value: Any) -> layout.Object:
     return found
 
 
-def _otel_requests(record: layout.Record, where: str) -> Iterator[layout.Object]:
+def _otel_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the requests in a record of spans that follow OpenTelemetry's GenAI conventions.
 
     Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
@@ -349,8 +358,8 @@ def _otel_requests(record: layout.Record, where: str) -> Iterator[layout.Object]
             **span,
             **attributes,
             **_own(
-                start=layout.first_given(_unix_ns(span, "start"), span.get("start_time")),
-                end=layout.first_given(_unix_ns(span, "end"), span.get("end_time")),
+                start=first_given(_unix_ns(span, "start"), span.get("start_time")),
+                end=first_given(_unix_ns(span, "end"), span.get("end_time")),
                 client=_first_value(attributes, "user.id", "enduser.id"),
                 input_tokens=(read or 0) if called else None,
                 output_tokens=(written or 0) if called else None,
@@ -359,12 +368,12 @@ def _otel_requests(record: layout.Record, where: str) -> Iterator[layout.Object]
                 max_tokens=attributes.get("gen_ai.request.max_tokens"),
                 session=_first_value(attributes, "gen_ai.conversation.id", "session.id"),
                 span_kind=_first_value(attributes, *_OTEL_KINDS),
-                span_id=layout.first_given(
+                span_id=first_given(
                     _first_value(span, "spanId", "span_id"), inner(context, "span_id")
                 ),
                 parent_id=_first_value(span, "parentSpanId", "parent_span_id", "parent_id"),
                 error=attributes.get("error.type"),
-                status=layout.first_given(inner(span, "status", "code"), span.get("status_code")),
+                status=first_given(inner(span, "status", "code"), span.get("status_code")),
             ),
         }
 
@@ -390,7 +399,7 @@ def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
     return _first_value(attributes, *known, f"llm.token_count.{names[-1]}")
 
 
-def _spans(record: layout.Record) -> Iterator[tuple[layout.Object, Mapping[str, Any]]]:
+def _spans(record: Record) -> Iterator[tuple[Object, Mapping[str, Any]]]:
     """Yield each span with its attributes, to which the attributes of the resource are added."""
     if "resourceSpans" not in record:
         yield _attributes(record.get("attributes")), record
@@ -402,7 +411,7 @@ def _spans(record: layout.Record) -> Iterator[tuple[layout.Object, Mapping[str, 
                 yield shared | _attributes(span.get("attributes")), span
 
 
-OTEL = layout.Layout(
+OTEL = Layout(
     "otel",
     lambda first: (
         "resourceSpans" in first
@@ -421,10 +430,10 @@ OTEL = layout.Layout(
 
 _PHOENIX = ("attributes.openinference.span.kind", "attributes.llm.token_count.prompt")
 # Spans of OpenInference in the form that Phoenix exports, with nested attributes or dotted names.
-OPENINFERENCE = layout.Layout(
+OPENINFERENCE = Layout(
     "openinference",
     lambda first: any(cell_of(first, name) is not None for name in _PHOENIX),
-    layout.columns(
+    columns(
         "start=start_time end=end_time input_tokens=attributes.llm.token_count.prompt",
         "output_tokens=attributes.llm.token_count.completion",
         "cached_tokens=attributes.llm.token_count.prompt_details.cache_read",
@@ -438,7 +447,7 @@ OPENINFERENCE = layout.Layout(
 )
 
 
-def _sglang_requests(record: layout.Record, where: str) -> Iterator[layout.Object]:
+def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the request of a line of ``--log-requests --log-requests-format json``.
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
@@ -452,11 +461,11 @@ def _sglang_requests(record: layout.Record, where: str) -> Iterator[layout.Objec
         yield _with_start(record, record.get("timestamp"), latency)
 
 
-SGLANG = layout.Layout(
+SGLANG = Layout(
     "sglang",
     lambda first: str(first.get("event", "")).startswith("request.") and "rid" in first,
     _known("start", "end")
-    | layout.columns(
+    | columns(
         "input_tokens=out.meta_info.prompt_tokens output_tokens=out.meta_info.completion_tokens",
         "cached_tokens=out.meta_info.cached_tokens",
         "ttft=out.meta_info.ttft|out.meta_info.time_to_first_token",
@@ -469,13 +478,13 @@ SGLANG = layout.Layout(
 )
 
 # Conversations of WildChat. The hash identifies a conversation; ``conversation`` lists its turns.
-WILDCHAT = layout.Layout(
+WILDCHAT = Layout(
     "wildchat",
     lambda first: "conversation_hash" in first and isinstance(first.get("conversation"), list),
-    layout.columns("session=conversation_id|conversation_hash client=hashed_ip|user_id"),
+    columns("session=conversation_id|conversation_hash client=hashed_ip|user_id"),
 )
 
-EXPORTS: tuple[layout.Layout, ...] = (
+EXPORTS: tuple[Layout, ...] = (
     *(SGLANG, OPENINFERENCE, OTEL, LITELLM, LANGSMITH, LANGFUSE, HELICONE, OPENROUTER),
     *(CLOUDFLARE, NGINX, ENVOY, AGENTGATEWAY, VIDUR, BEDROCK, TRANSCRIPT, WILDCHAT),
 )

@@ -180,19 +180,14 @@ def board_legend(board: Board) -> Iterator[str]:
         yield from _folds(board)
     yield SHARE
     yield SHARING
-    yield from _carried(board)
-    for metric in board.metrics:
-        for place, reason in metric.left_out.items():
-            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no values'}."
-    yield from _holes(board)
-
-
-def _carried(board: Board) -> Iterator[str]:
-    """Yield the number of latencies behind each high percentile; say if the number is too small."""
     tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
     if board.fewest is not None and tail:
         few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
         yield f"P{tail}: each client has at least {board.fewest:,} latencies{few}."
+    for metric in board.metrics:
+        for place, reason in metric.left_out.items():
+            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no values'}."
+    yield from _holes(board)
 
 
 def _folds(board: Board) -> Iterator[str]:

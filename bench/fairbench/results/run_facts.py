@@ -414,10 +414,10 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         )
     if "gate_wait" in name and spec.gateway is None:
         yield "needs a gateway; give --gateway"
-    if name not in catalogue.CATALOGUE and (rank := _percentile_of_metric(name)) not in _chosen(
-        spec
-    ):
-        yield f"needs this percentile to be chosen; give --percentiles {rank}"
+    if name not in catalogue.CATALOGUE:  # such as p90_ttft_ms or victim_p90_s
+        rank = int(name.removeprefix(VICTIM).partition("_")[0].removeprefix("p"))
+        if rank not in parse_percentiles(spec.percentiles or ""):
+            yield f"needs this percentile to be chosen; give --percentiles {rank}"
     if "goodput" in name and all(plan.targets == NO_TARGETS for plan in plans):
         yield "goodput needs latency targets; give them with --goodput"
     if name.startswith("tree_") and not _has_tenants(plans):
@@ -432,15 +432,6 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         yield LATENCIES["itl"]
     if name == "max_service_gap" and spec.clients == 1:
         yield "needs two clients, and the experiment has one"
-
-
-def _chosen(spec: ExperimentSpec) -> tuple[int, ...]:
-    return parse_percentiles(spec.percentiles or "")
-
-
-def _percentile_of_metric(name: str) -> int:
-    """Return the percentile of a metric such as ``p90_ttft_ms`` or ``victim_p90_s``."""
-    return int(name.removeprefix(VICTIM).partition("_")[0].removeprefix("p"))
 
 
 def _has_tenants(plans: Sequence[ClientPlan]) -> bool:

@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.hardware.timing import TimingProfile
-from fairbench_calibration.profiling import fit
+from fairbench_calibration.profiling.fit import (
+    Column,
+    Iterations,
+    minimised,
+    predicted_ms,
+    softened,
+)
 
 # The id of a calibrated profile ends in ``CALIBRATED``.
 CALIBRATED = "calibrated"
@@ -44,30 +50,28 @@ class Decoded(NamedTuple):
         tokens: Mean new tokens of each of these iterations.
     """
 
-    steps: fit.Column
-    took_ms: fit.Column
-    decodes: fit.Column
-    context: fit.Column
-    iterations: fit.Column
-    tokens: fit.Column
+    steps: Column
+    took_ms: Column
+    decodes: Column
+    context: Column
+    iterations: Column
+    tokens: Column
 
-    def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> fit.Column:
+    def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
         """Return the predicted decode times; with ``mixed``, steps prefill and decode at once."""
         none = np.zeros(len(self.steps))
-        step = fit.Iterations(none, none, none, self.decodes, self.context)
-        decode_ms = fit.predicted_ms(costs, step)
-        prompt = fit.Iterations(none + 1, np.maximum(self.tokens, 1), none, none, none)
+        step = Iterations(none, none, none, self.decodes, self.context)
+        decode_ms = predicted_ms(costs, step)
+        prompt = Iterations(none + 1, np.maximum(self.tokens, 1), none, none, none)
         if mixed:
             both = prompt._replace(decodes=self.decodes, context=self.context)
-            waits = fit.predicted_ms(costs, both) - decode_ms
+            waits = predicted_ms(costs, both) - decode_ms
         else:
-            waits = np.maximum(fit.predicted_ms(costs, prompt), costs.get("c_l", 0.0))
+            waits = np.maximum(predicted_ms(costs, prompt), costs.get("c_l", 0.0))
         return np.asarray(self.steps * decode_ms + self.iterations * waits)
 
 
-def decoded(
-    first: fit.Column, last: fit.Column, prompt: fit.Column, new: fit.Column, output: fit.Column
-) -> Decoded:
+def decoded(first: Column, last: Column, prompt: Column, new: Column, output: Column) -> Decoded:
     """Return the decode time of each request, and the load while the request decoded.
 
     Args:
@@ -107,16 +111,16 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
         mixed: Whether steps of the engine prefill and decode at once, as in vLLM.
     """
 
-    def costs(logs: fit.Column) -> dict[str, float]:
+    def costs(logs: Column) -> dict[str, float]:
         return _scaled(start, *np.exp(logs).tolist())
 
-    def residuals(logs: fit.Column) -> fit.Column:
+    def residuals(logs: Column) -> Column:
         off = np.log(seen.predicted_ms(costs(logs), mixed=mixed) / seen.took_ms)
         counted = np.sqrt(min(1.0, _WEIGHT / len(off)))
-        return np.append(counted * fit.softened(off), logs / _PRIORS)
+        return np.append(counted * softened(off), logs / _PRIORS)
 
     bound = np.full(3, _BOUND)
-    found = fit.minimised(residuals, np.zeros(3), -bound, bound)
+    found = minimised(residuals, np.zeros(3), -bound, bound)
     memory, _, launch = np.exp(found).tolist()
     fitted = costs(found)
     off = np.abs(seen.predicted_ms(fitted, mixed=mixed) / seen.took_ms - 1)

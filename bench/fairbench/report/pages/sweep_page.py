@@ -11,10 +11,29 @@ from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of, columns_with_values
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.shown_percentiles import shown_client_tail
-from fairbench.report import comparison_table
 from fairbench.report.client_table import described, shown_clients
+from fairbench.report.comparison_table import (
+    BEST,
+    CERTAIN,
+    DEMAND_LIMITED,
+    RATE,
+    WORST,
+    Interval,
+    ShownValue,
+    compared,
+    compared_rows,
+    comparison_columns,
+    latency_column,
+    mean_of,
+    of_several_seeds,
+    percentiles_of,
+    provenance,
+    shown,
+    sweep_title,
+    tail_of,
+    written_of,
+)
 from fairbench.report.numbers import bound_of, number, percent, whole
-from fairbench.report.pages import page
 from fairbench.report.pages.chart import (
     ChartPoint,
     Dot,
@@ -24,6 +43,16 @@ from fairbench.report.pages.chart import (
     dot_chart,
     point_chart,
     tick_text,
+)
+from fairbench.report.pages.page import (
+    Cell,
+    Figure,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+    filled,
 )
 from fairbench.report.pages.run_page import origin, own_files
 from fairbench.report.pages.warnings import sweep_warnings
@@ -39,37 +68,35 @@ MOST_FIGURES = 6
 LOG_ABOVE = 8.0
 
 
-def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[page.Headline]:
+def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
     """Yield a card per scheduler: latency and throughput, or the number of configurations won."""
-    places, column = comparison_table.compared(cells), comparison_table.latency_column(cells)
-    tail = comparison_table.tail_of(cells)
+    places, column = compared(cells), latency_column(cells)
+    tail = tail_of(cells)
     if len(places) == 1:
         for cell in cells:
             if cell.combined.get(column.key) is not None:
-                share = comparison_table.mean_of(cell, "min_share_60s")
+                share = mean_of(cell, "min_share_60s")
                 also = "" if share is None else f", {percent(share)} minimum fair share in 60 s"
-                rate = f"{whole(comparison_table.mean_of(cell, comparison_table.RATE))} tok/s{also}"
-                value = f"{comparison_table.written_of(cell, column)} s"
-                yield page.Headline(cell.scheduler, value, f"P{tail} of the well-behaved; {rate}")
+                rate = f"{whole(mean_of(cell, RATE))} tok/s{also}"
+                value = f"{written_of(cell, column)} s"
+                yield Headline(cell.scheduler, value, f"P{tail} of the well-behaved; {rate}")
         return
     for name in dict.fromkeys(cell.scheduler for cell in cells):
         own = [cell for cell in cells if cell.scheduler == name]
         wins = sum(one.best == name for one in places)
-        known = [
-            mean for cell in own if (mean := comparison_table.mean_of(cell, column.key)) is not None
-        ]
+        known = [mean for cell in own if (mean := mean_of(cell, column.key)) is not None]
         if known:
             lowest = f"significantly lowest in {wins} of {len(places)} configurations"
             value = f"{number(min(known))} to {number(max(known))} s"
-            yield page.Headline(name, value, f"P{tail} of the well-behaved; {lowest}")
+            yield Headline(name, value, f"P{tail} of the well-behaved; {lowest}")
 
 
-def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[page.Figure]:
+def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
     """Yield a picture for each configuration, with a mark and intervals for each scheduler."""
     names = list(dict.fromkeys(cell.scheduler for cell in cells))
     swatches = dict(zip(names, scheduler_series(names), strict=True))
-    column, tail = comparison_table.latency_column(cells), comparison_table.tail_of(cells)
-    places = comparison_table.compared(cells)
+    column, tail = latency_column(cells), tail_of(cells)
+    places = compared(cells)
     for one in places[:MOST_FIGURES]:
         series = [
             PointSeries(cell.scheduler, swatches[cell.scheduler], [point])
@@ -87,31 +114,30 @@ def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[page.Figure]
             y_label=f"P{tail} of the well-behaved clients, s",
             log_y=log,
         )
-        yield page.Figure(
+        yield Figure(
             chart, f"{one.place}: the best scheduler is at the bottom right.{_bars(one.cells)}"
         )
 
 
 def _bars(cells: Sequence[SchedulerResults]) -> str:
-    return (
-        " Bars: 95% intervals over the seeds." if comparison_table.of_several_seeds(cells) else ""
-    )
+    return " Bars: 95% intervals over the seeds." if of_several_seeds(cells) else ""
 
 
 def _point(cell: SchedulerResults, key: str) -> ChartPoint | None:
-    rate, latency = cell.combined.get(comparison_table.RATE), cell.combined.get(key)
+    rate, latency = cell.combined.get(RATE), cell.combined.get(key)
     if rate is None or latency is None or latency["mean"] is None or rate["mean"] is None:
         return None
-    bound = bool(latency.get("lower_bound") or latency.get("upper_bound"))
-    return ChartPoint(
-        rate["mean"], latency["mean"], interval_ends(rate), interval_ends(latency), bound
-    )
+    return _point_with_ends(rate["mean"], latency)._replace(x_ends=_ends(rate))
 
 
-def interval_ends(interval: comparison_table.Interval) -> Ends:
-    """Return the ends of an interval, or None for a single value."""
+def _point_with_ends(x: float, y: Interval, factor: float = 1.0) -> ChartPoint:
+    return ChartPoint(x, y["mean"] * factor, None, _ends(y, factor), bool(bound_of(y)))
+
+
+def _ends(interval: Interval, factor: float = 1.0) -> Ends:
+    """Return the ends of an interval, times ``factor``, or None for a single value."""
     low, high = interval.get("low"), interval.get("high")
-    return None if low is None or high is None else (low, high)
+    return None if low is None or high is None else (low * factor, high * factor)
 
 
 SHARE = "min_entitlement_best_ratio"
@@ -127,14 +153,19 @@ class _Metric(NamedTuple):
     may_be_log: bool = False
 
 
-def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[page.Figure]:
+def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
     """Yield figures of latency, throughput and fair share over each axis, by configuration.
 
     A sweep without a numeric axis has no such figures.
     """
-    tail, column = comparison_table.tail_of(cells), comparison_table.latency_column(cells)
-    metrics = _metrics(column, tail)
-    swatches = _swatches(cells)
+    tail, column = tail_of(cells), latency_column(cells)
+    metrics = (
+        _Metric(column.key, f"P{tail} of the well-behaved clients, s", may_be_log=True),
+        _Metric(RATE, "throughput, weighted tokens/s"),
+        _Metric(SHARE, "minimum fair share of the best total, %", 100.0),
+    )
+    names = list(dict.fromkeys(name for one in axes_of(cells) for name in one.schedulers))
+    swatches = dict(zip(names, scheduler_series(names), strict=True))
     rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
     for axis, place, lines in rows[:MOST_ROWS]:
         for metric in metrics:
@@ -144,39 +175,18 @@ def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[page.Figure]:
                 if (points := _axis_points(line, metric))
             ]
             if series:
-                yield _lines_figure(
-                    axis, place, metric, series, several=comparison_table.of_several_seeds(cells)
-                )
-
-
-def _metrics(column: Column, tail: int) -> tuple[_Metric, ...]:
-    return (
-        _Metric(column.key, f"P{tail} of the well-behaved clients, s", may_be_log=True),
-        _Metric(comparison_table.RATE, "throughput, weighted tokens/s"),
-        _Metric(SHARE, "minimum fair share of the best total, %", 100.0),
-    )
-
-
-def _swatches(cells: Sequence[SchedulerResults]) -> dict[str, int]:
-    names = list(dict.fromkeys(name for one in axes_of(cells) for name in one.schedulers))
-    return dict(zip(names, scheduler_series(names), strict=True))
+                yield _lines_figure(axis, place, metric, series, _bars(cells))
 
 
 def _axis_points(line: SweepLine, metric: _Metric) -> list[ChartPoint]:
-    found = []
-    for value, cell in line.points:
-        known = cell.combined.get(metric.key)
-        if known is not None and known["mean"] is not None:
-            ends = interval_ends(known)
-            scaled = None if ends is None else (ends[0] * metric.factor, ends[1] * metric.factor)
-            bound = bool(known.get("lower_bound") or known.get("upper_bound"))
-            found.append(ChartPoint(value, known["mean"] * metric.factor, None, scaled, bound))
-    return found
+    found = [(value, cell.combined.get(metric.key)) for value, cell in line.points]
+    known = [(value, one) for value, one in found if one and one["mean"] is not None]
+    return [_point_with_ends(value, one, metric.factor) for value, one in known]
 
 
 def _lines_figure(
-    axis: SweepAxis, place: str, metric: _Metric, series: Sequence[PointSeries], *, several: bool
-) -> page.Figure:
+    axis: SweepAxis, place: str, metric: _Metric, series: Sequence[PointSeries], bars: str
+) -> Figure:
     values = [point.y for one in series for point in one.points]
     log_y = metric.may_be_log and min(values) > 0 and max(values) > LOG_ABOVE * min(values)
     called = metric.label.partition(",")[0]
@@ -189,8 +199,7 @@ def _lines_figure(
         x_ticks=[(value, tick_text(value)) for value in axis.ticks],
         log_y=log_y,
     )
-    bars = " Bars: 95% intervals over the seeds." if several else ""
-    return page.Figure(chart, f"{place}: {called} over {axis.name}.{bars}")
+    return Figure(chart, f"{place}: {called} over {axis.name}.{bars}")
 
 
 MEANING = (
@@ -200,34 +209,31 @@ MEANING = (
 LEGEND = (
     "▲ best and ▼ worst in a configuration, if significant{certain}. Minimum fair share of best "
     "total: the lowest fraction of its fair share of the best total that a client received. "
-    f"{comparison_table.DEMAND_LIMITED}"
+    f"{DEMAND_LIMITED}"
 )
 
 
-def sweep_page(path: Path) -> page.Page:
+def sweep_page(path: Path) -> Page:
     """Build the report of a sweep. Raises DataError for an unreadable or empty directory."""
     store = SweepStore(path)
     swept, cells = store.sweep(), compare_sweep(path)
     if not cells:
         raise DataError(f"{path}: no run of this sweep is finished")
-    first, tail = cells[0].runs[0].run, comparison_table.tail_of(cells)
-    legend = LEGEND.format(
-        certain=comparison_table.CERTAIN if comparison_table.of_several_seeds(cells) else ""
-    )
-    return page.Page(
-        title=comparison_table.sweep_title(cells),
-        provenance=f"{comparison_table.provenance(cells)}. {swept.description or ''}".strip(),
+    first, tail = cells[0].runs[0].run, tail_of(cells)
+    legend = LEGEND.format(certain=CERTAIN if of_several_seeds(cells) else "")
+    return Page(
+        title=sweep_title(cells),
+        provenance=f"{provenance(cells)}. {swept.description or ''}".strip(),
         headlines=list(tradeoff_headlines(cells)),
         warnings=list(sweep_warnings(store, cells)),
         sections=[
-            *page.filled("Metrics over the swept values", list(line_figures(cells))),
-            *page.filled("Latency against throughput", list(tradeoff_figures(cells))),
-            page.Section(
-                "Comparison",
-                [comparison_grid(cells), page.Paragraph(legend), *lost_paragraphs(cells)],
+            *filled("Metrics over the swept values", list(line_figures(cells))),
+            *filled("Latency against throughput", list(tradeoff_figures(cells))),
+            Section(
+                "Comparison", [comparison_grid(cells), Paragraph(legend), *lost_paragraphs(cells)]
             ),
-            *page.filled("Sharing incentive", list(_figure(cells, tail)), page.Paragraph(MEANING)),
-            page.Section("Clients by configuration", []),
+            *filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
+            Section("Clients by configuration", []),
             *place_sections(cells),
             *origin(
                 *(first, "sweep", SWEEP_FILE, sweep_toml(swept), ", of the first point"),
@@ -237,7 +243,7 @@ def sweep_page(path: Path) -> page.Page:
     )
 
 
-def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[page.Figure]:
+def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
     key, names = f"sharing_incentive_p{tail}", list(dict.fromkeys(one.scheduler for one in cells))
     series = dict(zip(names, scheduler_series(names), strict=True))
     rows = []
@@ -251,7 +257,7 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[page.Figur
         rows.append(DotRow(place, dots))
     if any(row.dots for row in rows):
         label = f"sharing incentive, P{tail}"
-        yield page.Figure(
+        yield Figure(
             dot_chart(
                 "Sharing incentive by configuration", series, rows, x_label=label, reference=1.0
             ),
@@ -263,7 +269,7 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[page.Figur
 MOST_LOST = 8  # At most this number of sentences compares lost GPU time.
 
 
-def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[page.Paragraph]:
+def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
     """Yield sentences that compare lost GPU time with each configuration's first scheduler."""
     lines = [
         f"{place}: {lost}."
@@ -272,56 +278,49 @@ def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[page.Paragrap
         if (lost := lost_between(first, other))
     ]
     for line in lines[:MOST_LOST]:
-        yield page.Paragraph(line)
+        yield Paragraph(line)
     if len(lines) > MOST_LOST:
-        yield page.Paragraph(
-            f"The runs' own pages have the lost time of {len(lines) - MOST_LOST} more."
-        )
+        yield Paragraph(f"The runs' own pages have the lost time of {len(lines) - MOST_LOST} more.")
 
 
 INDENT = "\u2003"
-MARKS = {comparison_table.BEST: "best", comparison_table.WORST: "worst"}
+MARKS = {BEST: "best", WORST: "worst"}
 
 
-def comparison_grid(cells: Sequence[SchedulerResults]) -> page.Grid:
+def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
     """Return a table of schedulers by configuration, with the best and worst values marked."""
-    rows: list[list[page.Cell]] = []
-    columns = comparison_table.comparison_columns(cells)
-    for place, here in comparison_table.compared_rows(cells, columns):
-        rows.append([page.Cell(place)])
-        rows += [[page.Cell(f"{INDENT}{name}"), *map(_grid_cell, values)] for name, values in here]
-    return page.Grid(["", *(column.title for column in columns)], rows)
+    rows: list[list[Cell]] = []
+    columns = comparison_columns(cells)
+    for place, here in compared_rows(cells, columns):
+        rows.append([Cell(place)])
+        rows += [[Cell(f"{INDENT}{name}"), *map(_grid_cell, values)] for name, values in here]
+    return Grid(["", *(column.title for column in columns)], rows)
 
 
-def _grid_cell(value: comparison_table.ShownValue) -> page.Cell:
-    return page.Cell(value.text, MARKS.get(value.mark, ""), value.ends)
+def _grid_cell(value: ShownValue) -> Cell:
+    return Cell(value.text, MARKS.get(value.mark, ""), value.ends)
 
 
-def plain_row(
-    name: str, values: comparison_table.Interval, columns: Sequence[Column], runs: int
-) -> list[page.Cell]:
+def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
     """Return a table row of values that are combined from ``runs`` runs, without marks."""
-    return [
-        page.Cell(name),
-        *(_grid_cell(comparison_table.shown(values.get(one.key), one, runs)) for one in columns),
-    ]
+    return [Cell(name), *(_grid_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 
-def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[page.Section]:
+def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
     """Yield, for each configuration, a folded table of clients under each scheduler."""
     for place, here in by_place(cells).items():
-        rows: list[list[page.Cell]] = []
+        rows: list[list[Cell]] = []
         tail = shown_client_tail(one.summary for cell in here for one in cell.runs)
         keys = {key for cell in here for one in cell.combined["clients"] for key in one}
         columns = columns_with_values(
-            columns_of(Display.COMPARED_CLIENTS, tail, comparison_table.percentiles_of(here)), keys
+            columns_of(Display.COMPARED_CLIENTS, tail, percentiles_of(here)), keys
         )
         for cell in here:
             clients, which = shown_clients(cell.combined)
-            rows.append([page.Cell(f"{cell.scheduler}: {which}" if which else cell.scheduler)])
+            rows.append([Cell(f"{cell.scheduler}: {which}" if which else cell.scheduler)])
             runs = len(cell.combined["seeds"])
             for client in clients:
                 name = described(f"{INDENT}{client['client']}", client)
                 rows.append(plain_row(name, client, columns, runs))
         headings = ["", *(column.title for column in columns)]
-        yield page.Section(place, [page.Grid(headings, rows)], folded=True)
+        yield Section(place, [Grid(headings, rows)], folded=True)
