@@ -9,7 +9,6 @@ from typing import get_args
 
 import pytest
 
-from fairbench.capacity.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.cli.app import load
 from fairbench.config.backend import KINDS, Emulator, Endpoint, RealServers
 from fairbench.config.cluster import SERVED_DETECTOR
@@ -18,6 +17,7 @@ from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
 from fairbench.live.driver.target import DriverTarget
 from fairbench.live.headers import BODY_CLIENT
+from fairbench.planning.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR, NO_GATEWAY
 from fairbench_attacks.flags import ATTACK
 from fairbench_attacks.workload import Stakes

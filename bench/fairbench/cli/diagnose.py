@@ -7,7 +7,7 @@ from typing import Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench import capacity, diagnosis, execute
+from fairbench import diagnosis, execute, planning
 from fairbench import report as reporting
 from fairbench.cli.flags import (
     NoProgress,
@@ -78,7 +78,7 @@ def diagnose_log(
     """
     check_writable(report)
     if slo:
-        capacity.parse_slos(slo)  # A wrong target is refused before the replay starts.
+        planning.parse_slos(slo)  # A wrong target is refused before the replay starts.
     params = log_params(file, log_flags)
     flags: dict[str, Any] = given_options({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from fairbench import capacity, report, results
+from fairbench import planning, report, results
 from fairbench.cli.flags import option
 from fairbench.config.flag import OUTPUT
 from fairbench.errors import UsageError, writing
@@ -109,8 +109,8 @@ def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(answer, path)
         return
-    show(capacity.answer_text, answer)
-    typer.echo(f"files  {path / capacity.ANSWER}")
+    show(planning.answer_text, answer)
+    typer.echo(f"files  {path / planning.ANSWER}")
 
 
 def check_report(path: Path | None, flag: str = "--report") -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Unpack
 
 from typer import Option
 
-from fairbench import capacity, config, diagnosis, execute, figures, report, results
+from fairbench import config, diagnosis, execute, figures, planning, report, results
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     ExecutorName,
@@ -125,21 +125,21 @@ def plan(
     The search is binary, and all cluster sizes use the same seeds. Exits with code 1 if no size in
     the range meets the targets with the first scheduler on the first GPU.
     """
-    from fairbench.capacity.carry_out import begin_plan, carry_out, question_of
+    from fairbench.planning.carry_out import begin_plan, carry_out, question_of
 
     if plot is not None:
         figures.check_plot(plot)
     runs_on = executor_named(executor, ray_address)
     if resume is None:
         low, high = _replica_range(dp or (SIZES if max is None else ONE))
-        question = capacity.PlanQuestion(
+        question = planning.PlanQuestion(
             tuple(slo or ()),
             split_commas("--scheduler", scheduler or RUN["scheduler"].default),
             *(low, high, flags, parse_assignments(settings)),
             gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
             loads=sorted(values_of(float)("--loads", loads or LOADS)),
             prices=_prices(price),
-            num_runs=num_runs or capacity.NUM_RUNS,
+            num_runs=num_runs or planning.NUM_RUNS,
             certain=certain,
             every=every,
             sharing=not no_sharing,
@@ -155,7 +155,7 @@ def plan(
     with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
         answer = carry_out(store, context, diagnosis.recorded_waits(question_of(store), context))
     if plot is not None:
-        figures.draw_plan(answer, plot, "; ".join(capacity.head_lines(answer)))
+        figures.draw_plan(answer, plot, "; ".join(planning.head_lines(answer)))
     print_plan(answer, store.path, as_json=as_json)
     size = answer.get("size", "replicas")
     lacking = [row for row in answer["choices"] if row[size] is None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench import capacity, diagnosis, results
+from fairbench import diagnosis, planning, results
 from fairbench import report as reporting
 from fairbench.cli.flags import log_params, takes
 from fairbench.cli.output import check_report
@@ -80,8 +80,8 @@ def _page(directory: Path) -> Page:
         return reporting.run_page(results.read_run(directory))
     if (directory / results.INTERVALS_FILE).exists():
         return reporting.repeat_page(directory)
-    if capacity.is_plan(directory):
-        return capacity.plan_page(directory)
+    if planning.is_plan(directory):
+        return planning.plan_page(directory)
     if (directory / results.SWEEP_FILE).exists():
         return reporting.sweep_page(directory)
     raise DataError(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fairbench import capacity, execute, results, sim
+from fairbench import execute, planning, results, sim
 from fairbench.cli import output
 from fairbench.cli.flags import Explain, json_option
 from fairbench.errors import DataError, UsageError
@@ -65,8 +65,8 @@ def _is_sweep(folder: Path) -> bool:
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
     """Print the answer of a plan, or compare the finished runs of a sweep."""
-    if (folder / capacity.ANSWER).is_file():
-        output.print_plan(results.read_json(folder / capacity.ANSWER), folder, as_json=as_json)
+    if (folder / planning.ANSWER).is_file():
+        output.print_plan(results.read_json(folder / planning.ANSWER), folder, as_json=as_json)
         return
     cells = results.compare_sweep(folder)
     if not cells:

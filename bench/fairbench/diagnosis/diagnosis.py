@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.capacity.carry_out import begin_plan, carry_out
-from fairbench.capacity.question import Clusters, PlanQuestion
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flag import place_flags
 from fairbench.config.flags import RUN
@@ -23,6 +21,8 @@ from fairbench.execute.tasks import RunContext
 from fairbench.metrics.floods import Flood, Harm, flood_windows, floods, harm_of, requests_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
+from fairbench.planning.carry_out import begin_plan, carry_out
+from fairbench.planning.question import Clusters, PlanQuestion
 
 # A plan tries up to LEAST_HIGH replicas or, if larger, up to TIMES_USUAL times the replayed number
 # of replicas.

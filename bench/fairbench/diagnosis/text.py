@@ -11,7 +11,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.capacity.table import needed_line
 from fairbench.diagnosis.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnosis.diagnosis import (
     Diagnosis,
@@ -24,6 +23,7 @@ from fairbench.diagnosis.replay import ReplayedRun
 from fairbench.errors import printable
 from fairbench.metrics.floods import LEAST_REQUESTS, Flood, Harm
 from fairbench.metrics.traffic import LONG_S, Overload, overload_of
+from fairbench.planning.table import needed_line
 from fairbench.report.limit_lines import replay_line
 from fairbench.report.numbers import number, percent, seconds, whole, written
 from fairbench.report.result_lines import is_extrapolated, stall_lines

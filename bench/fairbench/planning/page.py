@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairbench.capacity.carry_out import ANSWER, QUESTION
-from fairbench.capacity.question import USERS
-from fairbench.capacity.table import (
+from fairbench.config.sweep import sweep_toml
+from fairbench.errors import DataError
+from fairbench.metrics.catalogue import metric_of
+from fairbench.planning.carry_out import ANSWER, QUESTION
+from fairbench.planning.question import USERS
+from fairbench.planning.table import (
     head_lines,
     needed_line,
     remarks_of,
@@ -17,9 +20,6 @@ from fairbench.capacity.table import (
     target_text,
     unlike_line,
 )
-from fairbench.config.sweep import sweep_toml
-from fairbench.errors import DataError
-from fairbench.metrics.catalogue import metric_of
 from fairbench.report.numbers import number
 from fairbench.report.pages import page
 from fairbench.report.pages.chart import ChartPoint, PointSeries, point_chart
