@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fairbench import results, sim
-from fairbench.cli.flags import json_option, option_of
+from fairbench.cli.options import json_option, option_of
 from fairbench.cli.output import print_json
 from fairbench.config.flags import RUN
 from fairbench.doors import STUDY_GROUP, through

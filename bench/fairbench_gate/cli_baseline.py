@@ -14,7 +14,7 @@ import fairbench_gate as gate
 from fairbench import execute, report
 from fairbench import results as stored
 from fairbench.cli.exits import complain
-from fairbench.cli.flags import NoProgress
+from fairbench.cli.options import NoProgress
 from fairbench.cli.output import terminal_look
 from fairbench_gate import cli_check
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
-from fairbench.config import cluster
+from fairbench.config.cluster import admission_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
@@ -24,6 +24,15 @@ from fairbench.schedulers.views import FleetView
 from fairbench_serve.background import Work
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.served_settings import (
+    CLIENT_LIMITS,
+    CLIENT_RESERVE,
+    DEFAULT_RESERVE,
+    HEADROOM,
+    MOST_REQUESTS,
+    SERVED_OUTPUTS,
+    served_routers,
+)
 from fairbench_serve.worker_info import (
     ASSUMED_POOL_TOKENS,
     PolledLoads,
@@ -50,10 +59,10 @@ async def default_limits(
     minus a reserve. Several active clients share this capacity. The result is empty if ``settings``
     already limit clients or if no worker reports its size.
     """
-    if any(name in settings for name in (*cluster.CLIENT_LIMITS, cluster.CLIENT_RESERVE)):
+    if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
     most = await most_running(session, workers)
-    sizes = zip(cluster.CLIENT_LIMITS, (None, most, info.pool_tokens), strict=True)
+    sizes = zip(CLIENT_LIMITS, (None, most, info.pool_tokens), strict=True)
     limits: dict[str, Any] = {name: size for name, size in sizes if size}
     if not limits:
         log.warning(
@@ -64,10 +73,10 @@ async def default_limits(
     told = " and ".join(f"{name.partition('_')[2]} {size}" for name, size in limits.items())
     log.info(
         "a single active client may use %.0f%% of each worker (%s)",
-        100 / (1 + cluster.DEFAULT_RESERVE),
+        100 / (1 + DEFAULT_RESERVE),
         told,
     )
-    return limits | {cluster.CLIENT_RESERVE: cluster.DEFAULT_RESERVE}
+    return limits | {CLIENT_RESERVE: DEFAULT_RESERVE}
 
 
 async def hold_requests(
@@ -83,7 +92,7 @@ async def hold_requests(
     a worker, given the worker's number and address. The result is None if the workers need not be
     polled.
     """
-    settings: dict[str, Any] = {**cluster.SERVED_OUTPUTS, **config.settings}
+    settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
     if config.limits_clients and not config.peers:  # clients may also send requests to the peers
@@ -94,7 +103,7 @@ async def hold_requests(
     if policy is None and not admission.is_on:
         return None
     polls = policy is not None and saturation == Utilization.name
-    if policy and saturation == Concurrency.name and cluster.MOST_REQUESTS not in settings:
+    if policy and saturation == Concurrency.name and MOST_REQUESTS not in settings:
         most = await most_running(session, config.workers)
         settings = _as_workers_say(most, info, settings) | settings
     fleet: FleetView = dispatcher
@@ -111,14 +120,12 @@ async def hold_requests(
     queue: HoldsRequests | None = None
     setup = Setup(weights=weights, pool_tokens=pool_tokens, fleet=fleet)
     if policy is not None:
-        terms = (
-            cluster.served_routers(settings).terms(len(config.workers)) if config.peers else None
-        )
+        terms = served_routers(settings).terms(len(config.workers)) if config.peers else None
         queue = build_gateway(
             *(policy, saturation, settings), router=router, setup=setup, terms=terms
         )
     if admission.is_on:
-        setup = replace(setup, costs=ProfileCosts(cluster.admission_profile(admission)))
+        setup = replace(setup, costs=ProfileCosts(admission_profile(admission)))
         queue = with_admission(queue, admission, router=router, setup=setup)
     if queue is not None:
         dispatcher.hold(queue, asyncio.get_running_loop().call_later)
@@ -142,11 +149,11 @@ def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]
             most,
         )
     else:
-        found[cluster.HEADROOM] = more = given.get(cluster.HEADROOM, headroom_of(most))
+        found[HEADROOM] = more = given.get(HEADROOM, headroom_of(most))
         log.info(
             "gateway: a worker runs %d requests at once, and %s more may wait there", most, more
         )
-    found[cluster.MOST_REQUESTS] = most
+    found[MOST_REQUESTS] = most
     if info.pool_tokens:
         found |= {
             f"{Concurrency.name}.tokens": info.pool_tokens,

@@ -11,7 +11,6 @@ import pytest
 
 from fairbench.cli.app import load
 from fairbench.config.backend import KINDS, Emulator, Endpoint, RealServers
-from fairbench.config.cluster import SERVED_DETECTOR
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
@@ -24,6 +23,7 @@ from fairbench_attacks.workload import Stakes
 from fairbench_emulator.worker import EmulatorConfig
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.flags import SERVE
+from fairbench_serve.served_settings import SERVED_DETECTOR
 
 
 @pytest.mark.parametrize(

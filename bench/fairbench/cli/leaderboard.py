@@ -11,7 +11,7 @@ from typer import Option
 
 from fairbench import report as reporting
 from fairbench import results
-from fairbench.cli.flags import DEFAULT_RESULT_DIR
+from fairbench.cli.options import DEFAULT_RESULT_DIR
 from fairbench.cli.output import check_report, print_json, show
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from fairbench import planning, report, results
-from fairbench.cli.flags import option
+from fairbench.cli.options import option
 from fairbench.config.flag import OUTPUT
 from fairbench.errors import UsageError, writing
 

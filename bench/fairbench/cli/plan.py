@@ -9,19 +9,7 @@ from typing import Annotated, Unpack
 from typer import Option
 
 from fairbench import config, diagnosis, execute, figures, planning, report, results
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    ExecutorName,
-    NoProgress,
-    RayAddress,
-    ResultDir,
-    Settings,
-    json_option,
-    only_resumed,
-    option,
-    option_of,
-    takes,
-)
+from fairbench.cli import options
 from fairbench.cli.output import print_plan
 from fairbench.config.flag import COMMON, parse_assignments, split_commas, values_of
 from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
@@ -32,11 +20,11 @@ SIZES, ONE, LOADS = "1..32", "1", "1"  # defaults of the flags --dp and --loads
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
-@takes(PlanFlags)
+@options.takes(PlanFlags)
 def plan(
     slo: Annotated[
         list[str] | None,
-        option(
+        options.option(
             COMMON,
             "Target that the cluster must meet, such as 'ttft_p99<2s' or "
             "'min_share>80%'; may be repeated.",
@@ -45,7 +33,7 @@ def plan(
     ] = None,
     scheduler: Annotated[
         str | None,
-        option_of(
+        options.option_of(
             RUN["scheduler"],
             "Schedulers. The plan is for the first; other schedulers are shown as alternatives.",
             metavar="A,B",
@@ -53,11 +41,13 @@ def plan(
     ] = None,
     dp: Annotated[
         str | None,
-        option_of(RUN["dp"], "Range of replicas to search.", default=SIZES, metavar="LOW..HIGH"),
+        options.option_of(
+            RUN["dp"], "Range of replicas to search.", default=SIZES, metavar="LOW..HIGH"
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
-        option_of(
+        options.option_of(
             RUN["gpu"],
             "Timing profiles. The plan is for the first; other profiles are shown as alternatives.",
             metavar="A,B",
@@ -82,10 +72,10 @@ def plan(
             help=f"Multiples of the load to plan for, such as 0.5,1,2. [default: {LOADS}]",
         ),
     ] = None,
-    settings: Settings = None,
+    settings: options.Settings = None,
     num_runs: Annotated[
         int | None,
-        option_of(
+        options.option_of(
             SEEDS, "Number of seeds of each cluster size; all sizes use the same seeds.", default=3
         ),
     ] = None,
@@ -108,16 +98,18 @@ def plan(
     ] = False,
     plot: Annotated[
         Path | None,
-        option_of(PICTURE, "Draw load against replicas into this file (.svg, .png or .pdf), too."),
+        options.option_of(
+            PICTURE, "Draw load against replicas into this file (.svg, .png or .pdf), too."
+        ),
     ] = None,
-    result_dir: ResultDir = DEFAULT_RESULT_DIR,
+    result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, option_of(RESUME, "Directory of an interrupted plan to continue.")
+        Path | None, options.option_of(RESUME, "Directory of an interrupted plan to continue.")
     ] = None,
-    as_json: Annotated[bool, json_option("the answer")] = False,
-    executor: ExecutorName = LOCAL,
-    ray_address: RayAddress = None,
-    disable_tqdm: NoProgress = False,
+    as_json: Annotated[bool, options.json_option("the answer")] = False,
+    executor: options.ExecutorName = LOCAL,
+    ray_address: options.RayAddress = None,
+    disable_tqdm: options.NoProgress = False,
     **flags: Unpack[PlanFlags],
 ) -> None:
     """Find the smallest cluster that meets targets at a fixed load.
@@ -149,7 +141,7 @@ def plan(
     else:
         own = (slo, flags, settings, scheduler, dp, max, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
-            raise only_resumed(resume, "plan")
+            raise options.only_resumed(resume, "plan")
         store = results.SweepStore(resume)
         question_of(store)
     with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:

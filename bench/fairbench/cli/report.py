@@ -9,7 +9,7 @@ import typer
 
 from fairbench import diagnosis, planning, results
 from fairbench import report as reporting
-from fairbench.cli.flags import log_params, takes
+from fairbench.cli.options import log_params, takes
 from fairbench.cli.output import check_report
 from fairbench.config.flags import LogFlags
 from fairbench.errors import DataError, UsageError

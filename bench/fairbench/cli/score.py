@@ -12,7 +12,7 @@ from typer import Option
 from fairbench import metrics, records, scoring
 from fairbench import report as reporting
 from fairbench.cli import output
-from fairbench.cli.flags import ReportFile, Weights, json_option, option_of
+from fairbench.cli.options import ReportFile, Weights, json_option, option_of
 from fairbench.config.flag import goodput_flag, parse_weights, split_commas
 from fairbench.config.flags import RUN
 from fairbench.errors import UsageError

@@ -9,7 +9,7 @@ import typer
 
 from fairbench import execute, planning, results, sim
 from fairbench.cli import output
-from fairbench.cli.flags import Explain, json_option
+from fairbench.cli.options import Explain, json_option
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.results.new_directories import FOLDER

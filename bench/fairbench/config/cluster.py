@@ -28,16 +28,12 @@ from fairbench.schedulers.gateway.registry import (
     GATEWAY,
     NO_GATEWAY,
     OFF,
-    UNKNOWN_COSTS,
     AdmissionParams,
-    GatewayParams,
     default_detector,
     detector_class,
-    policy_class,
 )
-from fairbench.schedulers.load_cap import AUTO
-from fairbench.schedulers.params import as_settings, make_params, own_settings
-from fairbench.schedulers.peers import ROUTERS, RoutersParams
+from fairbench.schedulers.params import make_params, own_settings
+from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
@@ -239,7 +235,6 @@ def memory_parts(
 
 
 # parameters of several routers that real routers support
-SERVED = ("every_s", "ahead_tok_s", "forget_s")
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
@@ -261,34 +256,8 @@ def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
-def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
-    for name in own_settings(ROUTERS, settings):
-        if name not in SERVED:
-            raise UsageError(
-                f"{ROUTERS}.{name}: only simulated routers support this setting; `serve "
-                f"--peer` supports {', '.join(SERVED)}"
-            )
-    return make_params(ROUTERS, RoutersParams, settings)
-
-
 GATEWAY_KEYS = ("gateway", "saturation")
 ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GPU is named
-# the default saturation detector of `serve`, which works with any engine
-SERVED_DETECTOR = "concurrency"
-MOST_REQUESTS = (
-    f"{SERVED_DETECTOR}.requests"  # name of the setting that limits the requests at a worker
-)
-HEADROOM = (
-    f"{SERVED_DETECTOR}.headroom"  # name of the setting that limits requests waiting at a worker
-)
-# Settings that limit the load of every client: in tokens of context, in requests, in tokens of
-# reserved memory.
-CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
-CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# default of `serve`, at which a single active client gets four fifths of the workers
-DEFAULT_RESERVE = 0.25
-SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
@@ -310,20 +279,6 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
         found["saturation"] = usual
     detector_class(found["saturation"])
     return found
-
-
-def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of admission control by a real router, by NAME.PARAM.
-
-    Without admission control, the result is {}. Raises UsageError for a wrong value, and if no
-    timing profile of the workers is set.
-    """
-    if not own_settings(ADMISSION, settings):
-        return {}
-    params = make_params(ADMISSION, AdmissionParams, settings)
-    if params.is_on:
-        admission_profile(params)
-    return as_settings(ADMISSION, params)
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
@@ -377,31 +332,6 @@ def _check_gateway(
         raise UsageError(
             f"gateway = {gateway['gateway']!r}: only simulated runs support a gateway; leave it out"
         )
-
-
-def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway in front of real servers, by NAME.PARAM.
-
-    Raises UsageError for an unknown name, a wrong value, or a value that is not supported in front
-    of real servers.
-    """
-    owners: dict[str, Any] = {
-        policy: policy_class(policy).Params,
-        saturation: detector_class(saturation).Params,
-        GATEWAY: GatewayParams,
-    }
-    given, resolved = {**SERVED_OUTPUTS, **settings}, dict[str, Any]()
-    for owner, params in owners.items():
-        resolved |= as_settings(owner, make_params(owner, params, given))
-    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
-        raise UsageError(
-            "gateway.order = 'longest-prefix': serve does not support this order, "
-            "because it does not match queued requests with the workers' caches; choose "
-            "from fcfs, edf"
-        )
-    if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
-        raise UsageError(UNKNOWN_COSTS)
-    return resolved
 
 
 ENGINE_CODE = "engine_code"
