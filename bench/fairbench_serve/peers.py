@@ -19,7 +19,6 @@ from secrets import token_hex
 import msgspec
 from aiohttp import ClientSession, web
 
-from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
 from fairbench.live.http_server import Problem, bad_request
 from fairbench.schedulers.gateway.queue import Gateway
@@ -32,6 +31,7 @@ from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.identity import check_bearer, is_name
+from fairbench_serve.served_settings import served_routers
 
 log = logging.getLogger(__name__)
 

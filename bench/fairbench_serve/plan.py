@@ -20,10 +20,11 @@ from fairbench.files.reader import read_key
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import check_live, running_workers
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
+from fairbench_serve.addresses import same_worker
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -50,13 +51,13 @@ def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> GatewayChoice:
     """Return the gateway that the flags describe. Raises UsageError for a conflict."""
-    from fairbench.config.cluster import SERVED_DETECTOR, served_admission, served_gateway
     from fairbench.schedulers.gateway.registry import (
         ADMISSION,
         GATEWAY,
         NO_GATEWAY,
         default_detector,
     )
+    from fairbench_serve.served_settings import SERVED_DETECTOR, served_admission, served_gateway
 
     parts = (ADMISSION,) if served_admission(settings) else ()
     if gateway in (None, NO_GATEWAY):
@@ -88,7 +89,7 @@ def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
 
 
 def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    from fairbench.config.cluster import MOST_REQUESTS, SERVED_DETECTOR
+    from fairbench_serve.served_settings import MOST_REQUESTS, SERVED_DETECTOR
 
     flag = f"--max-inflight-per-worker {most}"
     if detector != SERVED_DETECTOR:
@@ -112,15 +113,9 @@ def plan_text(
     ``spec`` describes the workers that would be started. ``known`` is the content of the key file.
     Raises UsageError if these workers could not start.
     """
-    from fairbench.config.cluster import (
-        HEADROOM,
-        MOST_REQUESTS,
-        SERVED_DETECTOR,
-        served_admission,
-        served_gateway,
-    )
     from fairbench.schedulers.params import as_settings, make_params
     from fairbench.schedulers.registry import router_class
+    from fairbench_serve import served_settings
 
     params = make_params(config.router, router_class(config.router).Params, config.settings)
     settings = as_settings(config.router, params)
@@ -135,11 +130,14 @@ def plan_text(
         plan["workers"] = [worker.url for worker in config.workers]
     if config.gateway is not None:
         plan |= {"gateway": config.gateway, "saturation": config.saturation}
-        parts = served_gateway(config.gateway, config.saturation, config.settings)
-        if config.saturation == SERVED_DETECTOR and MOST_REQUESTS not in config.settings:
-            parts = {HEADROOM: AUTO} | parts | {MOST_REQUESTS: AUTO}
+        parts = served_settings.served_gateway(config.gateway, config.saturation, config.settings)
+        if (
+            config.saturation == served_settings.SERVED_DETECTOR
+            and served_settings.MOST_REQUESTS not in config.settings
+        ):
+            parts = {served_settings.HEADROOM: AUTO} | parts | {served_settings.MOST_REQUESTS: AUTO}
         settings = parts | settings
-    settings = served_admission(config.settings) | settings
+    settings = served_settings.served_admission(config.settings) | settings
     plan["client_limit"] = config.limits_clients
     plan["max_queue"] = config.max_queue
     plan["max_queue_per_client"] = config.max_queue_per_client or config.max_queue
@@ -178,12 +176,12 @@ def peers_by(
     Peers cannot be combined with an admin port. The routers would otherwise add workers separately
     and number them differently.
     """
-    from fairbench.config.cluster import served_routers
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params
     from fairbench.schedulers.peers import ROUTERS
     from fairbench.schedulers.registry import router_class
     from fairbench_serve.peers import check_peers
+    from fairbench_serve.served_settings import served_routers
 
     if not urls:
         if key_file is not None:

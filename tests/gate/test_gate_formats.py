@@ -7,8 +7,8 @@ import pytest
 
 from fairbench.errors import UsageError
 from fairbench.results.summary import Value
+from fairbench_gate.clauses import Verdict
 from fairbench_gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
-from fairbench_gate.judge import Verdict
 from fairbench_gate.outcome import changes, judge, short_texts
 from fairbench_gate.points import PairedPoint
 from tests.gate.gate_helpers import summary

@@ -17,8 +17,8 @@ from fairbench.cli.app import app
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.http_server import bound
-from fairbench.live.processes.addresses import reserved
 from fairbench_serve import plan as routed_workers
+from fairbench_serve.addresses import reserved
 from fairbench_serve.plan import started_workers
 from tests.live import live_null_server
 from tests.serve.live_router import (

@@ -20,31 +20,20 @@ from fairbench.hardware.engines import ENGINES as ENGINE_KINDS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.eviction import registry
 from fairbench.schedulers.eviction.policies import ClientEviction
-from fairbench.schedulers.eviction.registry import (
-    ALL_EVICTIONS,
-    DEFAULT_EVICTION,
-    EVICTIONS,
-    MEMORY,
-    MemoryParams,
-    eviction_class,
-)
 from fairbench.schedulers.gateway.registry import (
     ADMISSION,
     DEFAULT_DETECTOR,
     GATEWAY,
     NO_GATEWAY,
     OFF,
-    UNKNOWN_COSTS,
     AdmissionParams,
-    GatewayParams,
     default_detector,
     detector_class,
-    policy_class,
 )
-from fairbench.schedulers.load_cap import AUTO
-from fairbench.schedulers.params import as_settings, make_params, own_settings
-from fairbench.schedulers.peers import ROUTERS, RoutersParams
+from fairbench.schedulers.params import make_params, own_settings
+from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
@@ -114,7 +103,12 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
         _settle_eviction(draft, backend, engine)
-    _settle_charge(draft)
+    if draft.get(CHARGE_PASS) is False:
+        del draft[CHARGE_PASS]
+    elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
+        raise UsageError(
+            f"{CHARGE_PASS} = {draft[CHARGE_PASS]!r}: needs {ENGINE_CODE}, to measure its passes"
+        ).of(CHARGE_PASS, ENGINE_CODE)
     _settle_sides(draft, backend, engine)
 
 
@@ -145,7 +139,7 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because a
     command may run several schedulers, of which only one has the setting.
     """
-    needs = {policy: f"{EVICTION} = {policy!r}" for policy in ALL_EVICTIONS}
+    needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
     for key in given:
         owner = key.split(".", 1)[0]
@@ -178,17 +172,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
         if not isinstance(policy, str):
             raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
         if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
-            eviction_class(policy)
-
-
-def _settle_charge(draft: Draft) -> None:
-    """Remove ``charge_pass`` if it is false. Raises UsageError if there is no pass to measure."""
-    if draft.get(CHARGE_PASS) is False:
-        del draft[CHARGE_PASS]
-    elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
-        raise UsageError(
-            f"{CHARGE_PASS} = {draft[CHARGE_PASS]!r}: needs {ENGINE_CODE}, to measure its passes"
-        ).of(CHARGE_PASS, ENGINE_CODE)
+            registry.eviction_class(policy)
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
@@ -198,13 +182,13 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
         raise UsageError(
             f"{key} = {value!r}: backend {kind} has its own eviction policy; leave {key} out"
         )
-    if value in ALL_EVICTIONS and value not in backend.evictions:
-        allowed = ", ".join(name for name in EVICTIONS if name in backend.evictions)
+    if value in registry.ALL_EVICTIONS and value not in backend.evictions:
+        allowed = ", ".join(name for name in registry.EVICTIONS if name in backend.evictions)
         raise UsageError(
             f"{key} = {value!r}: must be one of {allowed} for backend {kind}, whose requests do "
             "not tell their sessions"
         )
-    if backend.own_policy is not None and value != DEFAULT_EVICTION:
+    if backend.own_policy is not None and value != registry.DEFAULT_EVICTION:
         raise UsageError(
             f"{key} = {value!r}: needs fairbench's scheduler in the server; leave "
             "backend.schedule_policy out"
@@ -220,7 +204,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     policy = draft.get(EVICTION)
     if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
         return ()
-    eviction_class(policy)
+    registry.eviction_class(policy)
     return (policy,)
 
 
@@ -231,27 +215,26 @@ def memory_parts(
 
     Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
-    key = f"{MEMORY}.share"
-    if make_params(MEMORY, MemoryParams, settings).share:
+    key = f"{registry.MEMORY}.share"
+    if make_params(registry.MEMORY, registry.MemoryParams, settings).share:
         with about(key, EVICTION, "backend.kind"):
             if backend is not None:
                 raise UsageError(f"{key} = True: only simulated runs support {key}; leave it out")
-            policy = str(draft.get(EVICTION, DEFAULT_EVICTION))
-            if not issubclass(eviction_class(policy), ClientEviction):
+            policy = str(draft.get(EVICTION, registry.DEFAULT_EVICTION))
+            if not issubclass(registry.eviction_class(policy), ClientEviction):
                 by_client = [
                     repr(one)
-                    for one in EVICTIONS
-                    if issubclass(eviction_class(one), ClientEviction)
+                    for one in registry.EVICTIONS
+                    if issubclass(registry.eviction_class(one), ClientEviction)
                 ]
                 raise UsageError(
                     f"{key} = True: needs an eviction policy with shares: set eviction to "
                     f"{' or '.join(by_client)}"
                 )
-    return (MEMORY,)
+    return (registry.MEMORY,)
 
 
 # parameters of several routers that real routers support
-SERVED = ("every_s", "ahead_tok_s", "forget_s")
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
@@ -273,34 +256,8 @@ def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
-def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
-    for name in own_settings(ROUTERS, settings):
-        if name not in SERVED:
-            raise UsageError(
-                f"{ROUTERS}.{name}: only simulated routers support this setting; `serve "
-                f"--peer` supports {', '.join(SERVED)}"
-            )
-    return make_params(ROUTERS, RoutersParams, settings)
-
-
 GATEWAY_KEYS = ("gateway", "saturation")
 ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GPU is named
-# the default saturation detector of `serve`, which works with any engine
-SERVED_DETECTOR = "concurrency"
-MOST_REQUESTS = (
-    f"{SERVED_DETECTOR}.requests"  # name of the setting that limits the requests at a worker
-)
-HEADROOM = (
-    f"{SERVED_DETECTOR}.headroom"  # name of the setting that limits requests waiting at a worker
-)
-# Settings that limit the load of every client: in tokens of context, in requests, in tokens of
-# reserved memory.
-CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
-CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# default of `serve`, at which a single active client gets four fifths of the workers
-DEFAULT_RESERVE = 0.25
-SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
@@ -322,20 +279,6 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
         found["saturation"] = usual
     detector_class(found["saturation"])
     return found
-
-
-def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of admission control by a real router, by NAME.PARAM.
-
-    Without admission control, the result is {}. Raises UsageError for a wrong value, and if no
-    timing profile of the workers is set.
-    """
-    if not own_settings(ADMISSION, settings):
-        return {}
-    params = make_params(ADMISSION, AdmissionParams, settings)
-    if params.is_on:
-        admission_profile(params)
-    return as_settings(ADMISSION, params)
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
@@ -389,31 +332,6 @@ def _check_gateway(
         raise UsageError(
             f"gateway = {gateway['gateway']!r}: only simulated runs support a gateway; leave it out"
         )
-
-
-def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway in front of real servers, by NAME.PARAM.
-
-    Raises UsageError for an unknown name, a wrong value, or a value that is not supported in front
-    of real servers.
-    """
-    owners: dict[str, Any] = {
-        policy: policy_class(policy).Params,
-        saturation: detector_class(saturation).Params,
-        GATEWAY: GatewayParams,
-    }
-    given, resolved = {**SERVED_OUTPUTS, **settings}, dict[str, Any]()
-    for owner, params in owners.items():
-        resolved |= as_settings(owner, make_params(owner, params, given))
-    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
-        raise UsageError(
-            "gateway.order = 'longest-prefix': serve does not support this order, "
-            "because it does not match queued requests with the workers' caches; choose "
-            "from fcfs, edf"
-        )
-    if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
-        raise UsageError(UNKNOWN_COSTS)
-    return resolved
 
 
 ENGINE_CODE = "engine_code"
@@ -488,7 +406,7 @@ def _check_own_eviction(policy: Any, engine: str) -> None:
     wrong = ""
     if not own:
         wrong = f"{engine} has only one eviction policy; leave it out"
-    elif policy in ALL_EVICTIONS and policy not in own:
+    elif policy in registry.ALL_EVICTIONS and policy not in own:
         wrong = f"is a policy of fairbench's model; choose from {', '.join(own)}"
     if wrong:
         raise UsageError(f"{EVICTION} = {policy!r}: not supported with {ENGINE_CODE}: {wrong}").of(

@@ -192,7 +192,6 @@ class ServerApi(Protocol):
     path: str
 
     def body(self, question: ApiCall) -> bytes: ...
-
     def answer(self) -> StreamedAnswer: ...
 
 
