@@ -19,8 +19,8 @@ from fairbench.cli.output import print_json
 from fairbench.config.flags import PICTURE, RUN
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
-from fairbench.hardware.gpus import GPU, Interconnect
 from fairbench_calibration import profiling
+from fairbench_calibration.profiling.gpus import GPU, Interconnect, find_gpu, read_gpu
 
 if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
@@ -106,7 +106,7 @@ def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | Non
     """Return the GPU of ``--gpu`` or ``--gpu-spec``. Raises UsageError for both or neither."""
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")
-    card = hardware.read_gpu(spec) if spec is not None else hardware.find_gpu(gpu or "")
+    card = read_gpu(spec) if spec is not None else find_gpu(gpu or "")
     return card if interconnect is None else card.with_link(interconnect)
 
 

@@ -21,10 +21,10 @@ from fairbench.hardware.engine_params import (
     engine_limits,
     vllm_limits,
 )
-from fairbench.hardware.gpus import GPUS
-from fairbench.hardware.model_shape import shape_of
-from fairbench.hardware.served import vllm_memory, vllm_pool_tokens, with_serving
+from fairbench.hardware.served import vllm_pool_tokens, with_serving
 from fairbench_calibration.profiling.derived_profile import derive, pool_of
+from fairbench_calibration.profiling.gpus import GPUS
+from fairbench_calibration.profiling.model_shape import shape_of, vllm_memory
 
 ENTRIES = json.loads(
     (files("fairbench.hardware") / "profiles/engine_profiles.json").read_text(encoding="utf-8")

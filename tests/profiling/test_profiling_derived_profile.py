@@ -8,8 +8,6 @@ import pytest
 
 from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import derived_errors, load_profile, profile_ids, resolve_profile
-from fairbench.hardware.gpus import GPUS, Interconnect
-from fairbench.hardware.model_shape import shape_of
 from fairbench_calibration.profiling.derived_profile import (
     derive,
     measured_grade,
@@ -28,6 +26,8 @@ from fairbench_calibration.profiling.estimates import (
     roofline_ms,
 )
 from fairbench_calibration.profiling.fit import Iterations, drawn
+from fairbench_calibration.profiling.gpus import GPUS, Interconnect
+from fairbench_calibration.profiling.model_shape import shape_of
 from tests.hardware.measure_profiles import DATA, FILES, measured
 from tests.slow_params import slow
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fairbench.hardware.model_shape import ModelShape
 from fairbench.hardware.timing import KVPool, VLLMMemory
 
 HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
@@ -51,17 +50,6 @@ def with_serving(
     return found
 
 
-TOTAL_GIB = {
-    "a10g-24gb": 22.06,
-    "rtx4090-24gb": 23.52,
-    "a40-48gb": 44.43,
-    "l40s-48gb": 44.40,
-    "a100-80gb": 79.25,
-    "h100-80gb": 79.19,
-    "h200-141gb": 139.8,
-}
-"""``TOTAL_GIB`` is what PyTorch reports as a GPU's total memory, according to public logs."""
-
 OTHER_GIB = 0.79
 """``OTHER_GIB`` is the memory in GiB that libraries, workspaces and input buffers take.
 
@@ -70,35 +58,6 @@ addition to weights, KV cache and activations.
 """
 
 BLOCK = 16  # tokens of a KV block
-_LOGIT_BYTES = 2 + 4 + 4  # a 16-bit logit, a 32-bit logit, a probability
-_ACTIVATION_BYTES = 2
-
-
-UTILIZATION = 0.92  # default gpu_memory_utilization of vLLM 0.32.0 (``vllm/config/cache.py``)
-
-
-def vllm_memory(
-    pool: KVPool, shape: ModelShape, gpu: str, tp: int, utilization: float = UTILIZATION
-) -> VLLMMemory:
-    """Return the memory of a vLLM server beside weights and KV.
-
-    Args:
-        pool: Memory of the GPU and of the weights.
-        shape: The model's shape.
-        gpu: Name of the GPU.
-        tp: GPUs that share the model.
-        utilization: vLLM's ``gpu_memory_utilization``.
-    """
-    hidden_bytes = shape.hidden * _ACTIVATION_BYTES
-    return VLLMMemory(
-        total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
-        gpu_memory_utilization=utilization,
-        # The activations are two tensors of the hidden size, and the outputs of gate, up and
-        # activation of the MLP.
-        forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
-        hidden_bytes=hidden_bytes,
-        logits_bytes=shape.vocabulary * _LOGIT_BYTES,
-    )
 
 
 def vllm_pool_tokens(

@@ -8,8 +8,9 @@ queue with ``ListView``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from heapq import heapify, heappop
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Node, head_of
@@ -406,3 +407,11 @@ class QueueView:
         del mine[request]
         if not mine:
             del self._of_client[request.client]
+
+
+def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
+    """Yield the waiting requests, the lowest key first; equal keys go in queue order."""
+    waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
+    heapify(waiting)
+    while waiting:
+        yield heappop(waiting)[2]

@@ -14,12 +14,17 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import json_objects, parsed
 from fairbench.hardware.catalogue import canonical_model, derived_errors, model_configs, profile_ids
 from fairbench.hardware.engine_params import VLLMParams, vllm_limits
-from fairbench.hardware.gpus import GPU, find_gpu
-from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
-from fairbench.hardware.served import vllm_memory, with_serving
+from fairbench.hardware.served import with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench_calibration.profiling import fit
 from fairbench_calibration.profiling.estimates import NoTable, operators_ms, roofline_ms
+from fairbench_calibration.profiling.gpus import GPU, find_gpu
+from fairbench_calibration.profiling.model_shape import (
+    ModelShape,
+    check_split,
+    shape_of,
+    vllm_memory,
+)
 
 HUB = "https://huggingface.co/{}/resolve/main/config.json"
 _WAIT_S = 20.0

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.hardware.gpus import GPU, Interconnect
-from fairbench.hardware.model_shape import WEIGHT_BYTES, ModelShape
 from fairbench_calibration.profiling.fit import Column, Iterations
+from fairbench_calibration.profiling.gpus import GPU, Interconnect
+from fairbench_calibration.profiling.model_shape import WEIGHT_BYTES, ModelShape
 
 PACKAGE = "aiconfigurator_core"
 _KV = {

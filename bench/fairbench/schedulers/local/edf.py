@@ -11,9 +11,9 @@ from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
+from fairbench.schedulers.views import least_first
 
 # A request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the lowest group goes first.
 AGED, IN_TIME, LATE = range(3)
