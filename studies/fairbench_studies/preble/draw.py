@@ -12,6 +12,7 @@ import numpy as np
 from fairbench.figures.style import caption, client_style, log_y, panels, paper_style
 from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench_studies.kit.pictures import write_figure
+from fairbench_studies.kit.values import line_with_band
 from fairbench_studies.preble.experiments import Key
 from fairbench_studies.preble.store import Latency, Results
 
@@ -117,12 +118,11 @@ def _curves(panel: Axes, shown: Runs, metric: str) -> None:
             key.value: interval(of, metric) for key, of in shown.items() if key.system == system
         }
         style = client_style(number)
-        x, y = list(mine), [value.mean for value in mine.values()]
-        panel.plot(
-            x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=system
-        )
-        low, high = zip(*map(_ends, mine.values()), strict=True)
-        panel.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
+        line_with_band(
+            panel, {x: (value.mean, *_ends(value)) for x, value in mine.items()},
+            color=style.colour, linestyle=style.line, marker=style.marker,
+            markeredgecolor=style.colour, label=system,
+        )  # fmt: skip
         ticks = sorted({key.value for key in shown})
         panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
 
