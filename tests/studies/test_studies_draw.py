@@ -250,6 +250,17 @@ def test_fig4_stacks_the_parts_of_the_overhead():
     assert [row["overhead_pct"] for row in fig4.rows(timings)] == [25.0] * 3
 
 
+def test_fig4_is_the_same_from_its_stored_values(tmp_path):
+    """The timings of results/ give the stored picture's numbers, and can be written again."""
+    path = ROOT / "results" / "seeds" / "fig4.csv"
+    timings = fig4.read_values(path)
+    (judged,) = [row for row in fig4.rows(timings) if (row["workers"], row["waiting"]) == (8, 200)]
+    assert round(judged["overhead_pct"], 1) == 38.9
+    assert origin(fig4.draw(timings)).startswith("bars: measured on x86_64, Python 3.11.7, 50 rou")
+    fig4.write_values(tmp_path / "again.csv", timings)
+    assert (tmp_path / "again.csv").read_text() == path.read_text()
+
+
 @pytest.mark.parametrize(
     ("module", "panels_a_column"), [(fig8, 2), (fig9, 3), (fig12, 2)], ids=lambda m: str(m)
 )

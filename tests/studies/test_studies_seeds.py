@@ -322,4 +322,4 @@ def test_stored_files_are_small_and_name_every_setting():
     for path in (RESULTS / "seeds").glob("*.csv"):
         assert path.stat().st_size < 300_000, path.name
         header = path.read_text().partition("\n")[0]
-        assert header.startswith(("setting,", "workload,")), path.name
+        assert header.startswith(("setting,", "workload,", "timing_profile,host,")), path.name
