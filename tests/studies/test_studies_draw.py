@@ -229,6 +229,16 @@ def test_fig7_says_that_preble_has_no_point_on_one_replica():
         assert texts == ["no Preble on one replica"] * said
 
 
+def test_fig7_says_where_a_latency_is_undefined():
+    values = METRICS | {"victim_p50_s": 1.0}
+    cells = [
+        cell("vtc", dp=dp, **values, victim_p99_s=None if dp == 2 else 2.0) for dp in (2, 4, 8)
+    ]
+    *others, p99 = fig7.draw(cells).axes
+    assert [text.get_text() for text in p99.texts] == ["undefined at 2"]
+    assert not any(axes.texts for axes in others)
+
+
 def test_fig4_stacks_the_parts_of_the_overhead():
     points = [
         {"workers": workers, "waiting": waiting, "synchronisation_ms": 1.0, "match_ms": 2.0,
