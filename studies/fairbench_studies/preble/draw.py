@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.figures.style import caption, client_style, log_y, panels, paper_style
-from fairbench.results.intervals import MeanInterval, t_interval
+from fairbench.results.intervals import METHOD, MeanInterval, t_interval
+from fairbench_studies.kit.paper_runs import listed_seeds
 from fairbench_studies.kit.pictures import write_figure
 from fairbench_studies.kit.values import line_with_band
 from fairbench_studies.preble.experiments import Key
@@ -45,8 +46,9 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
     shown = {key: runs for key, runs in results.runs.items() if key.figure == name}
+    seeds = listed_seeds(min(map(len, shown.values())))
     with paper_style():
-        figure = _figure(name, shown, f"{results.origin()}, mean and 95% interval (Student's t)")
+        figure = _figure(name, shown, f"{results.basis}; {seeds}, {METHOD}")
         return write_figure(figure, output, f"preble-{name}", formats, rows(shown))
 
 
