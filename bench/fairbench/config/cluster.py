@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from fairbench.config.backend import BackendConfig
-from fairbench.config.own_code import OWN_EVICTIONS, is_plugged_in
+from fairbench.config.backend import NEED_SESSIONS, BackendConfig
+from fairbench.config.own_code import OWN_EVICTIONS, evicts_inside, is_plugged_in
 from fairbench.config.spec import MAX_REPLICAS, Draft, ExperimentSpec
 from fairbench.doors import CODE_GROUP, registered
 from fairbench.errors import UsageError, about
@@ -198,11 +198,13 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the eviction policy as a part with parameters; () for the default policy.
 
-    The policy of an engine's own code has no parameters here. Raises UsageError for an unknown
-    name.
+    An eviction policy of an engine's own code has no parameters here. Raises UsageError for an
+    unknown name.
     """
-    policy = draft.get(EVICTION)
-    if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
+    policy, engine = draft.get(EVICTION), draft.get("engine")
+    if not isinstance(policy, str):
+        return ()
+    if draft.get(ENGINE_CODE) is not None and not evicts_inside(policy, engine):
         return ()
     registry.eviction_class(policy)
     return (policy,)
@@ -379,7 +381,11 @@ def check_own_code(
             raise UsageError(
                 f"{key} = {draft[key]!r}: not supported with {ENGINE_CODE}; leave it out"
             ).of(key, ENGINE_CODE)
-    _check_own_eviction(draft.get(EVICTION), name)
+    _check_own_eviction(draft.get(EVICTION), name, local)
+    if settings.get(share := f"{registry.MEMORY}.share"):
+        raise UsageError(f"{share} = True: not supported with {ENGINE_CODE}; leave it out").of(
+            share, ENGINE_CODE
+        )
     if settings.get(policy := f"{ADMISSION}.policy", OFF) != OFF:
         raise UsageError(f"admission control: not supported with {ENGINE_CODE}; leave it out").of(
             policy, ENGINE_CODE
@@ -395,19 +401,21 @@ def check_own_code(
         _check_plugged_in(local, settings)
 
 
-def _check_own_eviction(policy: Any, engine: str) -> None:
-    """Raise UsageError for an eviction policy that the engine's own code lacks.
+def _check_own_eviction(policy: Any, engine: str, local: str) -> None:
+    """Raise UsageError for an eviction policy that cannot run inside the engine's own code.
 
-    Names unknown to fairbench are accepted, because a modified engine may have more policies.
+    A policy of fairbench runs beside a scheduler of fairbench. Names unknown to fairbench are
+    accepted for SGLang, because a modified SGLang may have more policies.
     """
-    if policy is None:
-        return
-    own = OWN_EVICTIONS.get(engine, ())
-    wrong = ""
-    if not own:
-        wrong = f"{engine} has only one eviction policy; leave it out"
-    elif policy in registry.ALL_EVICTIONS and policy not in own:
-        wrong = f"is a policy of fairbench's model; choose from {', '.join(own)}"
+    own, wrong = OWN_EVICTIONS[engine], ""
+    inside = [
+        one for one in registry.EVICTIONS if evicts_inside(one, engine) and one not in NEED_SESSIONS
+    ]
+    if policy in inside:
+        if not is_plugged_in(local, engine):
+            wrong = "needs a scheduler of fairbench inside the engine, such as --local dlpm"
+    elif policy not in (None, *own) and (policy in registry.ALL_EVICTIONS or len(own) == 1):
+        wrong = f"choose from {', '.join([*own, *inside])}"
     if wrong:
         raise UsageError(f"{EVICTION} = {policy!r}: not supported with {ENGINE_CODE}: {wrong}").of(
             EVICTION, ENGINE_CODE

@@ -10,12 +10,16 @@ from fairbench.config.flag import parse_assignment
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.named import imported
+from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
 # The policies that an unmodified engine implements.
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# The eviction policies of a stock engine that has a choice; ``tlru`` needs parameters.
-OWN_EVICTIONS = {"sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")}
+# The eviction policies of a stock engine; SGLang's ``tlru`` needs parameters.
+OWN_EVICTIONS = {
+    "sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
+    "vllm": ("lru",),
+}
 EVICTION_FLAGS = {"sglang": {"--radix-eviction-policy": "eviction"}}
 
 
@@ -27,6 +31,11 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
     if policy in OWN_POLICIES.get(engine or DEFAULT_ENGINE, ()):
         return False
     return policy in locals_by_name()
+
+
+def evicts_inside(policy: object, engine: str | None) -> bool:
+    """Return whether ``policy`` is an eviction policy of fairbench, and not one of the engine."""
+    return policy in EVICTIONS and policy not in OWN_EVICTIONS.get(engine or DEFAULT_ENGINE, ())
 
 
 # The parameters of fairbench that the engine's own code also has, by engine. A server flag of an

@@ -117,8 +117,9 @@ class CodeRun(NamedTuple):
     """A run whose decisions an installed engine's own code takes.
 
     ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
-    eviction policy, None for its default. With ``charges_pass``, the measured time of a scheduling
-    pass delays its iteration.
+    eviction policy, None for its default. ``our_eviction`` is an eviction policy of fairbench that
+    runs inside the engine instead, or None. With ``charges_pass``, the measured time of a
+    scheduling pass delays its iteration.
     """
 
     python: str
@@ -126,6 +127,7 @@ class CodeRun(NamedTuple):
     settings: Mapping[str, Any]
     seed: int
     eviction: str | None = None
+    our_eviction: str | None = None
     charges_pass: bool = False
 
 
