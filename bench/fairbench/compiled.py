@@ -1,4 +1,4 @@
-"""Class annotations that the optional compiled wheel needs (``hatch_build.py``)."""
+"""Annotations of classes that the optional compiled wheel needs (``hatch_build.py``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The basic types of all modules: segments, prompts, requests and service.
 
-Units are in the names. Simulated time is an integer number of picoseconds (``PS_PER_S``), so that
-sums of iteration times are exact. Schedulers and users get times in seconds.
+Names of numbers end in their units. Simulated time is an integer number of picoseconds
+(``PS_PER_S``), so that sums of iteration times are exact. Schedulers and users see times in
+seconds.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 PS_PER_S = 10**12
 
-# ``LIGHTEST, HEAVIEST`` are the limits of a client's weight, the client's entitlement relative to
-# other clients.
+# ``LIGHTEST, HEAVIEST`` are the limits on a client's weight, which is the client's entitlement
+# relative to other clients.
 LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
 class Segment(NamedTuple):
-    """A sequence of ``length`` tokens with a ``key`` that identifies the tokens.
+    """A segment of a prompt: ``length`` tokens with a ``key`` that identifies the tokens.
 
     Of two segments with the same key, the shorter segment is a prefix of the longer segment.
     Segments with different keys differ from the first token on. A document of 21,000 tokens is
@@ -31,13 +32,13 @@ class Segment(NamedTuple):
 
 
 Prompt = tuple[Segment, ...]
-# ``new_tuple`` creates a NamedTuple in a third of the time that the class's constructor needs.
+# ``new_tuple`` creates a NamedTuple in a third of the time that the constructor of its class needs.
 new_tuple = tuple.__new__
-LENGTH = itemgetter(1)  # a fast getter of a segment's length
+LENGTH = itemgetter(1)  # a fast way to read the length of a segment
 
 
 def prompt_tokens(prompt: Prompt) -> int:
-    """Return the number of tokens in a prompt."""
+    """Return the number of tokens in all segments of a prompt."""
     return sum(map(LENGTH, prompt))
 
 
@@ -76,7 +77,7 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The earliest deadline of the request, or None."""
+        """The earlier of the request's deadlines, or None without deadlines."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)
@@ -95,12 +96,12 @@ class LLM(Protocol):
 
         ``name`` identifies the output and is unique within the program. ``output_tokens`` is the
         true output length, which only the engine may use. Raises ProgramFailed if the cluster
-        refuses the request.
+        refuses the call.
         """
         ...
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait for ``seconds`` of the cluster's time."""
+        """Wait for ``seconds`` on the cluster's clock."""
         ...
 
     def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> Awaitable[list[Any]]:
@@ -121,7 +122,7 @@ class Demand:
     output_tokens: int
 
 
-OUTPUT_PRICE = 2  # in input tokens ([VTC] §3.1, [DLPM] §3)
+OUTPUT_PRICE = 2  # price of an output token in input tokens ([VTC] §3.1, [DLPM] §3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ class ServiceBound:
 
     ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output). A bound holds
     for one view, for service weighted with ``weights``, and for the given number of ``workers``.
-    ``quantum_tokens`` is Q^u (0 for VTC). ``source`` names the theorem.
+    ``quantum_tokens`` is the quantum Q^u of the scheduler (0 for VTC). ``source`` names the theorem
+    that proves the bound.
     """
 
     view: str

@@ -19,7 +19,8 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
-# The names of fairbench's own doors begin with ``OURS``. The rest of the name is an extra.
+# ``OURS`` begins the name of every package that belongs to fairbench. The rest of such a package's
+# name is the name of its extra.
 OURS = "fairbench_"
 
 
@@ -36,7 +37,10 @@ class Command(NamedTuple):
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by name. Raises UsageError for two with an equal name."""
+    """Return the entry points of a group, by name.
+
+    Raises UsageError if two entry points have the same name.
+    """
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         if (other := found.setdefault(point.name, point)).value != point.value:
@@ -53,9 +57,9 @@ def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
 
 
 def plugin_of(engine: str) -> str:
-    """Return the package of fairbench's plugin for an engine.
+    """Return the package that contains fairbench's plugin for an engine.
 
-    Raises UsageError if the package is missing.
+    Raises UsageError if the package is not installed.
     """
     found = registered(ENGINE_GROUP).get(engine)
     if found is None:
@@ -64,7 +68,9 @@ def plugin_of(engine: str) -> str:
 
 
 def through(group: str, name: str, what: str = "") -> Any:
-    """Return the object that a door registered. Precondition: ``name`` is registered.
+    """Return the object that an installed package registered under a name.
+
+    Precondition: ``name`` is registered.
 
     Raises UsageError if the package of the door is missing or has another version. The error
     message begins with ``what``, by default with ``name``.
@@ -80,8 +86,8 @@ def through(group: str, name: str, what: str = "") -> Any:
 def find_in_clone(target: str) -> None:
     """Make the package of ``target`` (``MODULE:NAME``) importable if a clone has the package.
 
-    A wheel has no studies. The studies are found in a clone around the installed package, or in a
-    clone around the current folder.
+    An installed wheel contains no studies. The studies are found in a clone around the installed
+    package, or in a clone around the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class FairbenchError(Exception):
-    """The base class of all exceptions below."""
+    """The base class of all exceptions in this module."""
 
 
 class UsageError(FairbenchError):
-    """An error of the user: a wrong name, value or combination. The message is one line.
+    """An error of the user: a wrong name, value or combination. The error's message is one line.
 
     ``keys`` are the wrong keys and settings of an experiment, or empty if unknown.
     """
@@ -64,7 +64,7 @@ class NotJudged(RunFailed):
 
 
 class Interrupted(KeyboardInterrupt):
-    """An exception for a run that was ended by a signal. The message names the saved files.
+    """An exception for a run that was ended by a signal. The error's message names the saved files.
 
     ``exit_code`` is the command's exit code, 128 plus the signal's number.
     """
@@ -110,17 +110,17 @@ def choose_from(given: str, names: Sequence[str]) -> str:
     return f"choose from {', '.join(shown)} and {len(names) - len(shown)} others.{hint}"
 
 
-# GitHub Actions treats ``::error::text`` at the start of a line, after any blanks, as a command. A
-# name at the start of a table's line may therefore be such a command. GitHub Actions treats the
-# older form ``##[error]`` as a command anywhere in a line.
+# GitHub Actions treats ``::error::text`` as a command if only blanks stand before it in its line. A
+# name at the start of a table's line could therefore act as a command of GitHub Actions. GitHub
+# Actions treats the older form ``##[error]`` as a command at any place in a line.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*?::)|##(?=\[)")
 
 
 def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
-    Names may contain terminal escape sequences and commands of CI systems. A backslash is inserted
-    into commands of CI systems.
+    Names may contain terminal escape sequences and commands of CI systems. In a command for a CI
+    system, a backslash is inserted.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -134,12 +134,13 @@ def printable_lines(text: str) -> str:
 
 
 T = TypeVar("T")
-# Tables and arrays are nested at most ``MAX_DEPTH`` levels, so that recursion over values is safe.
+# Tables and arrays may be nested at most ``MAX_DEPTH`` levels deep, so that recursive functions are
+# safe.
 MAX_DEPTH = 32
-# At most ``MAX_SHOWN`` characters of a wrong value are printed.
+# An error message prints at most ``MAX_SHOWN`` characters of a wrong value.
 MAX_SHOWN = 100
-# If the allowed names have more than ``MAX_CHOICES`` characters in all, only ``FEW_CHOICES`` names
-# are printed.
+# If the names that a message could list have more than ``MAX_CHOICES`` characters in all, the
+# message lists only ``FEW_CHOICES`` names.
 MAX_CHOICES, FEW_CHOICES = 450, 12
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
@@ -166,7 +167,7 @@ def validated(shape: type[T], data: Any) -> T:
     Raises pydantic's ValidationError, or TypeError for dates and times, which JSON does not have.
     """
     plain: type = shape
-    # Validation goes through JSON, because pydantic's strict mode then accepts an array for a tuple
+    # Data are validated as JSON, because pydantic's strict mode then accepts an array for a tuple
     # and a table for a dataclass.
     made: T = adapter_of(plain).validate_json(json.dumps(data), strict=True)
     return made
@@ -206,8 +207,8 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Return the first error as one line with key, value, allowed values and nearest match.
 
-    ``owner`` is written before the key, as in ``dlpm.quantum``. The nearest match for an unknown
-    top-level key is one of the keys ``known``.
+    Messages write ``owner`` before the key, as in ``dlpm.quantum``. The nearest match for an
+    unknown top-level key is one of the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
@@ -231,7 +232,7 @@ def complaint(details: ErrorDetails) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text, cut to ``MAX_SHOWN`` characters."""
+    """Return a text that is cut to ``MAX_SHOWN`` characters."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 

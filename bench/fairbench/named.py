@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 def imported(path: str) -> Any:
-    """Return the object that ``MODULE:NAME`` names. Raises ImportError or AttributeError."""
+    """Return the object that a path ``MODULE:NAME`` names.
+
+    Raises ImportError or AttributeError if the object does not exist.
+    """
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
@@ -23,7 +26,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     ``results.read_run(path)`` in a function imports the module that defines ``read_run``.
 
     Args:
-        package: Name of the package.
+        package: The name of the package.
         names: The names that each of the package's modules provides, separated by spaces.
     """
     homes = {name: f"{package}.{module}" for module in names for name in names[module].split()}

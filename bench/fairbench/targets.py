@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from fairbench.errors import UsageError, unknown_name
 
-LATENCIES = ("ttft", "tpot", "e2el")  # vLLM's and AIPerf's names of latencies
+LATENCIES = ("ttft", "tpot", "e2el")  # names of latencies in vLLM and AIPerf
 SHAPE = re.compile(r"(\d+\.?\d*|\.\d+)(ms|s|x|)", re.ASCII)
 WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency alone such as 5x"
 
@@ -75,7 +75,7 @@ class Targets:
     e2el: Target | None = None
 
     def __bool__(self) -> bool:
-        """Return whether any latency has a target."""
+        """Return whether at least one latency has a target."""
         return any(self.given())
 
     def given(self) -> Iterator[tuple[str, Target]]:
@@ -119,12 +119,12 @@ def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     little more time for a prompt longer than a chunk.
 
     Args:
-        costs: Time of each step, and of the frontend.
+        costs: The time of each step and of HTTP and tokenizer.
         input_tokens: Length of the prompt, in tokens.
         output_tokens: Length of the output, in tokens.
     """
     ttft_s = costs.frontend_s(input_tokens) + costs.prefill_s(0, input_tokens)
-    # ``last`` is the context of the last decode step.
+    # ``last`` is the context of the last decode step, in tokens.
     last = input_tokens + max(1, output_tokens - 1)
     tpot_s = (costs.decode_step_s(1, input_tokens + 1) + costs.decode_step_s(1, last)) / 2
     return Alone(ttft_s, tpot_s, ttft_s + max(0, output_tokens - 1) * tpot_s)
@@ -137,7 +137,7 @@ NOT_DUE = Due(None, None)
 def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
     """Parse targets from texts by name, such as ``{"ttft": "500ms"}``; a bare number is in ms.
 
-    Raises UsageError with a message that begins with ``where``.
+    Raises UsageError; its message begins with ``where``.
     """
     parsed = {}
     for name, text in texts.items():
@@ -148,7 +148,7 @@ def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
 
 
 def written_targets(text: str) -> Targets:
-    """Parse the text that ``str(targets)`` returns."""
+    """Parse a text that ``str(targets)`` has written."""
     return parse_targets(dict(word.split(":") for word in text.split()), "goodput_targets")
 
 
@@ -166,8 +166,8 @@ def named_targets(
     """Return each client's targets by name; ``given`` targets override ``usual`` targets.
 
     A key of ``given`` is a latency such as ``ttft``, for every client, or ``NAME.ttft``, for a
-    client or a class. ``classes`` maps clients to classes. A client's own target takes precedence.
-    Raises UsageError for an unknown name or latency, and for an invalid time.
+    client or a class. ``classes`` maps each client to its class. A target of the client itself
+    takes precedence. Raises UsageError for an unknown name or latency, and for an invalid time.
     """
     names = list(clients)
     allowed = {*names, *classes.values()}

@@ -17,7 +17,7 @@ ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
 """The type of a scheduler's parameter: ``tree`` shares at each level; None ignores tenants."""
 
-# If clients are not known in advance, at most ``REMEMBERED`` names are remembered.
+# If the clients are not known in advance, at most ``REMEMBERED`` names are remembered.
 REMEMBERED = 2**16
 
 
@@ -25,8 +25,8 @@ REMEMBERED = 2**16
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes of a client: its tenants, the outermost first, then the client."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # Servers accept any name. A client whose name ends in the separator has no tenant with this
-    # name.
+    # A server accepts any name of a client. A client whose name ends with the separator belongs to
+    # no tenant of this name.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 
@@ -59,7 +59,7 @@ def child_of(tenant: str, client: str) -> str | None:
 
 @lru_cache(maxsize=REMEMBERED)
 def parent_of(node: str) -> str:
-    """Return the tenant directly above a node."""
+    """Return the tenant to which a node directly belongs."""
     return node[: node.rfind(SEPARATOR, 0, -1) + 1]
 
 

@@ -38,7 +38,7 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a client. With the default values, the client is honest.
+    """The behaviour of a client, honest or cheating. A client with the default values is honest.
 
     - ``identities`` is the number of client names that share the programs. The identities send at
       the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.
@@ -101,7 +101,8 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# The search tries these values for each choice. The first value is the honest value.
+# ``CHOICES`` maps each choice of a behaviour to the values that the attack search tries. The first
+# value of each choice is the value of an honest client.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),
@@ -122,7 +123,10 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 
 def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
-    """Return a behaviour with the given choices. Raises UsageError for an unknown name."""
+    """Return the behaviour that consists of the given choices.
+
+    Raises UsageError for an unknown choice.
+    """
     names = [field.name for field in fields(Behaviour)]
     for name in data:
         if name not in names:
@@ -133,7 +137,8 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
-# Each text describes one choice, in the order in which ``str(behaviour)`` lists the choices.
+# ``_TEXTS`` describes each choice of a behaviour, in the order in which ``str(behaviour)`` lists
+# the choices.
 _TEXTS: Mapping[str, str] = {
     "keep_alive": "{} keep-alive turns",
     "split": "calls split in {}",
@@ -172,13 +177,13 @@ KNOWN: Mapping[str, Behaviour] = {
     "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
     "large-reservations": Behaviour(max_new_multiple=100.0),
     "one-at-a-time": Behaviour(in_flight=8),
-    # A search against ``fair-finish`` with all defences enabled found this attack.
+    # The attack search found this attack on ``fair-finish`` with all defences enabled.
     "long-context-bursts": Behaviour(
         identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
     ),
     "long-answers": Behaviour(output_multiple=16),
     "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
-    # A search against ``fair-finish`` found this attack, with all client limits except the request
-    # limit.
+    # The attack search found this attack on ``fair-finish`` with all client limits except the
+    # request limit.
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }

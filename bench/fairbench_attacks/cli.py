@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from fairbench_attacks.search import Search
     from fairbench_attacks.store import SearchPlan
 
-QUICK_S = 60.0  # seconds of arrivals in each simulation with ``--quick``
-LENGTHS = {"trials", "cpu_hours"}  # these options may be combined with ``--resume``
+QUICK_S = 60.0  # With ``--quick``, requests arrive for this number of seconds in each simulation.
+LENGTHS = {"trials", "cpu_hours"}  # options that can be combined with ``--resume``
 
 
 @options.takes(AttackFlags)
@@ -36,7 +36,9 @@ def attack(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME|FILE.toml ...]",
-            help="Attacks to measure, instead of a search: " + ", ".join(KNOWN) + ", or files.",
+            help="Attacks to measure; without them, the command searches for an attack: "
+            + ", ".join(KNOWN)
+            + ", or files.",
         ),
     ] = None,
     num_runs: Annotated[
@@ -45,7 +47,10 @@ def attack(
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[
-        bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
+        bool,
+        Option(
+            "--rediscover", help="Test whether the search finds six attacks that are already known."
+        ),
     ] = False,
     settings: options.Settings = None,
     result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
@@ -63,7 +68,7 @@ def attack(
     disable_tqdm: options.NoProgress = False,
     **flags: Unpack[AttackFlags],
 ) -> None:
-    """Search for the attack that gains or harms most.
+    """Search for the attack that harms others most, or gains most.
 
     With names or files of attacks, measure these attacks instead. Each attack is compared with a
     run in which the attacker is honest: the client then runs the same programs, with the same
@@ -115,7 +120,7 @@ def attack(
                     "cannot be continued; run --rediscover again"
                 )
             if searched:
-                # The lock prevents another process from continuing this search at the same time.
+                # The lock prevents another process from continuing the same search.
                 with run_folder(resume, "search"):
                     store.go_on_for(trials, options.above_0("--cpu-hours", cpu_hours))
             _check_plan(store.spec(), store.plan())
@@ -164,8 +169,8 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, parse_assignments(settings))
     if spec.duration_s is None:
         raise UsageError("duration: missing; an attack needs a duration in seconds")
-    # The time after the last arrival matters only for latencies, so the simulation continues for at
-    # most ``duration_s`` after it.
+    # Only latencies depend on the time after the last arrival, so the simulation continues for at
+    # most ``duration_s`` seconds after it.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 
@@ -211,7 +216,8 @@ def _replay(
     pairs = []
     for file in files:
         workload = named_workload(str(file))
-        # With the scenario "none", the function ``pair`` reports that the scenario is missing.
+        # With the scenario "none", the function ``pair`` reports that the workload has no such
+        # scenario.
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Objective(StrEnum):
-    """The quantity by which the search ranks attacks."""
+    """The quantity by which a search ranks attacks."""
 
     GAIN = "gain"
     HARM = "harm"

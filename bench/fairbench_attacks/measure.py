@@ -21,18 +21,18 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench_attacks.workload import ATTACK, HONEST
 
-PERCENT = 95  # this percentile of the victims' latency is measured
+PERCENT = 95  # percentile of the victims' latency that is measured
 
 
 class Seen(NamedTuple):
-    """Measurements of one run. Service is summed up to the end of arrivals.
+    """The measurements of one simulated run. Service is summed until the end of arrivals.
 
     - ``attacker`` is the service of the attacker without padding, in programs.
     - ``victims`` is the mean over the victims of the fraction of their due service that was served.
     - ``finished`` is the number of finished programs of the victims.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
       after the warm-up. ``p95_s`` is None if the latency is unknown or infinite. If ``more`` is
-      true, ``p95_s`` is a lower bound.
+      true, ``p95_s`` is only a lower bound.
     - ``hits`` is the mean of the victims' cache hit rates.
     """
 
@@ -74,7 +74,7 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate the experiment and measure the run. Raises the errors of ``seen_in``."""
+    """Simulate an experiment, and measure the run. Raises the same errors as ``seen_in``."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 

@@ -18,7 +18,7 @@ from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench_attacks.flags import LABELS, Objective, value_of
 from fairbench_attacks.search import ConfirmedAttack, Search
 
-DIGITS = 2  # decimal places of a ratio in the table
+DIGITS = 2  # number of decimal places of a ratio in the table of attacks
 KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "All columns are relative to the run in which the attacker is honest. kept: fraction "
@@ -31,7 +31,10 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with a row per attack. The columns are the ratios of ``measure.combined``."""
+    """Return a table with one row for each attack.
+
+    The columns are the ratios that ``measure.combined`` returns.
+    """
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + show(row["p95"], DIGITS)

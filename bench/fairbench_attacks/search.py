@@ -48,13 +48,17 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and the value of the attack. Higher values mean stronger attacks."""
+"""Pairs of a simulated attack and the value of the attack.
 
-# This is the probability that a random behaviour keeps the honest value of a choice. Most known
-# attacks change few choices.
+A higher value means a stronger attack.
+"""
+
+# Probability that a random behaviour keeps the honest value of a choice. The probability is high,
+# because most known attacks change few choices.
 HONEST_PART = 2 / 3
-RANDOM_FIRST = 24  # number of random trials before TPE is used
-MAX_DRAWS = 1000  # limit on attempts to draw a behaviour that the search has not yet tried
+RANDOM_FIRST = 24  # number of random trials before the optimiser TPE starts
+# limit on the attempts to draw a behaviour that the attack search has not tried yet
+MAX_DRAWS = 1000
 RANDOM, TPE = "random", "tpe"
 
 
@@ -83,7 +87,8 @@ def tpe_behaviours(
 ) -> list[Behaviour]:
     """Return up to ``count`` behaviours that are not in ``tried``, chosen by Optuna's TPE sampler.
 
-    ``tried`` includes behaviours that cannot be simulated. Raises UsageError without Optuna.
+    ``tried`` includes behaviours that cannot be simulated. Raises UsageError if Optuna is not
+    installed.
     """
     optuna = _optuna()
     several = {name: values for name, values in choices.items() if len(values) > 1}
@@ -127,10 +132,11 @@ def _optuna() -> Any:
     return optuna
 
 
-# Number of trials per batch, which is constant so that results do not depend on the number of CPU
+# Number of trials in a batch, which is constant so that results do not depend on the number of CPU
 # cores.
 BATCH = 8
-# Seeds from this number on confirm the worst attacks. The search itself uses lower seeds.
+# Simulations that confirm the worst attacks use seeds from ``CONFIRM_FROM`` on. The attack search
+# itself uses seeds below ``CONFIRM_FROM``.
 CONFIRM_FROM = 1000
 
 
@@ -143,7 +149,10 @@ class ConfirmedAttack:
 
 
 class Search:
-    """A search for attacks. ``run`` continues after the last trial in the search's directory."""
+    """A search for attacks among behaviours of a client.
+
+    ``run`` continues after the last trial in the search's directory.
+    """
 
     def __init__(self, store: SearchStore, context: RunContext) -> None:
         self.store = store
@@ -158,7 +167,8 @@ class Search:
     def run(self) -> list[ConfirmedAttack]:
         """Simulate the remaining trials, confirm the worst attacks, and store the results.
 
-        Raises Interrupted after storing each complete batch. Raises any error of a simulation.
+        Raises Interrupted when each complete batch is stored. Raises the error of a simulation that
+        failed.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -288,7 +298,7 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
 
 
 def result_json(search: Search, found: Sequence[ConfirmedAttack], trials: int) -> Mapping[str, Any]:
-    """Return the outcome of a search as JSON types."""
+    """Return the result of a search as JSON types."""
     spec, plan = search.spec, search.plan
     return {
         "scheduler": spec.scheduler,

@@ -79,7 +79,7 @@ def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
 
 
 def seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
-    """Return a copy of the experiment with this seed."""
+    """Return a copy of the experiment that has this seed."""
     return spec.model_copy(update={"seed": seed})
 
 
@@ -101,8 +101,8 @@ def task_of(how: Any, spec: ExperimentSpec) -> Task:
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Run the tasks and return their results in order.
 
-    Raises Interrupted, or the error that a task raised. ``again`` is the last part of the message
-    after an interruption.
+    Raises Interrupted, or the error that a task has raised. ``again`` is the last part of the
+    message after an interruption.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():

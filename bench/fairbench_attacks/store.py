@@ -1,4 +1,4 @@
-"""The directory of a search, which holds these files.
+"""The directory of a search for attacks, which contains these files.
 
 experiment.toml  the honest experiment
 search.json      settings of the search
@@ -42,15 +42,15 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The settings of a search.
+    """The settings of a search for attacks.
 
     - ``budget`` limits the attacker's weighted tokens (input + 2 x output) per hour.
     - ``gpu_budget`` limits the GPU seconds per hour of the attacker's requests.
-    - ``seeds`` is the number of seeds per trial.
+    - ``seeds`` is the number of seeds for each trial.
     - ``confirm`` is the number of further seeds on which the ``keep`` worst trials are confirmed.
 
-    A budget of None means no limit. The search ends after ``trials`` trials or ``cpu_hours`` of
-    processor time, whichever comes first.
+    If a budget is None, the attacker has no limit. The search ends after ``trials`` trials or
+    ``cpu_hours`` of processor time, whichever comes first.
     """
 
     __pydantic_config__ = NO_MORE
@@ -106,7 +106,10 @@ class SearchStore:
 
     @classmethod
     def create(cls, parent: Path, spec: ExperimentSpec, plan: SearchPlan) -> SearchStore:
-        """Create a new search directory in ``parent``. Raises UsageError if that is impossible."""
+        """Create in ``parent`` a directory for a new search.
+
+        Raises UsageError if the directory cannot be created.
+        """
         check_writable(parent)
         name = f"attack-{spec.scheduler}-{spec.workload.name}-seed{spec.seed}"
         store = cls(fresh_directory(parent, name.replace("/", "_")))
@@ -115,7 +118,10 @@ class SearchStore:
         return store
 
     def spec(self) -> ExperimentSpec:
-        """Return the honest experiment. Raises DataError if the directory is not of a search."""
+        """Return the experiment with the honest client.
+
+        Raises DataError if the directory is not of a search.
+        """
         return read_spec(self.path / EXPERIMENT)
 
     def plan(self) -> SearchPlan:
@@ -151,7 +157,10 @@ class SearchStore:
         write_json(self.path / CPU, asdict(spent))
 
     def trials(self) -> list[Trial]:
-        """Return the stored trials in order. Raises DataError that names an invalid trial."""
+        """Return the stored trials in the order of their numbers.
+
+        Raises DataError with the number of an invalid trial.
+        """
         file = self.path / TRIALS
         if not file.exists():
             return []
@@ -208,5 +217,5 @@ def known_workload(name: str) -> WorkloadSpec:
 
 
 def known_file(name: str) -> str:
-    """Return the text of ``workloads/attacks/NAME.toml``."""
+    """Return the text of the workload file ``workloads/attacks/NAME.toml``."""
     return HEADER.format(name=name) + attack_file(known_workload(name))

@@ -39,7 +39,9 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """Return ``base`` with the clients of an attack. All clients run the programs of ``base``.
+    """Return the workload ``base`` with the clients of an attack.
+
+    All clients run the programs that ``base`` defines.
 
     ``rate_part`` is the ratio of the attacker's load to the load of its honest twin. Raises
     UsageError if clients of the workload differ, if a choice of the behaviour does not fit the
@@ -159,7 +161,8 @@ def _split_samples(params: Params, parts: int) -> dict[str, Any]:
     return {"samples": min(1000, params["samples"] * parts), "output_tokens": tokens}
 
 
-# Each function divides the output of a program among more calls; the key is the kind of program.
+# ``SPLITS`` maps a kind of program to a function that divides the output of a program among more
+# calls.
 SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
     "judge": _split_judge,
     "samples": _split_samples,

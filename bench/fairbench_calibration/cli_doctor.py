@@ -28,8 +28,9 @@ def doctor(
         Option(
             min=1,
             max=4096,
-            help="Number of concurrent requests of the flood. [default: three times what the "
-            "server runs, at most 512; 64 if unknown]",
+            help="Number of requests that the flood test sends at the same time. [default: three "
+            "times the number of requests that the server can run, at most 512; 64 if that "
+            "number is unknown]",
         ),
     ] = None,
     seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
@@ -46,8 +47,8 @@ def doctor(
     """Test whether a flood of one client makes another client wait.
 
     Two test clients send short requests for a minute, and one of these clients floods the server.
-    The command asks first, unless `--yes` is given. The exit code is 0 if fairbench's scheduler is
-    active and the other client did not wait, and 1 otherwise.
+    Unless `--yes` is given, the command asks before the flood. The exit code is 0 if fairbench's
+    scheduler is active and the other client did not wait, and 1 otherwise.
     """
     from fairbench_calibration import server_checks as checks
 
@@ -78,7 +79,10 @@ def _agreed(root: str, at_once: int, seconds: float) -> bool:
 
 
 def _listed(root: str, headers: dict[str, str]) -> str:
-    """Return the first model that the server lists. Raises RunFailed for an empty list."""
+    """Return the first model in the server's list of models.
+
+    Raises RunFailed if the list is empty.
+    """
     models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
     name = models[0].get("id") if isinstance(models, list) and models else None
     if not name:

@@ -24,7 +24,9 @@ STREAMS = 8
 def engine_check(
     engine_code: Annotated[str, option_of(ENGINE_CODE, default="")],
     engine: Annotated[str, option_of(RUN["engine"], metavar="sglang|vllm", default="")] = "sglang",
-    streams: Annotated[int, Option(min=1, max=1000, help="Number of random runs.")] = STREAMS,
+    streams: Annotated[
+        int, Option(min=1, max=1000, help="Number of random request streams to run.")
+    ] = STREAMS,
     seed: Annotated[int, option_of(RUN["seed"], "Seed of the first run.", least=0)] = 0,
     as_json: Annotated[bool, json_option("the comparisons", panel=None)] = False,
 ) -> None:

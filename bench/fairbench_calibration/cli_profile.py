@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from fairbench_calibration.profiling.derived_profile import Derived
     from fairbench_calibration.profiling.figure import Points
 
-# The following options have the names of simulation flags, but other allowed values.
+# The options below have the same names as flags of simulations, but accept other values.
 GPU_OPTION = RUN["gpu"].but(default="")
 ENGINE = RUN["engine"].but(default="", metavar=None)
-SUFFIX = ".toml"  # suffix of profile files for --gpu
+SUFFIX = ".toml"  # suffix of the timing profile files that --gpu accepts
 
 
 class Dtype(StrEnum):
@@ -73,8 +73,8 @@ GPUFile = Annotated[
 GPUPath = Annotated[
     Interconnect | None,
     Option(
-        help="Path between GPUs; pcie has peer access, pcie-host has none. [default: that of the "
-        "GPU]"
+        help="Connection between the GPUs; pcie has peer access, pcie-host has no peer access. "
+        "[default: the usual connection of the GPU]"
     ),
 ]
 FromDataSheet = Annotated[
@@ -86,7 +86,8 @@ FromDataSheet = Annotated[
 ]
 KVFormat = Annotated[KVDtype, Option(help="Data type of the KV cache.")]
 WeightFormat = Annotated[
-    Dtype | None, Option(help="Data type of the weights. [default: the published data type]")
+    Dtype | None,
+    Option(help="Data type of the weights. [default: the data type of the published weights]"),
 ]
 Output = Annotated[
     Path | None,
@@ -103,7 +104,10 @@ def check_output(output: Path | None) -> None:
 
 
 def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
-    """Return the GPU of ``--gpu`` or ``--gpu-spec``. Raises UsageError for both or neither."""
+    """Return the GPU that ``--gpu`` or ``--gpu-spec`` describes.
+
+    Raises UsageError if both flags or neither are given.
+    """
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")
     card = read_gpu(spec) if spec is not None else find_gpu(gpu or "")
@@ -168,9 +172,9 @@ def probe(
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 
-    The server must be idle otherwise. The probe sends random tokens: single prompts of four
-    lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile MODEL
-    --gpu GPU`.
+    Apart from the probe, the server must be idle. The probe sends random tokens: single prompts of
+    four lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile
+    MODEL --gpu GPU`.
     """
     live.require_live_extra()
     check_output(output)
@@ -253,8 +257,8 @@ def derive_profile(
     """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
     Operator times come from NVIDIA's measurements (needs the extra `profile`), or otherwise from a
-    roofline model. The profile's grade names the source. `fairbench run --gpu FILE.toml` simulates
-    with the profile.
+    roofline model. The grade of the profile names the source of its times. `fairbench run --gpu
+    FILE.toml` simulates with the new profile.
     """
     check_output(output)
     if plot is not None:
@@ -280,8 +284,8 @@ def calibrate(
         Path,
         typer.Argument(
             metavar="BENCH.json",
-            help="Output of one benchmark: vLLM's or SGLang's with details, AIPerf's, GuideLLM's, "
-            "or a log of requests, as `score` reads it.",
+            help="Output file of one benchmark (vLLM or SGLang with per-request details, AIPerf, "
+            "GuideLLM), or a log of requests that `score` can read.",
         ),
     ],
     model: Annotated[
@@ -306,8 +310,8 @@ def calibrate(
     """Calibrate a derived profile with the output of one benchmark.
 
     The times per token set three numbers: the rate at which memory is read, the cost of another
-    sequence in a step, and the launch cost of a step. The profile's grade states the three numbers.
-    All other numbers are those of `profile MODEL --gpu GPU`.
+    sequence in a step, and the launch cost of a step. The grade of the profile lists the three
+    fitted numbers. All other numbers are those of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)
@@ -326,14 +330,15 @@ def fit(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="RUNS.jsonl", help="File of measured runs, with one JSON object per line."
+            metavar="RUNS.jsonl",
+            help="File of runs that were measured on real servers, one JSON object per line.",
         ),
     ],
     as_json: Annotated[bool, options.json_option(panel=None)] = False,
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
 
-    `validate --fit` does the same.
+    `validate --fit` does the same fit.
     """
     through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
 

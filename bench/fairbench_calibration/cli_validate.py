@@ -22,23 +22,23 @@ def validate(
         list[Path],
         typer.Argument(
             metavar="FILE...|RUN_DIR",
-            help="Files of measured runs (JSON or .json.gz), or the directory of a live run "
-            "by fairbench.",
+            help="Files of runs measured on real servers (JSON or .json.gz), or the directory of "
+            "a run that fairbench made on real servers.",
         ),
     ],
     crosschecks: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file of published numbers, which are also compared with the simulator's "
+            help="JSON file of published numbers that are also compared with the simulator's "
             "results.",
         ),
     ] = None,
     output_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for validation.{json,csv,svg,png}, or for the JSON file of "
-            "RUN_DIR. Without this option, no file is written. The pictures need the "
+            help="Directory for validation.{json,csv,svg,png}, or, with RUN_DIR, for one JSON "
+            "file. Without --output-dir, no file is written. The pictures need the package "
             "extra `plot`."
         ),
     ] = None,
@@ -54,20 +54,25 @@ def validate(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Timing profile of the replay, see `list profiles`."),
+        typer.Option(
+            metavar="ID",
+            help="Timing profile for the simulated replay (`fairbench list profiles` shows all "
+            "profiles).",
+        ),
     ] = None,
     pool: Annotated[
         int | None,
         typer.Option(
             metavar="TOKENS",
             min=1,
-            help="Size of the KV pool in the replay, in tokens. [default: 10,000]",
+            help="Size of the KV pool in the simulated replay, in tokens. [default: 10,000]",
         ),
     ] = None,
     fit: Annotated[
         bool,
         typer.Option(
-            "--fit", help="Repeat the calibration and print the result (takes 4 minutes)."
+            "--fit",
+            help="Repeat the calibration of the simulator and print the result (takes 4 minutes).",
         ),
     ] = False,
     predict: Annotated[
@@ -82,14 +87,14 @@ def validate(
         bool,
         typer.Option(
             "--overview",
-            help="Print one table of the runs in all FILEs (a directory stands for its files), "
-            "grouped by engine, GPU, model and kind of prompt. With --output-dir, also draw a "
-            "picture with one dot per run.",
+            help="Print one table of the runs in all FILEs (a directory stands for the files in "
+            "it), grouped by engine, GPU, model and kind of prompt. With --output-dir, also "
+            "draw a picture with one dot per run.",
         ),
     ] = False,
     as_json: Annotated[bool, json_option(panel=None)] = False,
 ) -> None:
-    """Replay measured runs in the simulator; compare the results.
+    """Replay measured runs in the simulator, and compare the results.
 
     Runs of SGLang and vLLM are simulated on an A100 with the same load and lengths, and with the
     engine's own rules. Runs of S-LoRA are simulated on an A10G, with the same arrivals, lengths and

@@ -32,29 +32,32 @@ from fairbench.live.server_facts import MOST_RUNNING, get_json, get_text, info_i
 
 LIGHT, FLOOD = "fairbench-doctor-light", "fairbench-doctor-flood"
 PROMPT_TOKENS = 128
-# The output lengths in tokens differ, so that requests do not all end at the same time.
+# Output lengths in tokens are varied, so that requests do not all end at the same time.
 OUTPUT_TOKENS = range(16, 49)
 # ``ALONE`` is the fraction of the trial in which the well-behaved client is alone.
 ALONE = 0.25
-# ``PAUSE_S`` is the time between requests of the well-behaved client, and after a failed request.
+# ``PAUSE_S`` is the time between two requests of the well-behaved client, and after a failure.
 PAUSE_S = 0.2
-# The flood has ``UNKNOWN_FLOOD`` concurrent requests if the server's limit is unknown, and never
-# more than ``MOST_FLOOD``.
+# If the server's limit is unknown, the flood keeps ``UNKNOWN_FLOOD`` requests in flight; it never
+# exceeds ``MOST_FLOOD``.
 UNKNOWN_FLOOD, MOST_FLOOD = 64, 512
-# The flood has ``OVERFILL`` times as many concurrent requests as the server runs.
+# The flood keeps ``OVERFILL`` times as many requests in flight as the server can run.
 OVERFILL = 3
-# The flood waits if its mean time to first token exceeds ``WAITS`` times the mean time of the
-# well-behaved client alone.
+# The flood counts as waiting if its mean time to first token exceeds ``WAITS`` times the mean of
+# the well-behaved client alone.
 WAITS = 2.0
-# A client waits like the flood if its mean time to first token exceeds the fraction ``SPARED`` of
-# the flood's mean time.
+# The well-behaved client counts as delayed if its mean time to first token exceeds the fraction
+# ``SPARED`` of the flood's mean.
 SPARED = 0.5
 ROUTER = "fairbench_router_info"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The facts that a server reports. ``local`` is "" if no scheduler of fairbench is active."""
+    """The facts that a server reports about itself.
+
+    ``local`` is "" if no scheduler of fairbench is active.
+    """
 
     server: str
     local: str = ""
@@ -72,7 +75,7 @@ class ServerFacts:
 
 
 def facts_of(root: str, headers: Mapping[str, str]) -> ServerFacts:
-    """Ask the server for its scheduler. Raises RunFailed if the server cannot be reached."""
+    """Ask a server which scheduler it runs. Raises RunFailed if the server cannot be reached."""
     info: dict[str, Any] | None = None
     with suppress(RunFailed):
         info = get_json(f"{root}/server_info", headers=headers)
@@ -100,7 +103,7 @@ def _from_info(info: Mapping[str, Any]) -> ServerFacts:
 
 def _from_metrics(page: str) -> ServerFacts:
     """Return the facts in ``/metrics`` of vLLM or of ``fairbench serve``."""
-    # The package is in the extra `live`.
+    # The package prometheus_client belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     for family in text_string_to_metric_families(page):
@@ -149,8 +152,8 @@ class PhaseWaits:
 class FloodTrial:
     """The result of the trial: the waits of the well-behaved client and of the flood.
 
-    ``at_once`` is the number of concurrent requests of the flood. ``seconds`` is the length of the
-    trial.
+    ``at_once`` is the number of concurrent requests of the flood. ``seconds`` is the duration of
+    the trial.
     """
 
     at_once: int
@@ -232,8 +235,8 @@ async def flood(
     Args:
         root: The URL of the server, without ``/v1``.
         model: The model's name in requests, or None.
-        at_once: The number of concurrent requests of the flood.
-        seconds: The length of the whole trial, in seconds.
+        at_once: Number of requests that the flood keeps in flight.
+        seconds: Duration of the whole trial in seconds.
         headers: Headers that every request has.
         flood_headers: Further headers of the flood's requests.
     """
@@ -283,7 +286,7 @@ class Findings:
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the findings as JSON types."""
+        """Return the findings of the checks as JSON types."""
         trial, told = self.trial, None
         if trial is not None:
             told = {

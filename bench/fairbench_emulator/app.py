@@ -96,7 +96,10 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the list of models in OpenAI's format. The list contains only the emulated model."""
+    """Return the list of models in OpenAI's format.
+
+    The list contains only the model that is emulated.
+    """
     return {"object": "list", "data": [model_card(emulator)]}
 
 
@@ -176,14 +179,15 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# A refused client may retry after this many seconds. The scheduler limits tokens per minute.
+# A client whose request was refused may send it again after this many seconds. The wait is long,
+# because the scheduler limits tokens per minute.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode
 
 
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
-    """Return the application of the emulator's HTTP server.
+    """Return the aiohttp application of the emulator.
 
     The application needs ``handler_cancellation``, so that a client's disconnect aborts its
     request.
@@ -255,7 +259,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
         except BadRequest as error:
             return _refusal(api, str(error))
         try:
-            # The client learns of a refusal only after the emulated HTTP delay.
+            # A client learns that its request was refused only after the emulated HTTP delay.
             if emulator.engine.may_refuse:
                 await generation.begun()
             if generation.refused:
@@ -316,7 +320,9 @@ async def _stream(
 async def serve_emulator(
     config: EmulatorConfig, on_ready: Callable[[str, EmulatedWorker], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM. ``on_ready`` is called with the server's URL and the worker.
+    """Serve requests until SIGINT or SIGTERM.
+
+    ``on_ready`` is called with the server's URL and the worker.
 
     Raises UsageError for an invalid setting or an unavailable port. Raises RunFailed if the local
     scheduler fails; the same failure would end an SGLang server.

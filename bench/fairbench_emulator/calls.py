@@ -29,12 +29,13 @@ from fairbench.live.headers import (
 from fairbench.live.openai import DEFAULT_NEW_TOKENS
 from fairbench_emulator.tokens import Ids, Text
 
-MAX_ID = 2**31 - 1  # highest token id and highest count that a request may contain
+MAX_ID = 2**31 - 1  # highest token id, and highest count, that a request may contain
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
-One = Annotated[int, msgspec.Meta(ge=1, le=1)]  # the emulator produces one choice per request
+# The emulator produces exactly one answer (choice) per request.
+One = Annotated[int, msgspec.Meta(ge=1, le=1)]
 B = TypeVar("B", bound=msgspec.Struct)
 STOP, LENGTH = "stop", "length"
 
@@ -50,7 +51,7 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """Texts and token ids that end an output early.
+    """The texts and token ids that end an output early.
 
     With ``keep``, the matched stop text stays in the output.
     """
@@ -64,12 +65,15 @@ NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
-    """The error for an invalid request. The message is a single line for the client."""
+    """The error that an invalid request causes.
+
+    The message is one line, which the client receives.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request to the emulated engine.
+    """A request to the engine that is emulated.
 
     The scheduler never sees the drawn output length ``output_tokens``.
 
@@ -165,7 +169,9 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of an output after ``tokens`` tokens. ``reason`` is SGLang's name of the cause.
+    """How an output ends after ``tokens`` tokens.
+
+    ``reason`` is the name that SGLang gives to the cause.
 
     ``matched`` is the stop text or stop token that ended the output, if any. ``visible`` is the
     number of characters that the client receives; None means all characters.
@@ -186,7 +192,7 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
     token = next((place for place, one in enumerate(ids) if one in stops.tokens), None)
-    lengths = [0]  # the lengths in characters of the first 0, 1, 2, ... tokens
+    lengths = [0]  # lengths in characters of the first 0, 1, 2, ... tokens of the answer
     if stops.texts or token is not None:
         lengths += accumulate(len(text.decode([one])) for one in ids)
     if token is not None:
@@ -204,10 +210,12 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
 
 
 class Generation:
-    """The output of a request. ``produced`` is the number of tokens produced so far.
+    """The output that the engine generates for a request.
 
-    ``done`` is true when no more tokens will follow. A caller sets ``aborted`` to end the call
-    early. The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
+    ``produced`` is the number of tokens that were produced so far.
+
+    ``done`` is true if no more tokens will follow. A caller sets ``aborted`` to end the call early.
+    The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
     """
 
     def __init__(
@@ -219,7 +227,7 @@ class Generation:
         self.produced = 0
         self.done = False
         self.aborted = False
-        self._sent = 0  # number of tokens of the stream that were sent so far
+        self._sent = 0  # number of tokens that the stream has sent so far
         self._ids = ids
         self._text = text
         self._news = Event()
@@ -229,7 +237,7 @@ class Generation:
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait for the first output or for the end.
+        """Wait until the output has begun or has ended.
 
         This method does not affect the method ``changed``.
         """
@@ -251,7 +259,10 @@ class Generation:
 
     @property
     def queue_s(self) -> float:
-        """The queueing delay in seconds of the engine's clock. Precondition: admitted request."""
+        """The delay in the queue, in seconds of the engine's clock.
+
+        Precondition: admitted request.
+        """
         return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
 
     def ids(self, end: int) -> list[int]:

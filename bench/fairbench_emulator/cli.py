@@ -71,10 +71,13 @@ def emulate(
     ] = None,
     number: Annotated[
         int | None,
-        Option(min=0, help="Number of this worker in the cluster; answers then contain it."),
+        Option(
+            min=0,
+            help="Number of this worker in the cluster; every answer then contains this number.",
+        ),
     ] = None,
 ) -> None:
-    """Serve SGLang's HTTP API with the simulated engine. No GPU is needed.
+    """Serve SGLang's HTTP API with the simulated engine. The emulator needs no GPU.
 
     The command prints the worker's address in the form that `serve --worker-url` takes. Answers are
     emulated: their times come from the timing profile, and their texts are random.

@@ -21,16 +21,18 @@ from fairbench.live import kv_event_wire
 from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 
-BLOCK_TOKENS = 8  # number of tokens in a reported block
-MEDIUM = "GPU"  # the events name this kind of memory
+BLOCK_TOKENS = 8  # number of tokens in a block that a KV event reports
+MEDIUM = "GPU"  # KV events name this kind of memory.
 
 
 class PublishingCache(KVCache):
-    """A prefix cache that collects events. ``publish`` passes new events to ``send``, in order.
+    """A prefix cache that collects KV events.
+
+    ``publish`` passes new events to ``send`` in their order.
 
     A block has 8 tokens, and its name is a hash of all tokens up to the block's end. The cache
-    matches prefixes by token. An incomplete last block of a prefix is therefore cached but not
-    reported.
+    matches prefixes token by token. An incomplete last block of a prefix is therefore cached but
+    not reported.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class PublishingCache(KVCache):
         super().__init__(capacity)
         self._streams = streams
         self._send = send
-        # Maps each node to the hashes of the blocks that end in the node.
+        # ``_hashes`` maps each tree node to the hashes of the blocks that end in the node.
         self._hashes: dict[KVNode, list[int]] = {}
         self._events: list[kv_event_wire.Event] = []
 
@@ -106,29 +108,29 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-# ZMQ queues this many messages for a slow subscriber, and then discards messages.
+# ZMQ queues this number of messages for a slow subscriber, and discards further messages.
 HIGH_WATER_MARK = 100_000
-KEPT_MESSAGES = 10_000  # number of recent messages that subscribers can request again
+KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
 
 
 class Publisher:
     """A ZMQ PUB socket for events and a ROUTER socket for replays.
 
-    Call the publisher only in the event loop. A port of 0 means any free port. Raises UsageError if
-    a port is not available.
+    The publisher may be called only in the event loop. Port 0 means that any free port is used.
+    Raises UsageError if a port is in use.
     """
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:
         self._contexts: tuple[zmq.Context[Any], ...] = zmq.Context(), zmq.asyncio.Context()
-        # A plain (not asyncio) socket never waits. Such a socket discards a message that cannot be
-        # sent at once.
+        # A plain ZMQ socket (not the asyncio socket) never waits. A plain socket discards a message
+        # that it cannot send at once.
         self._pub: zmq.Socket[bytes] = self._contexts[0].socket(zmq.PUB)
         self._router: zmq.asyncio.Socket = self._contexts[1].socket(zmq.ROUTER)
         self._next_seq = 0
         self._kept: deque[tuple[int, tuple[bytes, ...]]] = deque(maxlen=KEPT_MESSAGES)
         try:
             self._pub.set_hwm(HIGH_WATER_MARK)
-            # With a limit, a ROUTER socket would discard messages of a long replay.
+            # If its queue were limited, the ROUTER socket would discard messages of a long replay.
             self._router.set_hwm(0)
             self.endpoint = _bind_socket(self._pub, host, port, "--kv-events-port")
             self.replay_endpoint = _bind_socket(self._router, host, replay_port, "--kv-replay-port")

@@ -28,7 +28,7 @@ from fairbench_emulator.calls import (
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 
-# If more tokens than this are stored, tokens that no request or cache needs are deleted.
+# If more than this number of tokens is stored, tokens that no request or cache needs are deleted.
 MAX_STREAM_TOKENS = 2**22
 
 
@@ -65,7 +65,9 @@ class WallClock:
 
 @dataclass(eq=False)
 class LiveEngine:
-    """An engine that accepts calls and delivers tokens. Call the engine only in the event loop.
+    """An engine that accepts calls and delivers their tokens.
+
+    The engine may be called only in the event loop.
 
     The engine delivers a request's first token at once, and later tokens every ``stream_interval``
     decode steps. The event loop does not wake up for the steps in between, because the engine can
@@ -86,12 +88,13 @@ class LiveEngine:
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self.finished = self.aborted = self.refused = 0
-        self.cached_tokens = self.input_tokens = 0  # sums over all finished requests
+        self.cached_tokens = self.input_tokens = 0  # sums over all finished requests of the worker
         self._live: dict[Request, Generation] = {}
-        self._paced = 0  # number of running calls that have their own ``stream_interval``
+        self._paced = 0  # number of running calls that set their own ``stream_interval``
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
-        self._delivered_step = 0  # decode step of the batch at which tokens were last delivered
+        # number of the decode step at which tokens were last sent to clients
+        self._delivered_step = 0
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS
 
@@ -101,7 +104,10 @@ class LiveEngine:
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
-        """Submit a call now. Raises BadRequest if the KV pool is too small for the call."""
+        """Submit a call to the engine now.
+
+        Raises BadRequest if the KV pool is too small for the call.
+        """
         self._forget_streams()
         prompt, end = self.streams.prompt_of(call.ids)
         now_s = self.wall.now_s()
@@ -137,7 +143,10 @@ class LiveEngine:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Abort a generation whose client has left. A finished generation stays unchanged."""
+        """Abort a generation because its client has disconnected.
+
+        A generation that has finished stays unchanged.
+        """
         if generation.done:
             return
         generation.aborted = True
@@ -191,7 +200,7 @@ class LiveEngine:
         """Record a scheduler error inside the block; asyncio only logs the errors of timers."""
         try:
             yield
-        except Exception as error:  # A scheduler may raise any kind of exception.
+        except Exception as error:  # A user's scheduler may raise any kind of exception.
             self.failure = error
             self.on_failure()
             raise
@@ -230,7 +239,8 @@ class LiveEngine:
         """Return the time of the next event, or the earlier end of a step that delivers tokens."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
-        # If a call has its own interval, the engine must check for delivery after each step.
+        # If a call has its own ``stream_interval``, the emulator must check after each step whether
+        # tokens are due.
         if self._paced:
             to_go = 1
         step_ps = self.worker.step_end_ps(max(1, to_go))

@@ -29,13 +29,13 @@ class _GenerateBody(msgspec.Struct):
 
 
 class EmulatedApi(ABC):
-    """An HTTP API of the emulator."""
+    """An HTTP API that the emulator serves."""
 
     @abstractmethod
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
         """Parse the body ``raw`` and the ``headers``.
 
-        The object ``text`` tokenizes prompts that are text.
+        The object ``text`` tokenizes a prompt that is a text.
 
         Raises BadRequest if the body is invalid.
         """
@@ -54,7 +54,10 @@ class EmulatedApi(ABC):
 
 
 class EmulatedGenerate(EmulatedApi):
-    """SGLang's API ``/generate``. By default, each chunk repeats the output so far."""
+    """SGLang's API ``/generate``.
+
+    By default, each chunk of the stream repeats the output so far.
+    """
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
         body = calls.decoded(raw, _GenerateBody)
@@ -129,7 +132,7 @@ class _Chat(_Common, kw_only=True):
 
 
 class OpenAIApi(EmulatedApi):
-    """The common part of OpenAI's two APIs.
+    """The common parts of the two APIs of OpenAI.
 
     The name fields are the values of ``object`` in answers.
     """
@@ -200,7 +203,10 @@ class EmulatedCompletions(OpenAIApi):
 
 
 class EmulatedChat(OpenAIApi):
-    """The route ``/v1/chat/completions``. The prompt contains all fields that templates use."""
+    """The route ``/v1/chat/completions``.
+
+    The prompt contains all fields that chat templates use.
+    """
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
@@ -212,7 +218,7 @@ class EmulatedChat(OpenAIApi):
         turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
         texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
         prompt = "".join([beside_messages(seen), *texts])
-        # The output begins with a space, which belongs to the answer.
+        # The output begins with a space, which is part of the answer.
         ids = text.encode(f"{prompt}\n<assistant>")
         return _openai_call(body, ids, body.max_completion_tokens or body.max_tokens, headers)
 

@@ -25,14 +25,14 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-# Limit on attempts to draw an output with a new first token.
+# Limit on the attempts to draw an output whose first token is new.
 FORK_TRIES = 16
-# Number of different token ids of the approximate tokenizer.
+# Number of different token ids in the emulator's approximate tokenizer.
 VOCABULARY = 128_000
-# Number of different words that outputs consist of.
+# Number of different words of which the emulator's outputs consist.
 OUTPUT_WORDS = 4096
-# This pattern matches a token: up to ten letters, three digits, or two other characters. English
-# prose then has about 4.5 characters per token.
+# ``PIECE`` matches a token: up to ten letters, three digits, or two other characters. With this
+# pattern, English prose has about 4.5 characters per token.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
@@ -44,7 +44,8 @@ class _Stream:
     def __init__(self, key: str, ids: Ids, place: StreamPosition | None) -> None:
         self.key = key
         self.ids = ids
-        self.place = place  # The position in the parent stream at which this stream branches off.
+        # ``place`` is the position in the parent stream at which this stream branches off.
+        self.place = place
         self.forks: dict[tuple[int, int], _Stream] = {}
 
 
@@ -56,14 +57,16 @@ class StreamPosition(NamedTuple):
 
 
 class TokenStreams:
-    """A tree of all prompts and outputs so far. Streams branch where their tokens differ.
+    """A tree of the tokens of all prompts and outputs so far.
 
-    ``tokens`` is the number of stored tokens. Only the method ``keep_only`` deletes tokens.
+    Two streams branch where their tokens differ.
+
+    ``tokens`` is the number of tokens that the tree stores. Only ``keep_only`` deletes tokens.
     """
 
     def __init__(self) -> None:
         self._root = _Stream("", np.empty(0, np.int32), None)
-        # The streams are in order of creation, so parents precede children.
+        # The streams are sorted by creation, so a parent stream comes before its children.
         self._streams: dict[str, _Stream] = {}
         self._created = 0
         self.tokens = 0
@@ -137,9 +140,11 @@ def _common(one: Ids, other: Ids) -> int:
 
 
 class Text(Protocol):
-    """The interface of tokenizers. ``output_ids`` are the token ids from which outputs are drawn.
+    """The interface that the emulator's tokenizers implement.
 
-    ``method`` describes how tokens are counted.
+    ``output_ids`` are the token ids from which outputs are drawn.
+
+    ``method`` says how tokens are counted.
     """
 
     method: str
@@ -147,14 +152,16 @@ class Text(Protocol):
     vocab_size: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text."""
+        """Return the token ids of which a text consists."""
 
     def decode(self, output_ids: list[int]) -> str:
         """Return the text of token ids that are all among ``output_ids``."""
 
 
 class ApproximateText:
-    """A tokenizer that hashes words and parts of words. Outputs are random four-letter words.
+    """A tokenizer that hashes words and parts of words.
+
+    The outputs are random words of four letters.
 
     The tokenizer stops after ``most_tokens`` tokens of a text, because millions of tokens would
     take too long.
@@ -191,7 +198,7 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """A tokenizer that uses a ``tokenizers`` object.
+    """A tokenizer around a ``tokenizers`` object.
 
     Outputs consist of words from the tokenizer's vocabulary.
 
@@ -212,7 +219,7 @@ class TokenizerText:
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
-        # Unlike ``encode``, ``encode_batch`` lets other threads run during the call.
+        # While ``encode_batch`` runs, other threads can run; ``encode`` would block them.
         with tokenizer_errors(self._name):
             ids: list[int] = self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
         return ids

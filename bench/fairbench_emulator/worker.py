@@ -29,7 +29,7 @@ from fairbench_emulator.tokens import ApproximateText, Text, TokenizerText, Toke
 
 @dataclass(frozen=True, slots=True)
 class EmulatorConfig:
-    """The configuration of an emulator.
+    """The configuration of an emulated worker.
 
     - ``gpu`` is the full id of a timing profile.
     - ``settings`` maps NAME.PARAM to a value, where NAME is the local scheduler or the engine.
@@ -59,7 +59,7 @@ class EmulatorConfig:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values. Raises UsageError for a value out of range."""
+        """Check the values. Raises UsageError if a value is out of range."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
             if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:
@@ -137,8 +137,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     profile = load_profile(config.gpu)
     limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text: Text = (
-        # A prompt that is one token longer than the KV pool is refused, so further tokens are not
-        # needed.
+        # The emulator refuses a prompt with one token more than the KV pool, so further tokens are
+        # not generated.
         ApproximateText(most_tokens=limits.pool_tokens + 1)
         if config.tokenizer is None
         else TokenizerText(config.tokenizer)

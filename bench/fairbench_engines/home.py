@@ -37,11 +37,11 @@ class Tracked:
 
     request: Request
     theirs: Theirs
-    # Tokens to prefill; after a preemption in vLLM, the tokens include the request's outputs.
+    # Tokens to prefill; after a preemption in vLLM, they include the output tokens of the request.
     prompt: Prompt
-    produced: int = 0  # output tokens that the scheduler has received
-    admitted: bool = False  # whether the request was admitted before
-    loaded: int = 0  # number of prefix tokens that the next step loads from host memory
+    produced: int = 0  # number of output tokens that the scheduler knows of
+    admitted: bool = False  # true if the engine has admitted the request before
+    loaded: int = 0  # number of prefix tokens that the next step copies from host memory
 
 
 def request_of(
@@ -86,7 +86,10 @@ class EngineView(WaitingView, Protocol):
 
 
 class EngineHome:
-    """The host of a scheduler in an engine. ``name_of`` returns the key of an engine's request."""
+    """The object in an engine that owns a scheduler of fairbench.
+
+    ``name_of`` is a function that returns the key of an engine's request.
+    """
 
     view: EngineView
     name_of: Callable[[Theirs], Hashable]
@@ -104,9 +107,9 @@ class EngineHome:
             self._times = StepTimes(self.scheduler, self.costs)
         self._tracked: dict[Hashable, Tracked] = {}
         self._ours: dict[Request, Tracked] = {}
-        # link to the other data-parallel ranks of the server, if any
+        # connection to the other data-parallel ranks of the server, or None
         self.ranks: RankLink | None = None
-        # These requests have left the queue, but views may still read them.
+        # ``_left`` holds requests that have left the queue, but that views may still read.
         self._left: list[Request] = []
         self._numbers = count()
 
@@ -116,7 +119,7 @@ class EngineHome:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The clients with waiting requests."""
+        """The clients whose requests wait."""
         return self.view.clients()
 
     def look(self, now_s: float) -> None:
@@ -135,13 +138,16 @@ class EngineHome:
         if self.ranks is None:
             handle(request, self.view, now_s)
             return
-        if not again:  # A retracted request may enter the queue in the middle of a pass.
+        if not again:  # A retracted request may enter the queue again in the middle of a pass.
             self.ranks.look(now_s)
         with self.ranks.arriving(request.client):
             handle(request, self.view, now_s)
 
     def gone(self, theirs: Theirs) -> None:
-        """Handle the end of a request in any state. A second call has no effect."""
+        """Handle the end of a request in any state.
+
+        If the method is called again, nothing changes.
+        """
         if (tracked := self._tracked.pop(self.name_of(theirs), None)) is None:
             return
         request = tracked.request
@@ -210,7 +216,7 @@ class EngineHome:
             one.produced += tokens
         requests = list(map(REQUEST, tracked))
         if (charge_tokens := self.scheduler.on_request_tokens) is not None:
-            # The ``deque`` calls ``charge_tokens`` for each pair without a loop in Python.
+            # ``deque`` calls ``charge_tokens`` for each pair without a loop in Python.
             deque(map(charge_tokens, requests, new), maxlen=0)
         for client, sum_tokens in _tokens_by_client(requests, new).items():
             self.ledger.count("output_tokens", client, sum_tokens)

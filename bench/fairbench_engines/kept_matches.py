@@ -18,15 +18,15 @@ from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench.schedulers.token_pages import prompt_apart
 from fairbench.schedulers.views import RunningView
 
-NO_OUTPUT = Segment("", 0)  # The queue does not read outputs, so this output is a placeholder.
+NO_OUTPUT = Segment("", 0)  # The queue reads no outputs, so this output is a placeholder.
 
 
 class Match(NamedTuple):
     """The result of looking up a prompt in an engine's prefix cache.
 
-    ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the end of the cached
-    prefix. ``awaited`` identifies the next part of the prompt, which would extend the match if it
-    were cached. ``awaited`` is None if no such part exists.
+    ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the place in the tree
+    at which the cached prefix ends. ``awaited`` identifies the next part of the prompt, which would
+    extend the match if it were cached. If there is no such part, ``awaited`` is None.
     """
 
     depth: int
@@ -40,12 +40,12 @@ class Spot:
     ``latest`` is the last of these requests in the order of the queue, or None if unknown.
     """
 
-    parent: Spot | None = None  # only the simulated engine uses this field
+    parent: Spot | None = None  # Only the simulated engine uses this field.
 
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        # maps each waiting request to the part of its prompt that would extend its match
+        # for each waiting request, the part of its prompt that would extend its match
         self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 
@@ -62,9 +62,9 @@ Waiter = AttachedRequest[Spot]
 class KeptMatches(ABC):
     """A MatchCache that looks up a prompt in the engine's cache only if its match may have changed.
 
-    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. An
-    unneeded call only costs a look-up. A missing call leaves an outdated match in the order of the
-    queue.
+    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. A call
+    that was not needed costs only a look-up. A missing call leaves an outdated match in the order
+    of the queue.
     """
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class KeptMatches(ABC):
             self._moved(spot.waiters)
 
     def lost_all(self) -> None:
-        """Handle the emptying of the cache."""
+        """Handle the fact that the cache was emptied."""
         for spot in self._spots.values():
             self._moved(spot.waiters)
 
@@ -96,7 +96,7 @@ class KeptMatches(ABC):
             for waiter in waiters:
                 self.on_moved(waiter)
 
-    # The following methods are the interface for the queue (a MatchCache).
+    # The queue calls the methods of this section (the interface ``MatchCache``).
 
     def refresh(self, waiters: Iterable[Waiter]) -> None:
         self.refresh_stamp += 1
@@ -130,7 +130,10 @@ class KeptMatches(ABC):
         """Handle a match position that no waiting request has any more."""
 
     def detach(self, waiter: Waiter) -> None:
-        """Forget a waiting request. A request without a match position is ignored."""
+        """Forget the match position of a waiting request.
+
+        If a request has no match position, nothing happens.
+        """
         if (spot := waiter.node) is None:
             return
         waiter.node = None
@@ -152,7 +155,7 @@ class KeptMatches(ABC):
             return
         latest, following = spot.latest, self.refresh_stamp + 1
         if latest is waiter:
-            spot.latest = None  # the request may have moved to the front of the queue
+            spot.latest = None  # The request may have moved to the front of the queue.
         elif latest is None:
             if len(spot.waiters) == 1:
                 spot.latest = waiter
@@ -194,7 +197,8 @@ class EngineQueue(MatchedQueue[Spot]):
         of the queue, or to the head with ``first``.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
-        # Only the first tokens are compared, to find requests without a match that share a prefix.
+        # Only the first tokens are compared, to find requests that share a prefix without a match
+        # in the cache.
         waiting.prompt = prompt_apart(token_ids[:IN_BATCH_TOKENS], apart)
         waiting.total = len(token_ids) if most is None else most + 1
         self.enter(waiting, first=first)
@@ -209,7 +213,7 @@ class EngineQueue(MatchedQueue[Spot]):
         self._on_moved(entry)
 
     def leave(self, request: Request) -> None:
-        """Remove admitted and aborted requests from the queue."""
+        """Remove requests that were admitted or aborted from the queue."""
         self.admit(request)
 
     def head(self, count: int) -> list[Request]:

@@ -12,7 +12,7 @@ from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.eviction.policies import EvictionPolicy
 
-# The tokens of all clients that the policy does not know are recorded under this name.
+# Under this name, the cache records the tokens of all clients that the policy does not know.
 OTHERS = "clients without an entitlement"
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
@@ -46,7 +46,7 @@ def claiming(request: Request, clients: Container[str]) -> Request:
 
 
 def held_by_client(residency: Residency) -> dict[str, float]:
-    """Return the tokens that each client holds."""
+    """Return how many tokens each client has in the cache."""
     return {client: residency.held(client) for client in residency.clients}
 
 
@@ -70,7 +70,7 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        # maps each node to its tokens, without the tokens of the node's ancestors
+        # the tokens of each node, without the tokens of its ancestors
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:
@@ -164,13 +164,13 @@ class MirroredCache(ClientCache):
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
         """Claim the path to ``node`` for a request; ``last`` is true at the request's end.
 
-        The request's stored tokens end at ``node``. ``private`` of these tokens no longer count as
-        the request's private memory.
+        The stored tokens of the request end at ``node``. ``private`` of these tokens no longer
+        count as the request's private memory.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
             stored, at = stored + at.length, parent
-        # Other requests had already stored the remaining tokens.
+        # The remaining tokens were already stored by other requests.
         self.residency.add_private(request.client, stored - private)
         (self.retain if last else self.claim)(node, request)
 

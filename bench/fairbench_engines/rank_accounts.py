@@ -1,7 +1,7 @@
 """The data-parallel ranks of one server, whose schedulers count each other's charges.
 
-Each rank has a queue and a scheduler object. The host carries totals between ranks (``Totals``),
-and no rank waits for another rank.
+Each rank of a server has its own queue and scheduler object. The host carries totals between ranks
+(``Totals``), and no rank waits for another rank.
 
 Let U and Q be the terms of the theorem for one rank (the quantum Q is 0 for VTC) and R the number
 of ranks. Let S be the largest charge to one client at other ranks that a rank does not know yet.
@@ -49,15 +49,15 @@ class RankAccount(ABC):
     def merge_ranks(
         self, told: Mapping[str, Totals], elsewhere: Mapping[str, bool], now_s: float
     ) -> None:
-        """Merge new totals of other ranks.
+        """Merge the new totals that other ranks have published.
 
         Args:
             told: Totals by origin, perhaps late, repeated or out of order.
             elsewhere: Clients with requests at other ranks -> whether the client waits at another
                 rank.
-            now_s: Time on the host's clock, in seconds.
+            now_s: The time in seconds on the host's clock.
         """
-        # no client may leave the account before all new charges are applied
+        # No client may leave the account before all new charges are applied.
         busy = dict(self._elsewhere)
         for totals in told.values():
             busy |= dict.fromkeys((*totals.charged, *totals.raised), False)
@@ -73,7 +73,7 @@ class RankAccount(ABC):
 
     @abstractmethod
     def _merge(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Merge the totals of one rank."""
+        """Merge the totals that one rank has published."""
 
     @abstractmethod
     def _look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
@@ -123,7 +123,8 @@ class CounterRanks(RankAccount):
         self._account.elsewhere = elsewhere
 
     def active(self) -> Collection[str]:
-        return ()  # counters depend only on clients that wait, which the totals list
+        # The counters depend only on clients that wait, and the totals list these clients.
+        return ()
 
     @contextmanager
     def arriving(self, client: str) -> Iterator[None]:

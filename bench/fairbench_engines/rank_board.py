@@ -10,14 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# Maximum number of clients on a board; further clients are not shared.
+# Limit on the number of clients on the board; service of further clients is not shared between
+# ranks.
 SLOTS = 1 << 16
-# Number of bytes for the names of all clients.
+# Number of bytes that the names of all clients may take.
 NAME_BYTES = 64 * SLOTS
-# Bits of a client's state: requests of the client run, requests of the client wait.
+# Two bits of a client's state: its requests run, and its requests wait.
 RUNS, WAITS = 1, 2
-# Each column has a name, a type of entry and a number of entries. The file is sparse, so unused
-# slots take no memory. The column ``ends`` holds the positions at which the clients' names end.
+# Each column of the board has a name, a type of entry, and a number of entries. The file of the
+# board is sparse, so its unused slots take no memory. The column ``ends`` holds the positions at
+# which the names of clients end.
 COLUMNS = (
     *(("clients", "i8", 1), ("version", "i8", 1), ("told_s", "f8", 1)),
     *(("charged", "f8", SLOTS), ("raised", "f8", SLOTS), ("service", "f8", SLOTS)),
@@ -45,7 +47,7 @@ class RankBoard:
     def __init__(self, path: Path) -> None:
         made = path.with_suffix(".new")
         self._columns = _columns(made, "w+")
-        # The file is renamed when it is complete, so readers find only complete files.
+        # The file gets its final name when it is complete, so readers find only complete files.
         made.rename(path)
         self._slots: dict[str, int] = {}
         self._states: Mapping[str, int] = {}
@@ -65,7 +67,7 @@ class RankBoard:
         return slot
 
     def put(self, column: str, values: Iterable[tuple[str, float]]) -> None:
-        """Set the entries of some clients."""
+        """Set the entries of some clients in a column."""
         column_of = self._columns[column]
         for client, value in values:
             if (slot := self._slot(client)) is not None:
@@ -81,7 +83,7 @@ class RankBoard:
 
     @property
     def charged(self) -> float:
-        """The sum of all charges on the board."""
+        """The sum of all charges that are on the board."""
         return float(self._columns["charged"][: len(self._slots)].sum())
 
     def tell(self, version: int, now_s: float) -> None:
@@ -106,7 +108,7 @@ class Reader:
 
     @property
     def charged(self) -> float:
-        """The sum of the charges that were read."""
+        """The sum of the charges that this rank has read."""
         return float(self._seen["charged"].sum()) if self._seen else 0.0
 
     def has_news(self) -> bool:

@@ -16,11 +16,11 @@ from fairbench.schedulers.peers import Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
 
-# The first process of a server with several ranks sets this environment variable.
+# In a server with several ranks, the first process sets this environment variable.
 FOLDER = "FAIRBENCH_RANKS"
-EVERY_S = 0.05  # seconds between two exchanges of totals by a busy rank
+EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
-# After this many seconds without news from a rank, no client counts as waiting at that rank.
+# If a rank sends no news for this many seconds, no client counts as waiting at that rank.
 FORGET_S = 10.0
 
 
@@ -62,7 +62,7 @@ class RankLink:
         self._told_s = self._looked_s = self._found_s = -FORGET_S
         self._was_idle = False
         self._elsewhere: dict[str, bool] = {}
-        self.lag_s = 0.0  # age in seconds of another rank's last totals at the time of reading
+        self.lag_s = 0.0  # age in seconds of another rank's latest totals when they were read
 
     def look(self, now_s: float) -> None:
         """Apply the new totals of the other ranks, at most every ``EVERY_S``."""
@@ -100,7 +100,7 @@ class RankLink:
 
     @property
     def waiting(self) -> Collection[str]:
-        """The clients that wait at other ranks."""
+        """The clients whose requests wait at other ranks."""
         return [client for client, waits in self._elsewhere.items() if waits]
 
     def arriving(self, client: str) -> AbstractContextManager[None]:

@@ -9,22 +9,22 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-# With each later observation, the weight of an observation is multiplied by this factor.
+# Each new observation multiplies the weights of all earlier observations by this factor.
 FORGET = 0.999
-FEW = 8  # The first prediction needs at least this number of observations.
+FEW = 8  # The first prediction of a step time needs at least this number of observations.
 
 
 class _Fit:
     """A least-squares fit of seconds to a constant and several counts, weighted by recency.
 
-    Negative predictions are replaced by 0 seconds.
+    A negative prediction is replaced by 0 seconds.
     """
 
     def __init__(self, counts: int) -> None:
         self._products = [[0.0] * (counts + 1) for _ in range(counts + 1)]
         self._targets = [0.0] * (counts + 1)
         self._seen = 0
-        # the fitted coefficients, or None after a new observation
+        # the fitted coefficients; None if there is a new observation
         self._found: list[float] | None = None
 
     def observe(self, seconds: float, *counts: float) -> None:
@@ -52,7 +52,8 @@ class _Fit:
         return self._found
 
     def _solved(self) -> list[float]:
-        # Only schedulers that need a fit import numpy, which each engine has installed.
+        # numpy is imported here, because only schedulers that need a fit use it; every engine
+        # installs numpy.
         import numpy as np
 
         products = np.array(self._products)
@@ -63,7 +64,7 @@ class _Fit:
 
 
 class FittedCosts:
-    """A ``CostModel`` that is fitted to measured engine steps.
+    """A ``CostModel`` that is fitted to measured steps of an engine.
 
     As in the simulator's timing profiles, the model is linear. The time of a prefill depends on its
     new tokens, the context to which these tokens attend, and the tokens loaded from host memory.
@@ -80,7 +81,7 @@ class FittedCosts:
 
         Args:
             chunks: The number of cached tokens and of new tokens of each prompt.
-            seconds: The measured duration of the step.
+            seconds: The duration of the step that was measured.
             loaded_tokens: The number of tokens that were loaded from host memory.
         """
         pairs = list(chunks)
@@ -130,7 +131,7 @@ class Decode(NamedTuple):
 class StepTimes:
     """An object that reports step times to a scheduler, which charges clients for GPU time.
 
-    If two steps overlap in time, the shared time is charged once. The server's clock gives the
+    If two steps overlap in time, the shared time is charged once. The clock of the server gives the
     duration of each step. The model ``costs``, which is fitted to the server's own steps, divides
     the duration among requests. Until the model has enough observations, all requests of a step
     bear equal parts. The time to load tokens from host memory is charged to the requests that need
@@ -140,7 +141,7 @@ class StepTimes:
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
         self._scheduler = scheduler
         self._costs = costs
-        self._until_s = 0.0  # time in seconds up to which GPU time has been charged
+        self._until_s = 0.0  # GPU time is charged up to this time in seconds
 
     def step(
         self,
@@ -149,7 +150,7 @@ class StepTimes:
         prompts: Sequence[PromptPart] = (),
         decoding: Sequence[Decode] = (),
     ) -> None:
-        """Charge the clients of one engine step.
+        """Charge the time of an engine step to the clients.
 
         Args:
             started_s: Start of the step, in seconds of the server's clock.

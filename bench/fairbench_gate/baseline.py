@@ -26,7 +26,7 @@ from fairbench.results.summary import values_of
 from fairbench_gate.formats import changes_table
 from fairbench_gate.outcome import changes
 
-# The keys in ``NOT_KEPT`` identify a run and do not affect results; a rerun keeps their values.
+# The keys in ``NOT_KEPT`` identify a run without changing results, so a rerun keeps their values.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
@@ -86,7 +86,7 @@ def _unlike_results(file: Path) -> str:
     try:
         spec = read_spec(file)
     except UsageError:
-        # A parameter that was not chosen and no longer exists makes no difference.
+        # A parameter that the user did not choose, and that no longer exists, makes no difference.
         if is_ours:
             return ""
         raise
@@ -114,7 +114,7 @@ def difference(
 ) -> str:
     """Return lines on the differences of a run from the stored baseline; "" without any.
 
-    Raises DataError for an unreadable summary of the baseline.
+    Raises DataError if a summary of the baseline cannot be read.
     """
     if not (stored / SUMMARY).exists():
         return "  new\n"

@@ -22,7 +22,7 @@ SHAPE = re.compile(
     r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>[0-9]{1,15}(\.[0-9]{1,15})?)(?P<unit>%?)"
 )
 
-# A number that is never negative can fall by at most 100 percent.
+# A quantity that is never negative can fall by at most 100 percent.
 MOST_PERCENT = 100
 
 
@@ -47,7 +47,7 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a key of a summary or an alias of a key. ``known`` contains the metrics of the
+    METRIC is a key of a summary or an alias of a key. ``known`` contains the metrics in the
     compared summaries. Raises UsageError for another form or sign, for an unknown metric, and for a
     metric of which neither larger nor smaller values are better.
     """
@@ -88,7 +88,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
-    # The entry splits[k][s] counts the subsets of k values, among the values so far, with rank sum
+    # splits[k][s] is the number of subsets of k values, among the values so far, whose ranks sum to
     # s.
     splits = [Counter({0: 1}), *(Counter[int]() for _ in second)]
     for value in pooled:
@@ -111,12 +111,12 @@ def _doubled_rank(pooled: Sequence[Fraction], value: Fraction) -> int:
 
 
 class Verdict(StrEnum):
-    """The verdict of a clause on a point."""
+    """The verdict that a clause gives on a point."""
 
     PASS = "pass"
     FAIL = "FAIL"
     INCONCLUSIVE = "inconclusive"
-    ERROR = "ERROR"  # no metric of a failed run can be judged
+    ERROR = "ERROR"  # If a run failed, none of its metrics can be judged.
 
 
 class Judgement(NamedTuple):
@@ -130,8 +130,8 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against another, by the decimal numbers in the files.
 
     Of some metrics only a bound is known, such as a latency above 300 s. A bound passes or fails if
-    every possible value passes or fails; otherwise the verdict is inconclusive. A bound that equals
-    the baseline's bound passes.
+    every possible value passes or fails; otherwise the verdict is inconclusive. If both values are
+    equal lower bounds, the check passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -142,7 +142,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     )
     least, most = _badness_range(clause, after)
     is_bound = bool(before.bound or after.bound)
-    # The true value is strictly beyond a bound.
+    # The true value lies strictly beyond a bound.
     if least > worst_limit or (is_bound and least == worst_limit):
         return Judgement(Verdict.FAIL)
     if most <= best_limit:
@@ -155,11 +155,11 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs on the same seeds by paired differences, as ``compare`` does.
 
-    Values are in the order of seeds. The test is about the mean over seeds of each change minus the
-    allowed change, in the clause's unit, at level ``alpha`` on either side; a negative number is
-    worse than allowed. The clause fails if the mean is significantly worse than 0, passes if the
-    mean is significantly better than 0, and is inconclusive otherwise. Seeds without a value in
-    both runs do not count.
+    The values are in the order of the seeds. The test is about the mean over seeds of each change
+    minus the allowed change, in the clause's unit, at level ``alpha`` on either side; a negative
+    number is worse than allowed. The clause fails if the mean is significantly worse than 0, passes
+    if the mean is significantly better than 0, and is inconclusive otherwise. Seeds without a value
+    in both runs do not count.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
     if len(pairs) == 1:
@@ -187,7 +187,7 @@ def judge_repeated(
     passes if the current values rank significantly better, or if no current value is worse than
     the best of the worsened baseline values.
 
-    The tests are one-sided at level ``alpha``. With too few runs for a significant result, the
+    The tests are one-sided at the level ``alpha``. With too few runs for a significant result, the
     tests are skipped.
     """
     if any(value.raw is None for value in [*before, *after]):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairbench.results.store import StoredRun
 
 baseline = typer.Typer(
-    help="Rerun stored experiments; report or accept differences.",
+    help="Rerun stored experiments, and report or accept changed results.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -56,7 +56,7 @@ def check(
     with cli_check.reporting(output):
         specs = gate.read_specs(folder)
         gate.check_stored(folder, specs)
-        # The clauses are parsed first, so that a wrong clause is refused before the runs.
+        # The limits are parsed first, so that a wrong limit is refused before the runs.
         for text in fail_if or []:
             clause = gate.parse_clause(text, gate.metrics_stored(folder, specs))
             stored.check_metrics_of([clause.metric], list(specs.values()), "--fail-if")
@@ -76,7 +76,7 @@ def check(
 def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) -> None:
     """Rerun all experiments; print and store the results that changed.
 
-    Unchanged results are not written again. To add an experiment, create its file
+    Results that have not changed are not written again. To add an experiment, create its file
     NAME/experiment.toml first.
     """
     colour, width = terminal_look()
@@ -100,7 +100,10 @@ class _Rerun(NamedTuple):
 
 @contextmanager
 def _rerun(specs: Mapping[str, ExperimentSpec], *, show: bool) -> Iterator[_Rerun]:
-    """Rerun all experiments in a temporary directory. Raises Interrupted when interrupted."""
+    """Rerun all experiments of the baseline in a temporary directory.
+
+    Raises Interrupted if the user interrupts the runs.
+    """
     from fairbench.config import identity
 
     with TemporaryDirectory(prefix="fairbench-") as temporary:

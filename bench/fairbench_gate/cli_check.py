@@ -19,12 +19,12 @@ from fairbench.errors import NotJudged, RunFailed, UsageError
 if TYPE_CHECKING:
     from fairbench_gate.outcome import Outcome
 
-# GitHub Actions shows the Markdown of the file that the variable ``JOB_SUMMARY`` names.
+# GitHub Actions shows the Markdown file that the environment variable ``JOB_SUMMARY`` names.
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 class CheckFormat(StrEnum):
-    """The output formats of an outcome."""
+    """The output formats of ``fairbench check``."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -33,7 +33,7 @@ class CheckFormat(StrEnum):
 
 
 class Inconclusive(StrEnum):
-    """The possible results of an inconclusive check."""
+    """Whether a check passes or fails if its result is inconclusive."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -61,12 +61,13 @@ def limit_option(unlimited: str) -> Any:
 
 def check(
     baseline: Annotated[
-        Path, typer.Argument(metavar="BASELINE", help="Directory of a run, or of several runs.")
+        Path, typer.Argument(metavar="BASELINE", help="Directory of the runs before the change.")
     ],
     current: Annotated[
         Path,
         typer.Argument(
-            metavar="CURRENT", help="Directory of the new runs of the same experiments."
+            metavar="CURRENT",
+            help="Directory of the runs of the same experiments after the change.",
         ),
     ],
     fail_if: Annotated[
@@ -76,28 +77,32 @@ def check(
         list[str] | None,
         Option(
             metavar="KEY",
-            help="Key of the experiment that was changed on purpose, such as dp or "
-            "vtc.charge. Runs are compared even if this key differs; may be repeated.",
+            help="Setting of the experiment that was changed on purpose, such as dp or "
+            "vtc.charge. Two runs are compared even if this setting differs; may be repeated.",
         ),
     ] = None,
     output: FormatOption = CheckFormat.TABLE,
     alpha: Annotated[
         float,
         Option(
-            min=1e-6, max=0.5, help="Significance level of the tests over several seeds or repeats."
+            min=1e-6,
+            max=0.5,
+            help="Significance level of the statistical tests over several seeds or repeats.",
         ),
     ] = 0.05,
     inconclusive: Annotated[
         Inconclusive,
         Option(
-            "--inconclusive", "--cannot-tell", help="Whether an inconclusive check passes or fails."
+            "--inconclusive",
+            "--cannot-tell",
+            help="Whether the check passes or fails if its result is inconclusive.",
         ),
     ] = Inconclusive.FAIL,
 ) -> None:
     """Compare runs with a baseline; exit 1 if a run got worse.
 
     The two directories must hold runs of the same experiments. Single simulated runs are compared
-    number by number. Runs over several seeds are paired by seed, as in `compare`; a check passes or
+    value by value. Runs over several seeds are paired by seed, as in `compare`; a check passes or
     fails only if the result is significant.
     """
     with reporting(output):
@@ -114,7 +119,10 @@ def judged(
     allowed: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> Outcome:
-    """Compare two directories of runs. Raises UsageError for an unusable directory or clause."""
+    """Compare the runs in two directories.
+
+    Raises UsageError if a directory or a clause cannot be used.
+    """
     from fairbench_gate.outcome import judge
 
     return judge(gate.read_pairs(baseline, current, allowed, left_out), clauses, alpha=alpha)

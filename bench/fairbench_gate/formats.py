@@ -50,7 +50,7 @@ def _verdicts(outcome: Outcome) -> Table:
 
 
 def changes_table(found: Sequence[Change]) -> RenderableType:
-    """Return a table of the changes at one point.
+    """Return a table of the values that changed at one point.
 
     If metrics over all clients changed, the table only counts the changes of single clients.
     """
@@ -71,7 +71,8 @@ MARKS = {
     Verdict.ERROR: "💥 error",
 }
 WORST_FIRST = (Verdict.ERROR, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)
-# The Markdown text has at most ``MOST_CHARACTERS``, because GitHub refuses comments above 65,536.
+# The Markdown text is cut to ``MOST_CHARACTERS``, because GitHub refuses comments above 65,536
+# characters.
 MOST_CHARACTERS = 60_000
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change", "")

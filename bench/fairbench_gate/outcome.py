@@ -25,10 +25,11 @@ from fairbench_gate.clauses import (
 from fairbench_gate.points import PairedPoint, over_seeds
 
 DIGITS = (3, 5, 8)
-# Changes of at least ``LARGE`` percent are printed without decimals.
+# Changes of at least ``LARGE`` percent are printed without decimal places.
 LARGE = 1000
-# Relative changes below ``ROUNDING`` do not count. Processors add floating point numbers in
-# different orders, which has smaller effects; a changed decision of a scheduler has larger effects.
+# Relative changes below ``ROUNDING`` do not count as changes. Processors add floating point numbers
+# in different orders, which changes results by less; a changed decision of a scheduler changes
+# results by more.
 ROUNDING = Fraction(1, 10**12)
 
 
@@ -41,7 +42,7 @@ class Change(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The two values as short texts that differ."""
+        """The two values as short texts, which differ."""
         return short_texts(self.before, self.after)
 
     @property
@@ -115,9 +116,9 @@ def _differ(before: Value, after: Value) -> bool:
     return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
 
 
-# A point whose run failed has a check with the name ``RUN``.
+# If a run failed, its configuration has a check with the name ``RUN``.
 RUN = "run"
-# Simulated runs without clauses have a check with the name ``NO_CHANGE``.
+# If simulated runs are checked without limits, their check has the name ``NO_CHANGE``.
 NO_CHANGE = "no value may change"
 
 
@@ -158,7 +159,7 @@ class Outcome:
     causes: tuple[str, ...] = ()
 
     def rows_with(self, verdict: Verdict) -> int:
-        """Return the number of rows with the given verdict."""
+        """Return how many rows have the given verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
@@ -186,7 +187,7 @@ class Outcome:
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
 
-# The answer line names at most ``MOST_NAMED`` clauses.
+# The first line of the answer names at most ``MOST_NAMED`` limits.
 MOST_NAMED = 4
 ANSWERS = {
     Verdict.ERROR: "Not judged",
@@ -197,7 +198,7 @@ NOTHING = Outcome("nothing was judged", 0, (), {})
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 point``, ``2 points`` and so on."""
+    """Return a number with its noun: ``1 point``, ``2 points`` and so on."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -16,7 +16,7 @@ from fairbench.results import experiments
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.store import EXPERIMENT, Summary
 
-# A message names at most ``MAX_SHOWN`` keys in which two experiments differ.
+# If two experiments differ, a message names at most ``MAX_SHOWN`` keys of the difference.
 MAX_SHOWN = 4
 
 
@@ -33,7 +33,7 @@ class GatePoint:
 
     @property
     def simulated(self) -> bool:
-        """Return whether the runs are simulated, and therefore deterministic."""
+        """Return whether all runs are simulated, and therefore deterministic."""
         return _is_simulated(self.runs[0])
 
 
@@ -58,18 +58,19 @@ def read_pairs(
 ) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
-    A directory with a manifest is one run. Otherwise, all runs in its subdirectories are read. Runs
-    of a sweep also have the values of the sweep's comparison. Points are also paired if they differ
-    only in changed defaults, or in ``allowed`` keys of experiments, such as ``dp`` or
-    ``vtc.charge``. Baseline runs in directories named ``left_out`` are not compared.
+    A directory that contains a manifest is one run. From any other directory, all runs in its
+    subdirectories are read. Runs of a sweep also have the values of the sweep's comparison. Points
+    are also paired if they differ only in changed defaults, or in ``allowed`` keys of experiments,
+    such as ``dp`` or ``vtc.charge``. Baseline runs in directories named ``left_out`` are not
+    compared.
 
-    Raises UsageError for an unknown key. Raises DataError for a directory without runs, for an
+    Raises UsageError if a key is unknown. Raises DataError for a directory without runs, for an
     unreadable or incomplete run, and for a run without a counterpart. In the last case, the message
     names the run and the differences of the most similar run.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])
-    # The scheduler determines the router and the local scheduler.
+    # The key ``scheduler`` determines the router and the local scheduler.
     parts = SCHEDULING if "scheduler" in allowed else ()
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
@@ -150,7 +151,7 @@ def _pair_over_changes(
 ) -> dict[str, tuple[str, ...]]:
     """Give points that differ only in changed defaults or allowed keys an equal key.
 
-    Return the differences by the new key.
+    Return the differences, by the key in the new experiment.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -181,7 +182,7 @@ def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
     """Return the former defaults that simulated runs keep, as reruns of a stored file do."""
-    # An experiment of another version may be invalid in this version.
+    # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:
             changed = experiments.old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))

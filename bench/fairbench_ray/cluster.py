@@ -21,12 +21,14 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-# Seconds between two checks for a message or an interruption.
+# Seconds between two checks for messages or an interruption.
 POLL_S = 0.2
-# Connecting to the cluster may take this many seconds, because Ray connects slowly on a busy host.
+# Connecting to the cluster may take this number of seconds, because Ray connects slowly on a busy
+# host.
 CONNECT_S = 180.0
-PATIENCE_S = 300.0  # most seconds for which the head of the cluster may be unreachable
-MOST_LOSSES = 3  # limit on consecutive losses of the cluster's head without a finished task
+PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
+# limit on losses of the cluster's head node in a row, without a finished task between them
+MOST_LOSSES = 3
 
 
 class _NotThere(Exception):
@@ -36,7 +38,7 @@ class _NotThere(Exception):
 class RayCluster:
     """An executor that runs as many tasks in parallel as a Ray cluster has CPU cores.
 
-    The class ``LocalProcesses`` defines what a task is. The executor restarts a task if its node
+    The class ``LocalProcesses`` explains what a task is. The executor restarts a task if its node
     is lost, or if the whole cluster was unreachable for a while. Files that a ``Saving`` task saves
     are sent back and written once, on this machine. All tasks end when this process ends.
     """
@@ -53,7 +55,9 @@ class RayCluster:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks; yield each task's number and result. A dying process fails only its task.
+        """Run the tasks, and yield each task's number and result.
+
+        If a process dies, only its task fails.
 
         Raises UsageError if the cluster does not answer or if a node cannot run the tasks. Raises
         RunFailed if the cluster stays unreachable or is lost too often.
@@ -94,7 +98,7 @@ class RayCluster:
 def _outcomes(
     child: Child, work: tuple[bytes, Mapping[int, bytes]], interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
-    """Yield the outcome of each task. Raises EOFError or OSError if the child process has died."""
+    """Yield the result of each task. Raises EOFError or OSError if the child process has died."""
     child.pipe.send(work)
     connected = asked_to_stop = False
     until = time.monotonic() + CONNECT_S
@@ -119,7 +123,7 @@ def _outcomes(
                 case Over():
                     return
     finally:
-        if not connected:  # A process that is still connecting would not read a request to stop.
+        if not connected:  # A process that is still connecting does not read a request to stop.
             child.process.kill()
 
 
@@ -136,7 +140,7 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
     """Write received files into a folder; each entry is written completely or not at all.
 
-    If a folder's name is taken, a number is appended to the name. An existing file is replaced.
+    If a folder's name is taken, a number is appended to the name. If a file exists, it is replaced.
     """
     hidden = folder / f".writing-{secrets.token_hex(8)}"
     with making_parents(folder):

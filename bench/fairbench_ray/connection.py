@@ -1,4 +1,7 @@
-"""The process that connects to Ray. Ray ends each process that loses the cluster's head."""
+"""The program of the process that connects to Ray.
+
+Ray ends every process that loses the head node of the cluster.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from fairbench.execute.tasks import leave_signals_to_parent
 
 ANSWER_S = 10.0  # seconds within which a TCP connection to a node must open
-LOOK_S = 2.0  # seconds between two checks that the node of this process answers
+LOOK_S = 2.0  # seconds between two checks whether the node of this process answers
 
 
 class Connected(NamedTuple):
@@ -32,16 +35,17 @@ class Unreachable(NamedTuple):
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Connect to the cluster; yield the module ``ray``, or None if the connection fails.
 
-    The pipe receives ``Connected`` or ``Unreachable``. Tasks that were started inside the block end
-    with the block. If the other end of the pipe is closed, the block ends without an error. The
-    process ends if its node is lost.
+    The pipe receives the message ``Connected`` or ``Unreachable``. Tasks that were started inside
+    the block end with the block. If the other end of the pipe is closed, the block ends without an
+    error. If its node is lost, the process ends.
     """
     leave_signals_to_parent()
-    # The command's standard output may be JSON, so what Ray prints goes to standard error.
+    # The command may print JSON to standard output, so Ray's own output goes to standard error.
     os.dup2(2, 1)
     import ray
 
-    with suppress(EOFError, OSError):  # EOFError and OSError mean that the parent process has died
+    # An EOFError or OSError means that the parent process has died.
+    with suppress(EOFError, OSError):
         try:
             host, colon, port = address.rpartition(":")
             if colon and "/" not in host:
@@ -57,14 +61,15 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
             (node,) = (node for node in ray.nodes() if node["NodeID"] == own)
             home = node["NodeManagerAddress"], node["NodeManagerPort"]
         except (ValueError, RuntimeError, ray.exceptions.RayError):
-            give_up()  # the node is about to fail; the parent process will connect again
+            # The node of this process is about to fail; the parent process will connect again.
+            give_up()
         Thread(target=_watch, args=home, name="home", daemon=True).start()
         pipe.send(Connected())
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray handles SIGTERM itself
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Ray has its own handling of SIGTERM.
         try:
             yield ray
         finally:
-            ray.shutdown()  # the shutdown ends the remaining tasks of this process
+            ray.shutdown()  # The shutdown of Ray ends the remaining tasks of this process.
 
 
 def give_up() -> NoReturn:
@@ -73,7 +78,7 @@ def give_up() -> NoReturn:
     Ray's own shutdown would wait for nodes that no longer exist.
     """
     os.kill(os.getpid(), signal.SIGKILL)
-    raise SystemExit  # SIGKILL ends the process before this line
+    raise SystemExit  # SIGKILL ends the process before it reaches this line.
 
 
 def _watch(host: str, port: int) -> None:
@@ -90,5 +95,5 @@ def _watch(host: str, port: int) -> None:
         except ConnectionRefusedError:
             give_up()
         except OSError:
-            # A busy machine may answer late, so only a refused connection ends the process.
+            # A busy machine may answer late, so the process ends only if the connection is refused.
             continue

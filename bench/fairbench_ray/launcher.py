@@ -46,8 +46,9 @@ from fairbench_ray.replicas import (
 
 LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
 ASK_S = 60.0  # seconds within which an actor must answer
-STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0  # seconds within which a server must stop
-LOST = 255  # This exit code is recorded for a server whose node is unreachable.
+# seconds within which a server must stop when it is asked to
+STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0
+LOST = 255  # A server on an unreachable node is recorded with this exit code.
 
 
 class ReplicaLost(Exception):
@@ -69,7 +70,10 @@ class ReplicaCalls:
     @classmethod
     @contextmanager
     def to(cls, pipe: Connection, hosts: Sequence[str]) -> Iterator[Self]:
-        """Yield the object through which replicas are called. The calls end with the block."""
+        """Yield the object that passes calls to the replicas.
+
+        At the end of the block, the calls end.
+        """
         calls = cls(pipe, hosts)
         threads = [
             Thread(target=work, name="replicas", daemon=True)
@@ -85,7 +89,10 @@ class ReplicaCalls:
                 thread.join()
 
     def call(self, replica: int, method: str, *arguments: Any) -> Future[Any]:
-        """Call a method of one replica's actor. The future may raise UsageError or ReplicaLost."""
+        """Call a method of the actor that runs one replica.
+
+        The future may raise UsageError or ReplicaLost.
+        """
         future: Future[Any] = Future()
         with self._lock:
             ticket = next(self._tickets)
@@ -100,7 +107,7 @@ class ReplicaCalls:
         return future
 
     def watch(self, process: RemoteProcess) -> None:
-        """Check the process every ``LOOK_S`` seconds from now on."""
+        """From now on, check the process every ``LOOK_S`` seconds."""
         self._watched.append(process)
 
     def _watch_processes(self) -> None:
@@ -142,7 +149,7 @@ class RemotePlace:
     calls: ReplicaCalls
     number: int
     python: str
-    # Ray sets the environment of the actor.
+    # Ray itself sets the environment of the actor.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -241,9 +248,9 @@ class RemoteProcess:
             seen.wait(LOOK_S)
 
 
-POLL_S = 0.2  # seconds between two checks for a message or an interruption
-DISMISS_S = 90.0  # seconds for ending all replicas, after which their process is killed
-FIND_S = 120.0  # most seconds for a node's first answer; imports take long on a busy node
+POLL_S = 0.2  # seconds between two checks for messages or an interruption
+DISMISS_S = 90.0  # seconds within which all replicas must end; then their process is killed
+FIND_S = 120.0  # limit in seconds on a node's first answer; imports take long on a busy node
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +263,10 @@ class RayLauncher:
     """
 
     def __init__(self, address: str | None) -> None:
-        """Use the cluster with this head address. Raises UsageError if Ray is not installed."""
+        """Use the Ray cluster whose head has this address.
+
+        Raises UsageError if Ray is not installed.
+        """
         if find_spec("ray") is None:
             raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
         self._address = address or AUTO
@@ -284,7 +294,7 @@ class RayLauncher:
                 child.pipe.send(Close())
             child.pipe.close()
             child.process.join(DISMISS_S)
-            child.process.kill()  # Ray may wait forever for a head that has ended.
+            child.process.kill()  # Ray may wait without end for a head node that has ended.
             child.process.join()
 
     def _wait_until_placed(
@@ -315,7 +325,8 @@ class RayLauncher:
         """Return the child's next message, or None after ``POLL_S`` seconds without a message."""
         try:
             return child.pipe.recv() if child.pipe.poll(POLL_S) else None
-        except (EOFError, OSError):  # Ray ends each process that has lost the head of the cluster.
+        # Ray ends every process that has lost the head node of the cluster.
+        except (EOFError, OSError):
             raise RunFailed(f"the Ray cluster at {self._address} was lost") from None
 
 

@@ -22,16 +22,16 @@ from fairbench_ray.connection import connected
 
 # Seconds between two checks for answers while calls are open.
 POLL_S = 0.05
-# Seconds between two checks for a message while no call is open.
+# Seconds between two checks for messages while no call is open.
 IDLE_POLL_S = 0.5
-# Seconds within which all actors must close.
+# Seconds within which all actors must close their servers.
 CLOSE_S = 30.0
-# An actor runs up to this many calls at once, so that a status check need not wait for a stop.
+# An actor runs up to ``AT_ONCE`` calls at a time, so that a status check need not wait for a stop.
 AT_ONCE = 4
 CPU, GPU = "CPU", "GPU"
 
-# Ray kills the direct children of an actor that ends. The shell makes the reaper a grandchild of
-# the actor, so that the reaper lives long enough to end its server.
+# When an actor ends, Ray kills its direct children. The shell makes the reaper a grandchild of the
+# actor, so that the reaper lives long enough to end the server.
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
@@ -46,7 +46,7 @@ class NodePython(NamedTuple):
 class ReplicaActor:
     """A Ray actor that starts and ends one replica's server on its node.
 
-    The server ends when the actor ends.
+    When the actor ends, its server ends.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,10 @@ class ReplicaActor:
         self._server: ServerProcess | None = None
 
     def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> NodePython:
-        """Find the Python interpreter for servers. Raises UsageError without fairbench."""
+        """Find the Python interpreter for servers.
+
+        Raises UsageError if fairbench is not installed.
+        """
         python = wanted.find_python(chosen)
         command = [python, "-m", PROBE, "versions", *modules]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -67,11 +70,11 @@ class ReplicaActor:
         return NodePython(python, versions, wanted.needs_no_gpu(python))
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ``count`` different free ports of the node."""
+        """Return ``count`` different ports that are free on the node."""
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server. The actor must not have a running server."""
+        """Start the server. The actor must not yet have a running server."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
@@ -80,7 +83,8 @@ class ReplicaActor:
     def look(self) -> tuple[int | None, bytes]:
         """Return the server's exit code (None while the server runs) and its new output."""
         assert self._server is not None
-        # The exit code is read before the log, so that the log of an ended server is complete.
+        # The exit code is read before the log, so that the log of a server that has ended is
+        # complete.
         exit_code = self._server.exit_code
         with self._log.open("rb") as log:
             log.seek(self._read)
@@ -89,7 +93,7 @@ class ReplicaActor:
         return exit_code, said
 
     def stop(self) -> None:
-        """End the server if the actor has started one."""
+        """If the actor has started a server, end it."""
         if self._server is not None:
             self._server.stop()
 
@@ -103,7 +107,7 @@ class Bundles(NamedTuple):
     """A request to place ``replicas`` replicas, each on a single node with ``gpus`` GPUs.
 
     ``spread`` distributes the replicas over as many nodes as possible. Ray then places either all
-    replicas or no replica.
+    replicas or none.
     """
 
     replicas: int
@@ -126,7 +130,7 @@ class ReplicasPlaced(NamedTuple):
 
 
 class RemoteCall(NamedTuple):
-    """A call of a method of a replica's ``ReplicaActor``.
+    """A call of a method of the ``ReplicaActor`` of a replica.
 
     The answer carries the same ``ticket`` as the call.
     """
@@ -145,7 +149,7 @@ class CallResult(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """A message that a call failed, with the reason. ``lost`` is true if the replica died."""
+    """The message that a call failed, with the reason. ``lost`` is true if the replica has died."""
 
     ticket: int
     reason: str
@@ -153,7 +157,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The parent's message that no more calls follow."""
+    """The message of the parent that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:
@@ -191,7 +195,7 @@ def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, 
             return True
         pipe.send(Placing(placed, text))
         if pipe.poll(IDLE_POLL_S):
-            # Before the replicas are placed, the parent sends no message except ``Close``.
+            # Until the replicas are placed, the parent process sends no message except ``Close``.
             return False
 
 

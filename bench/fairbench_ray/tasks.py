@@ -18,9 +18,9 @@ from fairbench.execute.sent_files import SentFiles
 from fairbench.execute.tasks import Failure, Interruption, Saving, attempt
 from fairbench_ray.connection import connected, give_up
 
-POLL_S = 0.2  # seconds between two checks for a request to stop
+POLL_S = 0.2  # seconds between two checks whether the tasks should stop
 STOP = "stop"  # the message that asks the process to stop all tasks
-MOST_LOST = 5  # a task that has lost this many nodes fails, because the task may crash nodes
+MOST_LOST = 5  # a task that has lost this many nodes fails, because it may crash nodes
 
 
 class StartedTasks:
@@ -41,7 +41,7 @@ class StartedTasks:
         self._begun.discard(index)
 
     async def stopped(self) -> None:
-        """Wait until all tasks are asked to stop."""
+        """Wait until somebody asks all tasks to stop."""
         await self._stop.wait()
 
     async def stop(self) -> set[int]:
@@ -53,13 +53,14 @@ class StartedTasks:
 def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
     """Run one task; return its pickled outcome with the files that the task saved, by path.
 
-    Returns empty bytes if the task may not start. ``started`` is the Ray handle of the actor
-    ``StartedTasks``. Raises UsageError if this node cannot run the tasks.
+    If the task may not start, the result is empty. ``started`` is the Ray handle of the actor
+    ``StartedTasks``. Raises UsageError if the tasks cannot run on this node.
     """
     unpacked: SentFiles = pickle.loads(sent_files)
     unpacked.check(platform.node())
     task = pickle.loads(pickled)
-    # ``ray.get`` would give this task's CPU core to another task, so the code waits for a future.
+    # ``ray.get`` would give the CPU core of this task to another task, so the code waits for a
+    # future.
     if not started.begin.remote(index).future().result():
         return b""
     interrupted = Interruption()
@@ -96,13 +97,13 @@ class Refused(NamedTuple):
 
 
 class Over(NamedTuple):
-    """A message that all tasks have ended."""
+    """The message that all tasks have ended."""
 
 
 def serve_tasks(pipe: Connection, address: str) -> None:
     """Receive pickled files and numbered tasks from the pipe, and run the tasks until ``STOP``.
 
-    All tasks end if the parent process ends.
+    If the parent process ends, all tasks end.
     """
     with connected(pipe, address) as ray:
         if ray is not None:
@@ -122,7 +123,7 @@ class _Bridge:
             num_cpus=0, scheduling_strategy=here, max_concurrency=1_000_000
         )
         self._started = actor.remote()
-        # With max_retries above 0, Ray would also retry a task that has crashed its process.
+        # With max_retries above 0, Ray would also repeat a task that crashed its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
         self._sent_files = ray.put(sent_files)
         self._lost = dict.fromkeys(tasks, 0)
@@ -160,12 +161,13 @@ class _Bridge:
         except (errors.NodeDiedError, errors.ObjectLostError) as error:
             self._lose(index, error)
         except errors.TaskCancelledError:
-            # The method ``_stop`` cancelled this task before the task started.
+            # ``_stop`` cancelled this task before it started.
             pass
-        # A task's own error is part of its outcome; a RayTaskError comes from the code around it.
+        # An error in a task is part of its result; a RayTaskError comes from the code around the
+        # task.
         except errors.RayTaskError as error:
             if isinstance(error.cause, errors.RayActorError):
-                # The actor runs on the node of this process, so this node is about to fail.
+                # The actor runs on the same node as this process, so this node is about to fail.
                 give_up()
             self._pipe.send(Refused(f"{error.cause}".partition("\n")[0]))
         except errors.WorkerCrashedError:

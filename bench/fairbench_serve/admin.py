@@ -29,14 +29,16 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# how many seconds the answer to a request to add a worker waits until the worker is healthy
+# seconds for which the answer to a request that adds a worker waits until the worker is healthy
 PATIENCE_S = 2.0
-MOST_BYTES = 2**16  # limit on the bytes of a request body
+MOST_BYTES = 2**16  # limit on the bytes of the body of an admin request
 
 
 @dataclass(eq=False)
 class Membership:
-    """The set of workers, which an operator can change. Each added worker gets a new number.
+    """The set of workers, which an operator can change at the admin port.
+
+    Each worker that is added gets a new number.
 
     The list ``workers`` therefore only grows. ``follow(worker)`` is called for an added worker, and
     ``unfollow(worker)`` for a removed worker. Methods that change the set raise Problem if the
@@ -51,7 +53,7 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        # This lock prevents two concurrent calls from adding the same worker.
+        # Without this lock, two calls at the same time could add the same worker.
         self._adding = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -79,7 +81,9 @@ class Membership:
         return "ejected" if self.breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker and return its number. The worker gets requests as soon as it is healthy.
+        """Add a worker, and return the number that it gets.
+
+        The worker gets requests as soon as it is healthy.
 
         Raises Problem (409) if the worker is already known or is this router itself, or if the
         router does not support more workers.
@@ -93,7 +97,10 @@ class Membership:
         return worker
 
     async def _numbered(self, address: WorkerAddress) -> int:
-        """Add a worker to the list. Raises Problem if a known worker has the same address."""
+        """Add a worker to the list under a new number.
+
+        Raises Problem if a known worker has the same address.
+        """
         known = {self.workers[worker].url: worker for worker in self.dispatcher.flights}
         twin = await asyncio.to_thread(same_worker, address.url, tuple(known))
         if twin is not None:
@@ -111,8 +118,8 @@ class Membership:
     def drain(self, worker: int) -> None:
         """Stop sending requests to a worker, and remove the worker after its last request.
 
-        A second call has no effect. Raises Problem: 404 for an unknown worker; 409 for the only
-        available worker, or if the router does not support the removal of workers.
+        If the method is called again, nothing changes. Raises Problem: 404 for an unknown worker;
+        409 for the only available worker, or if the router does not support the removal of workers.
         """
         if worker not in self.dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
@@ -146,7 +153,7 @@ def admin_app(
 ) -> web.Application:
     """Return the HTTP application of the admin port.
 
-    If ``key`` is given, callers must send this key.
+    If ``key`` is given, callers must send it.
 
     ``worker_keys`` holds the API keys of workers that may be added. A web page in a browser on the
     router's machine can reach the port but cannot change the workers. A page of another site can

@@ -14,12 +14,13 @@ from fairbench.live import openai
 from fairbench.live.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
-MAX_EVENT_BYTES = 2**22  # limit on the bytes of an event that the router keeps in memory
+# limit on the bytes of one event of a stream that the router keeps in memory
+MAX_EVENT_BYTES = 2**22
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Usage(NamedTuple):
-    """The token counts of an answer.
+    """The token counts of an answer, as the worker reports them.
 
     A count of None means that the worker did not report the count.
     """
@@ -96,8 +97,8 @@ class StreamReader:
 
     - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
       so far.
-    - ``is_complete`` means that the last event has arrived.
-    - ``has_new_output`` means that the last chunk contained output.
+    - ``is_complete`` is true if the last event has arrived.
+    - ``has_new_output`` is true if the last chunk contained output.
     """
 
     def __init__(self, *, hide_usage: bool, answers: int = 1) -> None:
@@ -176,7 +177,7 @@ class StreamReader:
     def _unread(self, piece: bytes) -> bytes:
         """Return the bytes of a comment or of a part of an oversized event.
 
-        Such a part counts as output.
+        A part of this kind counts as output.
         """
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
@@ -227,17 +228,20 @@ def _said_bytes(answer: openai.Answered) -> int:
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 
 
-# assumed seconds per token before a worker has completed an answer (8B model on an A100)
+# Before a worker has completed an answer, this time per token in seconds is assumed (8B model on an
+# A100).
 FIRST_TOKEN_S = 0.02
-# These two numbers define how much of the remaining output an engine keeps memory free for: a
-# fraction, and a limit in tokens. SGLang reserves memory for at most 4,096 tokens, times the
-# minimum of its new_token_ratio.
+# An engine keeps memory free for this fraction of the remaining output, up to a limit in tokens.
+# SGLang reserves memory for at most 4,096 tokens, multiplied by the minimum of its new_token_ratio.
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
-LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average
+LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of answer lengths
 
 
 class Charge(NamedTuple):
-    """The tokens that a client pays for. Cached tokens are part of the input tokens."""
+    """The tokens of a request for which a client pays.
+
+    Cached tokens are part of the input tokens.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -261,7 +265,9 @@ class Bill:
 
 
 class HighestCost(NamedTuple):
-    """The maximum cost of a request. ``prompt_tokens`` is the known or estimated prompt length.
+    """The highest cost that a request can cause.
+
+    ``prompt_tokens`` is the length of the prompt, known or estimated.
 
     ``most_output_tokens`` limits the total output of all ``answers``, which are decoded in
     parallel.
@@ -290,12 +296,12 @@ def broken_off(
 ) -> Charge:
     """Return the charge for an incomplete answer: the received tokens, or an estimate.
 
-    ``left`` means that the client abandoned an unfinished answer. A client that abandons an answer
+    ``left`` is true if the client abandoned an unfinished answer. A client that abandons an answer
     also pays for the memory that the engine reserved for the remaining output. Without this rule, a
-    client that requests long answers and leaves early would reserve memory for free. All prompt
-    tokens are charged.
+    client that requests long answers and leaves early would reserve memory for free. All tokens of
+    the prompt are charged.
 
-    An answer without streaming arrives only at its end. The estimate is one token per ``token_s``
+    Without streaming, an answer arrives only at its end. The estimate is one token per ``token_s``
     seconds since sending, for each of the requested answers. ``token_s`` is None if the number of
     received tokens is known.
     """

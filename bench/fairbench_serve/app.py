@@ -52,11 +52,12 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 
-# An idle connection stays open for at most this many seconds. Uvicorn, the HTTP server of SGLang
-# and vLLM, closes an idle connection after 5 s, and a busy router may notice this too late.
+# An idle connection to a worker stays open for at most this number of seconds. Uvicorn, the HTTP
+# server of SGLang and vLLM, closes an idle connection after 5 s, which a busy router may notice too
+# late.
 KEEP_ALIVE_S = 4.0
-CONNECT_TIMEOUT_S = 10.0  # most seconds for opening a connection to a worker
-FIRST_CHECK_S = 2.0  # most seconds for the first health check before the router starts
+CONNECT_TIMEOUT_S = 10.0  # limit in seconds on opening a connection to a worker
+FIRST_CHECK_S = 2.0  # limit in seconds on the first health check, before the router starts
 
 
 class RouterService(NamedTuple):
@@ -149,11 +150,11 @@ async def running(
 def _new_session(connector: TCPConnector) -> ClientSession:
     return ClientSession(
         connector=connector,
-        # There is no limit on the total time, because a request may wait in a queue for a long
-        # time. Health checks find workers that hang.
+        # The total time has no limit, because a request may wait in a queue for a long time. Health
+        # checks detect workers that hang.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
-        # The router cannot decompress answers, so workers must not compress answers.
+        # Workers must not compress answers, because the router cannot decompress them.
         headers={"Accept-Encoding": "identity"},
     )
 
@@ -192,10 +193,10 @@ log = logging.getLogger(__name__)
 
 
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
-    """Return the router's HTTP application.
+    """Return the aiohttp application of the router.
 
     The application needs ``handler_cancellation``, so that a client's disconnect aborts its
-    request. Raises UsageError for an invalid router, setting or tokenizer.
+    request. Raises UsageError if a router, setting or tokenizer is invalid.
     """
     router = build_router(config.router, config.settings, len(config.workers))
     if is_overruled(config.gateway, admission_params(config.settings)):
@@ -282,7 +283,7 @@ def _only_hosts(config: RouterConfig) -> Middleware:
 
 
 ADMIN_FLAG = "--admin-port"
-POLL_S = 0.05  # seconds between two checks for unfinished requests during the shutdown
+POLL_S = 0.05  # seconds between two checks for unfinished requests while the router shuts down
 
 
 async def serve_router(
@@ -296,13 +297,13 @@ async def serve_router(
     read_tls: Callable[[], SSLContext | None] = lambda: None,
     traces: Traces = NO_TRACES,
 ) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP.
+    """Serve requests until SIGINT, SIGTERM or SIGHUP.
 
-    After the signal, streams have ``grace_s`` seconds to finish.
+    After the signal, streams may continue for ``grace_s`` seconds.
 
-    A second signal ends the streams at once. ``on_ready`` receives the server's URL. With ``tls``,
-    SIGHUP does not end the server, but loads new certificates with ``read_tls``. Raises UsageError
-    for an invalid setting or an unavailable address.
+    A second signal ends the streams at once. ``on_ready`` is called with the URL of the server.
+    With ``tls``, SIGHUP does not end the server, but loads new certificates with ``read_tls``.
+    Raises UsageError for an invalid setting or an unavailable address.
     """
     app = router_app(config, traces)
     async with (

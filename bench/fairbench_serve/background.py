@@ -12,14 +12,20 @@ from typing import Any, TypeAlias
 log = logging.getLogger(__name__)
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-GIVE_BACK_S = 30.0  # seconds between two returns of freed memory to the operating system
-LARGE_BYTES = 2**17  # bytes of a large buffer; asyncio allocates 256 KiB for each read
-M_MMAP_THRESHOLD = -3  # number of this parameter of ``mallopt`` in the C header malloc.h
+# seconds between two times at which freed memory is returned to the operating system
+GIVE_BACK_S = 30.0
+# number of bytes from which a buffer is large; asyncio allocates 256 KiB for each read
+LARGE_BYTES = 2**17
+# number of the parameter M_MMAP_THRESHOLD of ``mallopt`` in the C header malloc.h
+M_MMAP_THRESHOLD = -3
 
 
 @asynccontextmanager
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
-    """Run tasks until the block ends. A task that ends earlier with an error is logged."""
+    """Run background tasks until the block ends.
+
+    A task that ends earlier with an error is logged.
+    """
     tasks = [_begun(one) for one in work]
     try:
         yield
@@ -28,7 +34,7 @@ async def background(work: Iterable[Work]) -> AsyncIterator[None]:
 
 
 class WorkerTasks:
-    """The background tasks of each worker. A task runs until its worker is removed."""
+    """The background tasks of each worker. A background task runs until its worker is removed."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
@@ -67,8 +73,8 @@ def keep_large_buffers_apart() -> bool:
 
     After the first large buffer is freed, the C library raises the size from which buffers get
     separate maps, to as much as 32 MiB. Later large buffers then lie in the heap between small
-    objects that stay allocated. The freed buffers leave holes, and the heap grows. Returns whether
-    the C library has this setting.
+    objects that stay allocated. Otherwise, freed buffers leave holes, and the heap grows. Returns
+    whether the C library supports this setting.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 
@@ -80,9 +86,11 @@ async def give_back_freed_memory() -> None:
 
 
 def return_freed_memory() -> bool:
-    """Return freed memory to the operating system. Return False if the C library is not glibc.
+    """Return memory that was freed to the operating system.
 
-    Returning 100 MB takes about 10 ms.
+    If the C library is not glibc, the result is False.
+
+    To return 100 MB takes about 10 ms.
     """
     return _called("malloc_trim", 0)
 

@@ -1,7 +1,7 @@
 """Bodies of requests: decompression piece by piece, and limits on size, time and memory.
 
-The HTTP library is not used for decompression. The library would answer some encodings with an
-error in its own format, and would leave bodies of other encodings compressed.
+Decompression does not use the HTTP library. The library would answer some encodings with an error
+in its own format, and would leave bodies of other encodings compressed.
 """
 
 from __future__ import annotations
@@ -18,23 +18,29 @@ from aiohttp import web
 
 from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
 
-# Values of Content-Encoding that mean no compression.
+# Values of the header Content-Encoding that mean no compression.
 PLAIN = ("", "identity")
-# values of zlib's parameter ``wbits``: for a gzip header, and for a zlib header ("deflate")
+# Values of zlib's parameter ``wbits`` for a gzip header, and for a zlib header ("deflate").
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-RAW_DEFLATE = -zlib.MAX_WBITS  # value of ``wbits`` for "deflate" without a zlib header
+# value of zlib's parameter ``wbits`` for "deflate" without a zlib header
+RAW_DEFLATE = -zlib.MAX_WBITS
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-# Limit on the bytes of one decompressed piece.
+# Limit on the bytes of one decompressed piece of a body.
 PIECE_BYTES = 2**20
-# limit on gzip members in a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
+# limit on the gzip members of a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
 MOST_MEMBERS = 2048
-BODY_S = 120.0  # seconds within which a body must arrive completely
-ARRIVING_BYTES = 2**15  # bytes of memory for the connection, task and buffer of an arriving body
-SHARE = 4  # The default limit on all bodies is the machine's memory divided by this number.
+BODY_S = 120.0  # seconds within which a request body must arrive completely
+# bytes of memory that the connection, task and buffer of an arriving body take
+ARRIVING_BYTES = 2**15
+# All request bodies together may by default take the machine's memory divided by this number.
+SHARE = 4
 
 
 class Decoder:
-    """A decompressor of one body. Raises Problem (415) for an unsupported encoding."""
+    """A decompressor for the body of one request.
+
+    Raises Problem (415) if the encoding is not supported.
+    """
 
     def __init__(self, http: web.Request) -> None:
         self._encoding = _encoding(http)
@@ -84,7 +90,7 @@ class Decoder:
 
 
 async def read_body(http: web.Request, most: int, lease: BodyLease) -> bytes:
-    """Return the decompressed body. Raises Problem for an invalid or late body.
+    """Return the decompressed body of a request. Raises Problem if the body is invalid or late.
 
     The body may have at most ``most`` bytes, both before and after decompression.
     """
@@ -149,7 +155,9 @@ def usual_bytes() -> int:
 
 
 class _Shares:
-    """A limit of ``most`` units. Each client may hold at most as many units as remain free.
+    """A limit of ``most`` units that clients share.
+
+    Each client may hold at most as many units as remain free.
 
     A single client can therefore hold half of the units, and the next client half of the rest.
     """
@@ -184,7 +192,10 @@ class BodyMemory:
 
     @contextmanager
     def lease(self, client: str) -> Iterator[BodyLease]:
-        """Reserve memory for a body until the block ends. Raises Problem (429) above the limit."""
+        """Reserve memory for a body while the block runs.
+
+        Raises Problem (429) if the limit is exceeded.
+        """
         number, fits = self._arriving.would_have(client, 1)
         if not fits:
             raise too_many(
@@ -201,7 +212,7 @@ class BodyMemory:
 
 
 class BodyLease:
-    """The memory that is reserved for one body."""
+    """The memory that is reserved for the body of one request."""
 
     def __init__(self, memory: _Shares, arriving: _Shares, client: str) -> None:
         self._memory, self._arriving = memory, arriving
@@ -210,7 +221,10 @@ class BodyLease:
         self.taken = 0
 
     def grow_to(self, size: int) -> None:
-        """Reserve memory for ``size`` bytes in total. Raises Problem (429) above the limit."""
+        """Reserve memory for a body of ``size`` bytes in total.
+
+        Raises Problem (429) if the limit is exceeded.
+        """
         own, fits = self._memory.would_have(self._client, size - self.taken)
         if not fits:
             raise too_many(

@@ -10,31 +10,33 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-# Number of consecutive failures that open a breaker.
+# Number of failures in a row after which the breaker opens.
 TRIPS_AFTER = 3
-# Seconds for which a worker gets no requests after its breaker first opens.
+# Seconds for which a worker gets no requests after its breaker opens for the first time.
 FIRST_REST_S = 5.0
-# Most seconds for which a worker gets no requests.
+# Limit on the seconds for which a worker gets no requests.
 LONGEST_REST_S = 60.0
-# Limit on the number of remembered kinds of requests, clients and failing workers.
+# Limit on the remembered kinds of requests, clients and failing workers.
 MOST_KINDS = 1024
 
 
 @dataclass(slots=True)
 class _State:
-    # Number of failures without a success between them.
+    # Number of failures in a row without a success.
     failures: int = 0
-    # The first two clients whose requests failed.
+    # The first two clients whose requests failed at the worker.
     clients: set[str] = field(default_factory=set)
-    # how many seconds the worker gets no requests after its breaker opens the next time
+    # Seconds for which the worker gets no requests after its breaker opens the next time.
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
-    until_s: float = -inf  # time in seconds at which an open breaker allows a probe
+    until_s: float = -inf  # time in seconds at which the open breaker lets a test request through
     open: bool = False
     probing: bool = False
 
 
 class Breakers:
-    """The circuit breakers of all workers. ``now_s`` returns the time in seconds.
+    """The circuit breakers of all workers.
+
+    ``now_s`` is a function that returns the time in seconds.
 
     A failure counts only if another worker has served the request. Without this rule, requests that
     fail everywhere could exclude every worker. After ``TRIPS_AFTER`` consecutive failures, the
@@ -48,8 +50,7 @@ class Breakers:
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # These lists hold the times (seconds) at which a worker last served each client, the latest
-        # last.
+        # The time in seconds at which each worker last served each client, the latest time last.
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 
@@ -58,13 +59,13 @@ class Breakers:
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Return whether the worker gets no requests except probes."""
+        """Return whether the worker gets only test requests (probes)."""
         return worker in self._states and self._states[worker].open
 
     def record_failure(self, worker: int, client: str) -> bool:
         """Record that a worker failed a client's request which another worker served.
 
-        Returns whether this failure opens the breaker.
+        Returns whether the breaker opens because of this failure.
         """
         state = self._states.get(worker)
         if state is None:
@@ -72,7 +73,7 @@ class Breakers:
         state.failures += 1
         if len(state.clients) < 2:
             state.clients.add(client)
-        # Requests that were sent before the breaker opened do not count.
+        # Requests that were sent before the circuit breaker opened do not count.
         if state.open and not state.probing:
             return False
         if not state.open and (state.failures < TRIPS_AFTER or self._serves_others(worker)):
@@ -110,7 +111,10 @@ class Breakers:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """Close a worker's breaker. A worker that becomes available again is a new process."""
+        """Close the circuit breaker of a worker.
+
+        A worker that becomes available again is a new process.
+        """
         if worker in self._states:
             self._states[worker] = _State()
 
@@ -118,7 +122,7 @@ class Breakers:
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """Return a worker that is due for a probe, or None. The caller sends the probe request."""
+        """Return a worker that is due for a probe, or None. The caller must send the probe."""
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:
@@ -184,7 +188,7 @@ class Refusals:
                 del self._kinds[kind][worker]
 
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
-        """Return the workers that a request avoids.
+        """Return the workers to which a request should not be sent.
 
         A worker is tried again at the end of its pause.
         """
@@ -208,8 +212,8 @@ class Doubts:
     """The workers that failed their last request, or their last request of a kind.
 
     Either the worker or the request may be the cause of the failure. A doubted worker still gets
-    requests, but no request that another worker has failed. A ``kind`` of None stands for all
-    kinds.
+    requests, but no request that another worker has failed. If ``kind`` is None, it stands for all
+    kinds of requests.
     """
 
     def __init__(self) -> None:

@@ -20,21 +20,23 @@ from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded
 from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
-# Default limit on output tokens of OpenAI and SGLang.
+# Default limit on output tokens in the completions API of OpenAI and SGLang.
 COMPLETION_TOKENS = 16
-# Prompt tokens with logprobs are limited, because each takes memory for a row of the vocabulary.
+# Limit on prompt tokens with log-probabilities, because each of them takes memory for a row of the
+# vocabulary.
 MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
-# Limit on ``n`` (answers per request); client limits count a request with n answers once.
+# Limit on ``n`` (answers per request); limits per client count a request with n answers once.
 MOST_ANSWERS = 16
-# Types of tools that the client runs begin with these prefixes. A tool without a type is a
-# function. If the worker runs a tool, the worker generates again, but the router reserves a single
-# output only.
+# The types of tools that the client itself runs begin with these prefixes. A tool without a type is
+# a function, which the client runs. If the worker runs a tool, it generates again, but the router
+# reserves only a single output.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
 )
-# These types of message blocks hold text or media. Other blocks may contain definitions of tools.
+# Blocks of a message that contain text or media have these types. Other types of blocks may contain
+# definitions of tools.
 _BLOCKS = frozenset(
     {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
     | {"tool_use", "tool_result", "tool_reference"}
@@ -43,12 +45,12 @@ _BLOCKS = frozenset(
 
 @dataclass(slots=True)
 class Call:
-    """The data of a request that the router uses.
+    """The parts of a request that the router uses.
 
-    - ``fields`` are the body fields for the worker.
+    - ``fields`` are the fields of the body that the worker receives.
     - ``ids`` are the prompt's token ids; ``exact`` means that the worker counts equal tokens.
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
-      context limits the output. ``answers`` is the number of requested answers.
+      context limits the output. ``answers`` is the number of answers that the request asks for.
     - ``said`` holds the body fields that may name the client.
     - ``hide_usage`` means that the router, not the client, requests the usage of a stream.
     """
@@ -76,7 +78,7 @@ class Call:
         self.fields[name] = encoded(value)
 
     def body(self) -> bytes:
-        """Return the JSON body for the worker.
+        """Return the JSON body that is sent to the worker.
 
         A long prompt is copied from the client's body without encoding it again.
         """
@@ -88,7 +90,7 @@ class BodyReader:
     """A parsed request body, with the tokenizer and the limits that apply to its prompt.
 
     - ``given`` holds the fields that the worker receives, as raw JSON.
-    - ``body`` holds the fields that the router reads.
+    - ``body`` holds the fields of the body that the router reads.
     """
 
     given: Fields
@@ -100,7 +102,10 @@ class BodyReader:
         return self.limits.ids_of(self.text, text)
 
     def listed_ids(self, ids: list[Any]) -> array[int]:
-        """Return the token ids that the body lists. Raises Problem for an invalid list."""
+        """Return the token ids that the body contains.
+
+        Raises Problem if the list of token ids is invalid.
+        """
         if not ids:
             raise bad_request("the prompt must not be empty")
         try:
@@ -156,8 +161,8 @@ class BodyReader:
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
-            # Engines disagree on which of two repeated JSON keys counts. The parsed schema
-            # therefore replaces the text of the schema.
+            # If a JSON object repeats a key, engines disagree on which of the two values counts.
+            # Therefore the text of the schema is replaced by the parsed schema.
             with _readable("structured_outputs: json: "):
                 schema = msgspec.json.decode(outputs["json"])
             given["structured_outputs"] = encoded({**outputs, "json": schema})
@@ -191,7 +196,10 @@ class Api(ABC):
     passed: frozenset[str]
 
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        """Parse a request body into a call. Raises Problem if the request cannot be routed."""
+        """Parse the body of a request into a call.
+
+        Raises Problem if the router cannot route the request.
+        """
         limits.check_body(raw)
         with _readable():
             raw, found = shapes.read_fields(raw)
@@ -200,7 +208,10 @@ class Api(ABC):
 
     @abstractmethod
     def call_of(self, reader: BodyReader) -> Call:
-        """Return the call of a parsed body. Raises Problem if the request cannot be routed."""
+        """Return the call that a parsed body asks for.
+
+        Raises Problem if the router cannot route the request.
+        """
 
     def sign(self, call: Call, routing_key: str) -> None:
         """Write the client into a body field if the worker reads the client from this field."""
@@ -255,8 +266,8 @@ class GenerateApi(Api):
         return sampling
 
     def sign(self, call: Call, routing_key: str) -> None:
-        # On the path /generate, SGLang ignores the header with the routing key, so the body holds
-        # the key.
+        # On the path /generate, SGLang ignores the header with the routing key, so the body
+        # contains the key.
         call.set("routing_key", routing_key)
 
 
@@ -292,7 +303,10 @@ class CompletionsApi(Api):
 
 
 class ChatApi(Api):
-    """The path ``/v1/chat/completions``. An unknown template makes token ids approximate."""
+    """The path ``/v1/chat/completions``.
+
+    If the chat template is unknown, token ids are approximate.
+    """
 
     path = "/v1/chat/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedChat)
@@ -300,11 +314,12 @@ class ChatApi(Api):
 
     def call_of(self, reader: BodyReader) -> Call:
         body, ids = reader.body, reader.chat_ids()
-        # Some engines prefer max_tokens, others max_completion_tokens; SGLang treats 0 as no limit.
+        # Some engines prefer max_tokens, and others max_completion_tokens; for SGLang, 0 means no
+        # limit.
         most = max(body.max_completion_tokens or 0, body.max_tokens or 0) or None
         is_long = body.ignore_eos or body.logit_bias or (body.min_tokens or 0) > MOST_RESERVED
         if most is None and is_long:
-            # An answer with ``ignore_eos`` or a similar field may fill the model's whole context.
+            # With ``ignore_eos`` or a similar field, an answer may fill the model's whole context.
             most = reader.limits.most_tokens
         return reader.openai_call(ids, most)
 
@@ -325,7 +340,7 @@ class ResponsesApi(Api):
             raise bad_request(f"input: type 'item_reference': {shapes.STORED}")
         _check_tools(body.tools)
         call = reader.named_call(reader.chat_ids(), body.max_output_tokens or None)
-        call.set("store", False)  # a worker stores the response unless ``store`` is false
+        call.set("store", False)  # Unless ``store`` is false, a worker stores the response.
         return call
 
 
@@ -410,7 +425,7 @@ def _check_tools(tools: list[dict[str, Any]] | None) -> None:
     waiting: list[Any] = list(tools or ())
     for tool in waiting:
         kind = str(tool.get("type") or "function")
-        inner = tool.get("tools")  # a tool of type "namespace" contains other tools
+        inner = tool.get("tools")  # A tool of type "namespace" contains further tools.
         waiting += (
             [one for one in inner if isinstance(one, dict)] if isinstance(inner, list) else []
         )

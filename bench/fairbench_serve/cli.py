@@ -21,7 +21,7 @@ from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import with_tenants
 from fairbench_serve.flags import SERVE, ServeFlags
 
-# Options that apply only to workers that this command starts.
+# Options that apply only to workers that `fairbench serve` starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
     *("mem_fraction_static", "server_python", "allow_untested_release"),
@@ -36,14 +36,15 @@ def serve(
         bool,
         Option(
             "--client-limit/--no-client-limit",
-            help="Limit each client's share of the workers. A client that is alone leaves a fifth "
-            "of the workers free for others. Change the limits with --set "
-            "gateway.client_limit, gateway.client_requests and gateway.client_reserve.",
+            help="Limit each client's share of the workers. A client that sends requests alone "
+            "leaves a fifth of the workers free for other clients. The settings "
+            "gateway.client_limit, gateway.client_requests and gateway.client_reserve change "
+            "the limits.",
         ),
     ] = True,
     **flags: Unpack[ServeFlags],
 ) -> None:
-    """Route clients' requests to workers, with OpenAI's APIs.
+    """Route the requests of clients to workers, with OpenAI's APIs.
 
     The router prints its URL when it is ready to serve. The client of a request is identified by
     the header x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
@@ -191,7 +192,7 @@ def _check_together(flags: ServeFlags) -> None:
 
 
 def _settings(flags: ServeFlags) -> dict[str, Any]:
-    """Return the settings that the user chose. Raises UsageError for a repeated setting."""
+    """Return the settings that the user chose. Raises UsageError if a setting is given twice."""
     settings, name = dict(flags.get("settings") or {}), "engine.mem_fraction_static"
     if (fraction := flags.get("mem_fraction_static")) is None:
         return settings
@@ -217,7 +218,10 @@ def _started(flags: ServeFlags) -> dict[str, Any]:
 
 
 def _weights(given: Mapping[str, float] | None, keys: Mapping[str, str] | None) -> dict[str, float]:
-    """Return the clients' weights. Raises UsageError for an invalid weight or unknown client."""
+    """Return the weights of the clients.
+
+    Raises UsageError if a weight is invalid or a client unknown.
+    """
     weights = checked_weights(given or {})
     known = set(with_tenants(keys.values())) if keys is not None else weights
     for name in weights:

@@ -17,7 +17,7 @@ TOKENS, REQUESTS = "tokens_per_min", "requests_per_min"
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The slot of a request.
+    """The slot that a request occupies in the router.
 
     ``begun`` is true when the answer has started; from this time on, the request cannot be evicted.
     ``on_evicted`` is called once if another request evicts this request.
@@ -49,7 +49,10 @@ class ConcurrencyLimit:
 
     @contextmanager
     def take_slot(self, client: str) -> Iterator[Slot]:
-        """Take a slot until the block ends. Raises Problem (429) if no slot is available."""
+        """Take a slot for a request while the block runs.
+
+        Raises Problem (429) if there is no slot for the request.
+        """
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:
             raise too_many(
@@ -97,7 +100,7 @@ class ConcurrencyLimit:
 
 
 def evicted() -> Problem:
-    """Return the error for an evicted request."""
+    """Return the error that an evicted request gets."""
     return too_many(
         "the router is full, and this client has more unfinished requests than others; try "
         "again later"
@@ -122,11 +125,11 @@ class Quota(NamedTuple):
 class _Bucket:
     """A token bucket whose capacity is the quota of a minute.
 
-    The bucket's level may be negative.
+    The level of the bucket may fall below 0.
     """
 
     def __init__(self, now_s: float) -> None:
-        # Tokens that the bucket lacks to be full; a change of the quota does not change this
+        # The tokens by which the bucket is not full; a change of the quota does not change this
         # number.
         self._missing = 0.0
         self._counted_s = now_s
@@ -142,12 +145,14 @@ class _Bucket:
 
 
 class Quotas:
-    """The token buckets of clients. The capacity of each bucket is the quota of a minute.
+    """The quotas of clients, as token buckets.
 
-    ``now_s`` returns the time in seconds. A request is accepted if the client's quota allows a
-    request and at least one token, both before and after the body of the request is read. The
-    prompt and the reserved output are taken from the bucket when the request is accepted. At the
-    end of the request, the true cost replaces the reserved tokens.
+    The capacity of each bucket is the quota of a minute.
+
+    ``now_s`` is a function that returns the time in seconds. A request is accepted if the client's
+    quota allows a request and at least one token, both before and after the body of the request is
+    read. The prompt and the reserved output are taken from the bucket when the request is accepted.
+    At the end of the request, the true cost replaces the reserved tokens.
 
     In any period, a client can exceed its rate by the quota of a minute and by the excess of its
     requests in progress. The refill of the bucket pays back this excess first.
@@ -164,7 +169,10 @@ class Quotas:
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 
     def check_quota(self, client: str) -> None:
-        """Count one request of the client. Raises Problem (429) if no quota is left."""
+        """Count a request of a client against its quota.
+
+        Raises Problem (429) if the quota is used up.
+        """
         quota, now_s = self.limits.get(client), self._now_s()
         if quota is None:
             return
@@ -178,9 +186,9 @@ class Quotas:
 
     @contextmanager
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
-        """Reserve a request's tokens until the block ends.
+        """Reserve the tokens of a request while the block runs.
 
-        The bill then replaces the reserved tokens.
+        After the block, the bill replaces the reserved tokens.
 
         Raises Problem (429) if other requests have used up the quota since ``check_quota``.
         """

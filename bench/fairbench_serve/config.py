@@ -18,7 +18,7 @@ from fairbench_serve.flags import SERVE
 from fairbench_serve.keys_file import WorkerKeys
 from fairbench_serve.served_settings import SERVED_DETECTOR
 
-LONGEST_MS = 86_400_000  # longest deadline that a header may set, in milliseconds (one day)
+LONGEST_MS = 86_400_000  # longest deadline in milliseconds that a header may set (one day)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,10 @@ class Promise:
     within_s: float | None = None
 
     def due(self, arrival_s: float, max_new_tokens: int) -> Due:
-        """Return the due times in seconds. The header's deadline takes precedence over a target."""
+        """Return the due times of a request in seconds.
+
+        A deadline in a header takes precedence over a target.
+        """
         due = self.targets.due(arrival_s, None, max_new_tokens)
         return due if self.within_s is None else due._replace(end_s=arrival_s + self.within_s)
 
@@ -45,7 +48,9 @@ class Promises:
     objectives: Mapping[str, Targets] = field(default_factory=dict)
 
     def promise_for(self, sent: Mapping[str, str]) -> Promise:
-        """Return the targets that a request's headers select. Raises Problem (400) for an error.
+        """Return the latency targets that a request's headers select.
+
+        Raises Problem (400) if a header is invalid.
 
         If no objectives are configured, an unknown objective is ignored, because another router may
         use the header. If objectives are configured, an unknown objective is an error.
@@ -109,13 +114,14 @@ class RouterConfig:
 
     - ``router`` and ``settings``: the router's name, and its parameters as ``NAME.PARAM``.
     - ``weights``: the weight of each client, by default 1; these weights override the key file.
-    - ``keys``: the client of each API key. If there are no keys, each request names its client.
+    - ``keys``: the client that each API key identifies. If there are no keys, each request names
+      its client.
     - ``keys_file``: the file of API keys, weights and quotas, which is read again after a change.
     - ``client_from``: body fields that name the client if no header does, strongest first.
     - ``tokenizer``: path of a file tokenizer.json; without the file, token ids are approximate.
     - ``max_queue``: limit on unfinished requests, including requests at the workers.
     - ``max_queue_per_client``: limit on unfinished requests per client; None means ``max_queue``.
-    - ``max_body_bytes``: limit on the bytes of one body.
+    - ``max_body_bytes``: limit on the bytes of a request's body.
     - ``max_bodies_bytes``: limit on the bytes of all bodies; None means a quarter of the memory.
     - ``vocab_size``: number of token ids of the model; None means the number that workers report.
     - ``patterns``: whether clients may send regular expressions and grammars, which engines

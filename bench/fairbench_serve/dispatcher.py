@@ -1,8 +1,8 @@
 """The dispatcher, which tells a Router object the state of workers, requests and caches.
 
-The dispatcher uses no sockets and no asyncio tasks. Each method call takes effect immediately. For
-each worker, an assumed cache gives an upper bound on the prompts that the worker still has in its
-cache.
+The dispatcher itself uses no sockets and no asyncio tasks. Every call of a method takes effect at
+once. For each worker, an assumed cache gives an upper bound on the prompts that the worker still
+has in its cache.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# Size of the assumed cache of a followed worker, as a multiple of the worker's KV pool. KV events
-# report evictions of this worker, so the assumed cache must not evict earlier than the worker. The
-# size of the assumed cache then only limits the memory of the router.
+# The router assumes that the cache of a worker with KV events is this multiple of its KV pool. KV
+# events report the evictions of such a worker, so the assumed cache must not evict earlier than the
+# worker. The assumed size then only limits the memory of the router.
 FOLLOWED_SLACK = 2
 
 
@@ -48,21 +48,23 @@ class _LosingCache(KVCache):
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
-        # Number of removed nodes of the prefix tree that are still in the list of leaves.
+        # Number of nodes that were removed from the prefix tree but are still in the list of
+        # leaves.
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
         """Remove the last ``tokens`` tokens of a prefix, unless a longer known prompt has them."""
         total = prompt_tokens(prefix)
         start = total - tokens
-        self.match(prefix, start)  # ``match`` splits the node of the prefix tree at token ``start``
+        # ``match`` splits the node of the prefix tree at the token ``start``.
+        self.match(prefix, start)
         node, _ = self.match(prefix, total)
         heard, self.on_evict = self.on_evict, None
         while node.depth > start and not node.children:
             parent = node.parent
             assert parent is not None
             self._drop(node)
-            node.locks, node.edge = 1, ()  # the cache skips locked nodes when it evicts
+            node.locks, node.edge = 1, ()  # When the cache evicts nodes, it skips locked nodes.
             self._lost += node.listed
             node = parent
         self.on_evict = heard
@@ -78,8 +80,8 @@ class AssumedCache:
     A worker's own KV events report evictions sooner and more exactly. The assumed cache limits the
     router's memory if there are no events, if token ids are approximate, and for prompts that the
     worker never cached. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
-    longer have cached. Queued prompts take no space in the assumed cache. Queued prompts could be
-    larger than the KV pool, and would evict tokens that the worker still has.
+    longer have cached. Prompts in the queue take no space in the assumed cache. Queued prompts
+    could be larger than the KV pool, and would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
@@ -94,7 +96,7 @@ class AssumedCache:
     def add_prompt(self, prompt: Prompt) -> None:
         """Record that the worker has finished a request with this prompt."""
         cache, tokens = self._cache, prompt_tokens(prompt)
-        if tokens > cache.capacity:  # a worker refuses a prompt that is longer than its KV pool
+        if tokens > cache.capacity:  # A worker refuses a prompt that is longer than its KV pool.
             self._on_evict(prompt, tokens)
             return
         node, place = cache.match(prompt, tokens)
@@ -147,8 +149,8 @@ log = logging.getLogger(__name__)
 class Dispatcher:
     """A dispatcher that sends each request to the worker that the router chooses.
 
-    A worker that is down gets no requests. ``pool_tokens`` is the size of a worker's KV pool in
-    tokens. ``now_s`` returns the time in seconds; only differences between times matter.
+    While a worker is down, it gets no requests. ``pool_tokens`` is the size of a worker's KV pool
+    in tokens. ``now_s`` returns the time in seconds; only differences between times matter.
     ``followed`` holds the workers whose KV events the router reads. Followed workers cache only
     whole pages of ``page_tokens`` tokens.
     """
@@ -179,7 +181,7 @@ class Dispatcher:
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """Queue requests in ``queue`` before the router.
+        """From now on, requests wait in ``queue`` before the router.
 
         The caller must call this method before the first request.
         """
@@ -228,7 +230,7 @@ class Dispatcher:
 
         The state of a queued request is passed to ``on_sent`` later, or a Problem if the request is
         never sent. A retried request is sent without queueing again, unless the router has its own
-        queue. The caller must call ``close_request`` later. Raises Problem: 503 if no worker is
+        queue. The caller must later call ``close_request``. Raises Problem: 503 if no worker is
         available, 429 if the queue refuses the request, 500 if the router fails.
         """
         if not self.up:
@@ -267,7 +269,7 @@ class Dispatcher:
         return flight
 
     def began(self, flight: RequestInFlight) -> None:
-        """Record the time at which the answer starts to stream. Later calls have no effect."""
+        """Record the time at which the answer starts to stream. Further calls change nothing."""
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
@@ -281,7 +283,10 @@ class Dispatcher:
         return min(others, key=lambda one: len(self.flights[one]))
 
     def finish(self, flight: RequestInFlight, output_tokens: int, *, failed: bool = False) -> None:
-        """Record a request's end. ``failed`` means that the worker did no work for the request."""
+        """Record that a request has ended.
+
+        ``failed`` means that the worker did no work for the request.
+        """
         request = flight.request
         if self.is_under_way(flight):
             del self.flights[flight.worker][flight]
@@ -295,14 +300,17 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # The output is not divided into token pages, so no later request matches or evicts the
-            # output.
+            # The output is not divided into pages of tokens, so no later request matches or evicts
+            # it.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()
 
     def leave(self, worker: int, reason: AttemptFailure = AttemptFailure.HUNG) -> None:
-        """Mark a worker as down. The worker gets no requests, and its present requests are lost."""
+        """Mark a worker as down, with the reason.
+
+        The worker gets no requests, and its present requests are lost.
+        """
         if worker not in self.flights:
             return
         if worker in self.up:
@@ -318,7 +326,7 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Stop sending requests to a worker. The worker's present requests continue."""
+        """Send no more requests to a worker. Requests that the worker already has continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
@@ -330,7 +338,7 @@ class Dispatcher:
         self.release()
 
     def join(self, worker: int) -> None:
-        """Make a worker available again, with an empty cache."""
+        """Mark a worker as available again, with an empty cache."""
         if not self.may_join(worker):
             return
         self.up.add(worker)
@@ -353,7 +361,10 @@ class Dispatcher:
         )
 
     def add(self, *, followed: bool) -> int:
-        """Add a worker and return its number. The worker is down until ``join`` is called."""
+        """Add a worker, and return the number that it gets.
+
+        Until ``join`` is called, the worker counts as down.
+        """
         worker = next(self._numbers)
         self.flights[worker] = {}
         self._caches.renew(worker)
@@ -388,7 +399,7 @@ class Dispatcher:
         self.router.on_evict(prefix, tokens, worker, self.now_s())
 
     def forget_cache(self, worker: int) -> None:
-        """Assume that the worker's cache is empty."""
+        """From now on, assume that the worker's cache is empty."""
         if worker in self._caches:
             self._caches[worker].clear()
 

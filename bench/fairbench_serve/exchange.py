@@ -27,25 +27,27 @@ from fairbench_serve.ingress import AttemptFailure, RequestInFlight
 
 RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
-LONGEST_RETRY_S = 3_600  # most seconds in a Retry-After header that is passed on to a client
+# limit in seconds on a Retry-After header that the router passes on to a client
+LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# After the last event, and after a finish reason, the connection stays open for at most these
-# seconds. The usage event follows the finish reason.
+# Seconds for which the connection to the worker may stay open after the last event, and after a
+# finish reason. After the finish reason, the worker sends the usage event.
 END_S, USAGE_S = 0.5, 5.0
-# Seconds after which a client that reads nothing counts as disconnected.
+# A client that reads nothing for this number of seconds counts as disconnected.
 STALLED_S = 60.0
-# A write of up to this many unread bytes returns at once and needs no timer.
+# If the client has not read at most this number of bytes, a write returns at once and needs no
+# timer.
 NO_WAIT_BYTES = 2**14
 
 
-# Errors of a connection to a worker or a peer. A TimeoutError is an OSError, too.
+# Errors of a connection to a worker or to another router. Python's TimeoutError is an OSError, too.
 CONNECTION_ERRORS = (ClientError, OSError, TimeoutError)
 
 
 class WorkerFailed(Exception):
     """The error for a worker that failed before its answer began.
 
-    ``answer`` is the worker's error answer, or None.
+    ``answer`` is the error that the worker answered, or None.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Exchange:
 
     ``usage`` and ``failure`` hold the result after ``run``; a ``failure`` of None means a complete
     answer. ``on_begun`` is called when the client receives the first bytes of the answer.
-    ``on_heard`` is called when output of the worker arrives.
+    ``on_heard`` is called each time output of the worker arrives.
     """
 
     request: web.Request
@@ -84,7 +86,7 @@ class Exchange:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the stream has contained its finish reason."""
+        """Return whether a finish reason has arrived in the stream."""
         return self._reader.is_finished
 
     async def run(
@@ -93,9 +95,9 @@ class Exchange:
         """Send the call with the headers ``sent``; return the answer that the client has received.
 
         If this task is cancelled or the client stops reading, the connection to the worker is
-        closed. The worker then aborts the request. Raises WorkerFailed and ClientLeft.
+        closed. The worker then aborts this request. Raises WorkerFailed or ClientLeft.
         """
-        lost: AttemptFailure | None = None  # the reason, if the worker left during the exchange
+        lost: AttemptFailure | None = None  # If the worker left during the exchange, the reason.
         try:
             async with asyncio.timeout(None) as scope:
 
@@ -134,14 +136,16 @@ class Exchange:
             self._check_unsent()
             if self._reader.has_new_output:
                 self.on_heard()
-            # While the client reads slowly, this write waits, and no data is read from the worker.
+            # If the client reads slowly, this write waits, and no data is read from the worker
+            # meanwhile.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         self._check_unsent()
         if self._patience_s() is None and not failed:
             raise ClientPayloadError("the stream ends without its final event")
         if not failed:
-            self.on_heard()  # an answer without output tokens is also a sign of progress
+            # An answer without output tokens also shows that the worker makes progress.
+            self.on_heard()
         await self._write(stream, rest)
         self.failure = AttemptFailure.ANSWERED if failed else None
         return stream
@@ -149,8 +153,8 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        A stream with a finish reason is complete. A connection error or a timeout after the finish
-        reason is therefore not an error of the worker.
+        If a stream has a finish reason, it is complete. A connection error or a timeout after the
+        finish reason is therefore not an error of the worker.
         """
         while True:
             try:
@@ -197,7 +201,7 @@ class Exchange:
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:
             raise WorkerFailed(self.flight.worker, AttemptFailure.ANSWERED, response)
-        if status not in SERVED:  # a redirect counts as an error of the worker
+        if status not in SERVED:  # A redirect counts as an error of the worker.
             odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self.flight.worker, AttemptFailure.ANSWERED, odd.response())
         if (fault := whole_fault(body)) is not None:
@@ -213,7 +217,7 @@ class Exchange:
             return
         transport = self.request.transport
         try:
-            # Until the client has received data, the request can still be sent to another worker.
+            # Until the client has received data, the router can send the request to another worker.
             if self._stream is None:
                 await stream.prepare(self.request)
                 self._stream = stream
@@ -226,7 +230,7 @@ class Exchange:
                 await stream.write(data)
         except TimeoutError:
             assert transport is not None
-            # unlike ``close``, ``abort`` does not wait until the client has read all data
+            # ``abort`` returns at once, whereas ``close`` waits until the client has read all data.
             transport.abort()
             raise ClientLeft from None
         except ConnectionError as error:
@@ -236,7 +240,8 @@ class Exchange:
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
         """End a stream whose worker has failed: send an error in the stream's format."""
-        self.flight.on_lost = lambda reason: None  # the failure of the worker is already known
+        # The router already knows that the worker has failed.
+        self.flight.on_lost = lambda reason: None
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, self._reader.end_with(problem))
         return stream
@@ -254,7 +259,7 @@ def _returned(answer: ClientResponse) -> dict[str, str]:
 def _reason_of(error: Exception) -> AttemptFailure:
     if isinstance(error, ClientConnectorError | ServerTimeoutError):
         return AttemptFailure.UNREACHED
-    # All other errors of the HTTP client concern received data: the HTTP headers or the body.
+    # All other errors of the HTTP client concern received data: an invalid header or body.
     return (
         AttemptFailure.STALE
         if isinstance(error, ClientConnectionError | OSError)

@@ -1,12 +1,12 @@
 """Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-Fields that workers do not receive are rejected or removed. Numbers that would crash a worker are
-rejected. If a field would be unfair to other clients, the error message says why.
+Fields that workers do not receive are rejected or removed. The router refuses numbers that would
+crash a worker. If a field would be unfair to other clients, the error message says why.
 
 An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
 for the whole batch. A pattern that backtracks for minutes therefore stops all clients of that
-engine. Constraints of unbounded cost are refused unless the operator allows them. The size of all
-other constraints is limited.
+engine. Constraints of unbounded cost are refused unless the operator allows them. All other
+constraints are limited in size.
 """
 
 from __future__ import annotations
@@ -24,38 +24,40 @@ Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# Engines store integers such as top_k and seeds in tensors of fixed width. A larger number crashes
+# Engines store integers such as top_k and seeds in tensors of fixed width. A larger integer crashes
 # the engine, not only the request.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# These are the limits of the repetition penalty. Engines divide logits by the penalty and take the
-# exponential. A number such as 1e-40 gives infinite logits and NaN probabilities, which crash some
+# Limits on the repetition penalty. Engines divide logits by the repetition penalty, and take the
+# exponential. A penalty such as 1e-40 gives infinite logits and NaN probabilities, which crash some
 # samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
-# A temperature of 1e39 is infinite in a float32 tensor. With a temperature near 0, engines decode
-# greedily.
+# A temperature of 1e39 would be infinite in a float32 tensor. At a temperature near 0, engines
+# decode greedily.
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
-# Engines reject a top_p of 0, and a number below 1e-6 becomes 0 in a tensor of half precision.
+# Engines reject a top_p of 0; a top_p below 1e-6 becomes 0 in a tensor of half precision.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# OpenAI, SGLang and vLLM have these limits on penalties.
+# OpenAI, SGLang and vLLM limit penalties to this range.
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-# in SGLang, -1 means that no prompt token gets log-probabilities
+# In SGLang, -1 means that no prompt token gets log-probabilities.
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
-# Limit on the absolute value of a logit bias, as in OpenAI's API.
+# Limit on the absolute value of a logit bias, which OpenAI's API has, too.
 MOST_BIAS = 100.0
-# limit of OpenAI's API on log-probabilities per token
+# OpenAI's API limits log-probabilities per token to this number
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# Fields that are accepted but not passed on: names that the router itself sets, and fields that
+# Fields that the router accepts but does not pass on: fields that it sets itself, and fields that
 # engines ignore.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
-    # ``stream_interval`` would change how many tokens the router sees in each event of a stream.
+    # ``stream_interval`` would change the number of tokens that the router sees in each event of a
+    # stream.
     | {"stream_interval"}
 )
-# Engines store these integers in tensors or compare them. OpenAI's API accepts 64.0 as 64.
+# Fields with integers that engines store in tensors or compare. For OpenAI's API, 64.0 is a valid
+# integer.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -64,13 +66,13 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# Values without effect: in each engine, a request without a priority has priority 0.
+# Values that have no effect: in every engine, a request without a priority has priority 0.
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
     "a worker gives a stored response to any client that knows its id, and no other worker has the "
     "response; send the earlier turns in 'input'"
 )
-# Fields of some engines that are unfair to other clients, each with the reason.
+# Fields of some engines that would be unfair to other clients, each with the reason.
 UNFAIR = {
     "priority": "a client could put its requests before those of other clients; the operator "
     "orders clients with --weights or --set gateway.priority",
@@ -80,7 +82,7 @@ UNFAIR = {
     "use_beam_search": "beams that are thrown away are not in the usage; 'n' returns all answers",
 }
 _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
-_EXACT_FLOAT = 2**53  # A float represents each integer up to this number exactly.
+_EXACT_FLOAT = 2**53  # A float represents every integer up to this number exactly.
 
 _fields = msgspec.json.Decoder(Fields)
 
@@ -117,7 +119,7 @@ class Sampling(Shared, kw_only=True):
 
 
 class Generate(msgspec.Struct):
-    """The body of ``/generate``."""
+    """The fields in the body of ``/generate``."""
 
     input_ids: list[int | list[int]] | None = None
     text: str | list[str] | None = None
@@ -148,7 +150,7 @@ class OpenAI(CommonFields, kw_only=True):
 
 
 class RoutedCompletion(OpenAI, kw_only=True):
-    """The body of ``/v1/completions``."""
+    """The fields in the body of ``/v1/completions``."""
 
     prompt: str | list[int | str | list[int]]
     suffix: str | None = None
@@ -158,7 +160,7 @@ class RoutedCompletion(OpenAI, kw_only=True):
 
 
 class RoutedChat(OpenAI, kw_only=True):
-    """The body of ``/v1/chat/completions``."""
+    """The fields in the body of ``/v1/chat/completions``."""
 
     messages: list[Message]
     max_completion_tokens: Count | None = None
@@ -168,7 +170,10 @@ class RoutedChat(OpenAI, kw_only=True):
 
 
 class RoutedResponse(CommonFields, kw_only=True):
-    """The body of ``/v1/responses``. The fields ``store`` and ``background`` are not passed on."""
+    """The fields in the body of ``/v1/responses``.
+
+    The router does not pass on the fields ``store`` and ``background``.
+    """
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -194,7 +199,7 @@ class Metadata(msgspec.Struct):
 
 
 class RoutedMessages(msgspec.Struct, kw_only=True):
-    """The body of ``/v1/messages``."""
+    """The fields in the body of ``/v1/messages``."""
 
     messages: list[MessageTurn]
     max_tokens: Count | None = None
@@ -218,7 +223,7 @@ class Tokenize(msgspec.Struct):
 
 
 class Detokenize(msgspec.Struct):
-    """The body of ``/detokenize``."""
+    """The fields in the body of ``/detokenize``."""
 
     tokens: list[int]
 
@@ -227,7 +232,8 @@ def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# Fields that workers receive: the fields that the router reads, and other fields of the engines.
+# Fields that the router sends to workers: the fields that it reads, and other fields of the
+# engines.
 SAMPLING = _field_names(Sampling) | {"json_schema", "structural_tag"}
 MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _field_names(Generate) - {"routing_key"} | {
@@ -262,7 +268,7 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object as bytes and as a map from field names to raw values.
 
     Names and values are unchanged, except that integers written as floats become integers. If a
-    name is repeated, the last value counts. Raises msgspec's errors if the text is not a JSON
+    name occurs twice, the last value counts. Raises msgspec's errors if the text is not a JSON
     object.
     """
     found = _fields.decode(raw)
@@ -342,44 +348,47 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 
 
 ALLOW_FLAG = "--allow-regex"
-# Fields with regular expressions, or with grammars, which may contain regular expressions.
+# Fields that contain regular expressions, or grammars, which may contain regular expressions.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-# These fields never contain a schema. Any other field may contain a schema in some engine.
+# These fields of a body contain no schema. Every other field may contain a schema in some engine.
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# Fields of a message or item that never contain a schema. This set omits "tools", because some
+# Fields of a message or item that contain no schema. "tools" is not in this set, because some
 # templates and engines read this field.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-# Limit on the stop texts of a request.
+# Limit on the number of stop texts in a request.
 MOST_STOPS = 32
-# limit on the characters of a stop text; SGLang decodes that many characters again at each step
+# Limit on the characters of a stop text; at each step, SGLang decodes that many characters again.
 LONGEST_STOP = 256
-MOST_STOP_IDS = 128  # limit on stop token ids, as in vLLM
-MOST_BIASES = 1024  # limit on the entries of ``logit_bias``, as in vLLM
+MOST_STOP_IDS = 128  # limit on the number of stop token ids, which vLLM has, too
+MOST_BIASES = 1024  # limit on the entries of ``logit_bias``, which vLLM has, too
 
-# limit on the JSON values in all schemas of a request; each 16 characters of text count as a value
+# Limit on the JSON values in all schemas of a request; 16 characters of text count as one value.
 MOST_VALUES = 5_000
 TEXT_VALUE = 16
-MOST_DEPTH = 32  # limit on the nesting levels of a schema
-MOST_REPEATS = 10_000  # limit on lengths and counts in a schema; nested counts are multiplied
+MOST_DEPTH = 32  # limit on the number of nested levels in a schema
+# limit on lengths and counts in a schema; counts of nested elements are multiplied
+MOST_REPEATS = 10_000
 LARGEST_NUMBER = 2**63  # limit on the absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # value by which SGLang denotes a schema that allows any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
-# Fields that may hold JSON as a string.
+# Fields that may contain JSON as a string.
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
-# A schema lies this many levels below its field. In a list of tools, "parameters" holds the schema.
+# A schema is nested this number of levels below its field. In a list of tools, the field
+# "parameters" holds the schema.
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
-# These words occur in the names of keywords and types that hold regular expressions or grammars.
+# Names of keywords and types that hold regular expressions or grammars contain these words.
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
-# In these keywords, the client chooses the keys. The key "mapping" is part of "discriminator".
+# In the values of these keywords, the client chooses the keys. The keyword "mapping" occurs inside
+# "discriminator".
 _NAMED_SCHEMAS = (
     *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
     *("dependencies", "patternProperties", "mapping"),
@@ -393,7 +402,7 @@ _REPEATS = (
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DEFINITIONS = ("$defs", "definitions")
 
-_OPENINGS = (b"{", b"[", b'"')  # first byte of a JSON object, a list, or a string
+_OPENINGS = (b"{", b"[", b'"')  # a JSON object, a list, or a string begins with one of these bytes
 _messages = msgspec.json.Decoder(list[Fields])
 
 
@@ -416,7 +425,10 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
-    """Check the schemas in a field. Numbers, booleans and ordinary strings contain no schema."""
+    """Check the schemas that a field contains.
+
+    Numbers, booleans and ordinary strings cannot contain a schema.
+    """
     opening = bytes(memoryview(given[name])[:1])
     if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
         return
@@ -496,7 +508,7 @@ class _Place:
 class _Walk:
     """A single pass over a value that contains JSON schemas.
 
-    References to other schemas are followed.
+    The walk follows references to other schemas.
 
     Engines move schemas between levels and accept different spellings of keys. The whole value is
     therefore checked as if it were a schema.
@@ -550,7 +562,7 @@ class _Walk:
     def _follow(self, name: str, target: Any, place: _Place) -> None:
         """Check all possible targets of a schema reference, as the root object is not known."""
         if target == "#":
-            return  # the reference denotes the whole schema, and grammars support this recursion
+            return  # The reference means the whole schema; grammars support this recursion.
         path = str(target).split("/")
         if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(
@@ -613,7 +625,7 @@ def _decoded(raw: bytes, where: str) -> Any:
 
 
 def encoded(value: Any) -> msgspec.Raw:
-    """Return a JSON value as a raw field."""
+    """Return a JSON value in the form of a raw field."""
     return msgspec.Raw(msgspec.json.encode(value))
 
 

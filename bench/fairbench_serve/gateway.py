@@ -56,8 +56,8 @@ async def default_limits(
     """Return the limits of each client, computed from the sizes that the workers report.
 
     A client that is the only active client may use all request slots and KV pools of the workers,
-    minus a reserve. Several active clients share this capacity. The result is empty if ``settings``
-    already limit clients or if no worker reports its size.
+    minus a reserve. If several clients are active, they share this capacity. The result is empty if
+    ``settings`` already limit clients or if no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -88,14 +88,15 @@ async def hold_requests(
 ) -> Follow | None:
     """Put the gateway and admission control before the router, if configured.
 
-    The values of ``weights`` may change later. The result is a function that starts the polling of
+    The weights in ``weights`` may change later. The result is a function that starts the polling of
     a worker, given the worker's number and address. The result is None if the workers need not be
     polled.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
     policy, saturation = config.gateway, config.saturation
-    if config.limits_clients and not config.peers:  # clients may also send requests to the peers
+    # Clients may also send requests to the peers of this router.
+    if config.limits_clients and not config.peers:
         limits = await default_limits(session, config.workers, info, settings)
         settings |= limits
         if limits and policy is None:
@@ -138,7 +139,7 @@ async def hold_requests(
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return gateway settings that keep engines full, with almost no requests queued in them.
 
-    Settings in ``given`` take precedence over computed values.
+    Settings in ``given`` take precedence over values that are computed.
     """
     found: dict[str, Any] = {}
     if most is None:

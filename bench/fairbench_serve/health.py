@@ -1,7 +1,7 @@
 """Health checks: which workers are up, and which have requests but produce no tokens.
 
 An engine that hangs in a request may still answer health checks from another process or thread.
-Only produced tokens prove that an engine works.
+Only tokens that an engine produces prove that it works.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# This request tests whether an engine decodes. All engines serve the request with any model.
+# A request to this path tests whether an engine still decodes. All engines serve this path for
+# every model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-# Number of checks of each worker within the stall timeout.
+# Each worker is checked this number of times within the stall timeout.
 LOOKS = 8
-# seconds per output token that an answer without streaming may take; its tokens are not visible
+# An answer that is not streamed may take this number of seconds per output token, because the
+# router cannot see its tokens.
 SLOWEST_TOKEN_S = 0.1
-# An answer without streaming may take this many times the stall timeout.
+# An answer that is not streamed may take this multiple of the stall timeout.
 LONGEST_STALLS = 5
-# metrics that change while an engine decodes: token counts, and the used fraction of the KV pool
+# Metrics that change while an engine decodes: token counts, and the used fraction of the KV pool.
 MOVING = (
     *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
     *("sglang:num_used_tokens", *USAGE),
@@ -45,7 +47,7 @@ MOVING = (
 
 @dataclass(eq=False)
 class Health:
-    """Health checks that make workers unavailable and available again.
+    """Health checks, which make workers unavailable and available again.
 
     ``on_return(worker)`` is called before a worker becomes available again. A stalled worker
     becomes available again after it produces a token for the router's test request. If the worker
@@ -84,7 +86,10 @@ class Health:
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
-        """Start ``check`` in the background. At most one check per worker runs at a time."""
+        """Start ``check`` for a worker in the background.
+
+        At most one check per worker runs at a time.
+        """
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check_worker(worker))
         return self._asked[worker]
@@ -187,9 +192,9 @@ class WorkerWatch:
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. The time without progress does not include time without requests, or
     time in which all clients read too slowly. A request that its client cancels does not reset the
-    time. A worker stalls after ``stall_s`` seconds without progress. The limit is longer for a
-    worker without these metrics that has only answers without streaming, because their tokens are
-    not visible.
+    time. A worker counts as stalled after ``stall_s`` seconds without progress. The limit is longer
+    for a worker without these metrics that has only answers without streaming, because their tokens
+    are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -200,11 +205,11 @@ class WorkerWatch:
 
     def __post_init__(self) -> None:
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        # The metrics are compared as text, because a float NaN differs from itself.
+        # The metrics are compared as text, because NaN is not equal to itself.
         self._told: dict[int, list[str]] = {}
 
     def heard(self, worker: int) -> None:
-        """Record that output has arrived from the worker."""
+        """Record that output of a worker has arrived."""
         self._silent_s.pop(worker, None)
 
     async def watch(self) -> None:
@@ -216,7 +221,7 @@ class WorkerWatch:
             await asyncio.gather(*(self._look(worker, pause_s) for worker in busy))
 
     def _flights_being_read(self, worker: int) -> list[RequestInFlight]:
-        """Return the worker's requests whose clients read fast enough."""
+        """Return the worker's requests whose clients read their answers fast enough."""
         return [one for one in self.dispatcher.flights.get(worker, ()) if not one.paused]
 
     async def _look(self, worker: int, passed_s: float) -> None:
@@ -252,7 +257,7 @@ class WorkerWatch:
         except ValueError:
             return
         before = self._told.pop(worker, None)
-        if told:  # the metrics page of an engine may lack token counts before the first token
+        if told:  # Before the first token, the metrics page of an engine may lack token counts.
             self._told[worker] = [str(value) for name, value in told if name in MOVING]
             if before is not None and before != self._told[worker]:
                 self.heard(worker)

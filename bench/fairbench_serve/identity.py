@@ -21,18 +21,18 @@ from fairbench.live import headers
 from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-# Limit on the number of characters in a client's name.
+# Limit on the characters of a client's name.
 MAX_LENGTH = 128
 # limit on the characters of a body field that names the client, such as an e-mail address
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
-# The number of a session has 7 bytes, so that the worker's header can hold the number.
+# The number of a session has 7 bytes, so that the header for the worker can hold it.
 NO_SESSION, SESSION_BYTES = -1, 7
-# Clients may use these host names of the router's machine, also through a tunnel.
+# Host names by which clients may call the router's machine, also through a tunnel.
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# These headers decide how a request is treated. If such a header is given twice, proxies disagree
-# on which of the two counts.
+# Headers that decide how the router treats a request. If a request has such a header twice, proxies
+# disagree on which of the two counts.
 SINGLE = (
     *(
         "Authorization",
@@ -94,8 +94,8 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    A header names the session, or else ``said``, the value of the body field. Equal names of one
-    client mean one session. Raises Problem for a name that is too long.
+    A header names the session, or else ``said``, the value of the body field. If a client repeats a
+    name, it means the same session. Raises Problem if the name is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:

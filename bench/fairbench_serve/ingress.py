@@ -24,20 +24,21 @@ from fairbench_serve.answers import Charge
 class AttemptFailure(Enum):
     """The reason why an attempt at a worker gave the client no complete answer."""
 
-    # No connection could be opened, so the worker has not received the request.
+    # The router could open no connection, so the worker has not received the request.
     UNREACHED = auto()
-    # The connection ended before the answer. The worker may have closed the connection while idle.
+    # The connection ended before the answer began. The worker may have closed the connection while
+    # it was idle.
     STALE = auto()
-    BROKE = auto()  # the connection ended within the answer, or the data was not a valid answer
-    ANSWERED = auto()  # the worker answered with an error or with an empty answer
-    HUNG = auto()  # the worker is running but does not answer
-    DIED = auto()  # the worker's process has ended
-    CUT = auto()  # the worker failed after the client had received the start of the answer
-    LEFT = auto()  # the client disconnected
-    EVICTED = auto()  # another client took the slot of the request
+    BROKE = auto()  # The connection ended within the answer, or the data was no valid answer.
+    ANSWERED = auto()  # The worker answered with an error, or with an empty answer.
+    HUNG = auto()  # The worker runs but does not answer.
+    DIED = auto()  # The process of the worker has ended.
+    CUT = auto()  # The worker failed after the client had received the beginning of the answer.
+    LEFT = auto()  # The client has disconnected.
+    EVICTED = auto()  # The slot of the request went to another client.
 
 
-# Attempts have these outcomes in metrics and traces.
+# An attempt to serve a request has one of these outcomes in metrics and traces.
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
@@ -52,7 +53,7 @@ _REPORTED = {
 
 
 def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
-    """Return the outcome of an attempt. ``retried`` means that another attempt follows."""
+    """Return how an attempt at a worker ended. ``retried`` is true if another attempt follows."""
     return _REPORTED.get(failure, RETRIED if retried else ERROR)
 
 
@@ -60,7 +61,8 @@ def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
 class RequestInFlight:
     """The state of a request at a worker, from its sending until ``Dispatcher.finish``.
 
-    - ``worker`` is the worker that has the request. ``routed`` is the worker that the router chose.
+    - ``worker`` is the worker that the request was sent to. ``routed`` is the worker that the
+      router had chosen.
     - ``first_token_s`` is the time in seconds at which the answer began to stream.
     - ``on_lost`` is called once, with the reason, if the worker leaves while the request is at the
       worker.
@@ -94,10 +96,11 @@ def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)
-    return segments_of(whole)[:-1]  # the last segment holds the appended token
+    # The last segment contains the appended token, so it is left out.
+    return segments_of(whole)[:-1]
 
 
-# shortest time in seconds between two alarms, which prevents a busy loop after rounding errors
+# Shortest time in seconds between two alarms, which prevents a busy loop after rounding errors.
 SHORTEST_NAP_S = 0.001
 
 
@@ -115,8 +118,8 @@ Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
 class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     """The requests in the queue before the workers, and unfinished requests at workers.
 
-    - ``send`` sends a released request to a worker.
-    - ``is_open`` returns whether any worker is available.
+    - ``send`` is called to send a released request to a worker.
+    - ``is_open`` says whether any worker is available.
     - ``alarm`` calls the queue at the times that the queue requests; None means no alarm.
     - ``blocked`` returns the reason why no request can be released at present, or None. If
       ``blocked`` returns a reason, all queued requests are refused.
@@ -145,7 +148,7 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return iter(self.held)
 
     def __contains__(self, request: object) -> bool:
-        """Return whether the request is in the queue."""
+        """Return whether the request waits in the queue."""
         return request in self.held
 
     def held_by_client(self) -> Counter[str]:
@@ -186,7 +189,10 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
             self.queue.moved(request, worker)
 
     def close_request(self, request: Request, charge: Charge) -> None:
-        """Record the end of a request and the charge of its client. A second call has no effect."""
+        """Record the end of a request and the charge of its client.
+
+        If the method is called again, nothing changes.
+        """
         if request in self.held:
             del self.held[request]
             self.queue.withdraw(request)

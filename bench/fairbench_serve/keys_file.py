@@ -22,7 +22,7 @@ OTHERS = "*"
 CLIENTS = "clients"
 WEIGHT = "weight"
 FIELDS = (WEIGHT, TOKENS, REQUESTS)
-MOST = 10**12  # highest quota in tokens or requests per minute
+MOST = 10**12  # highest quota of a client, in tokens or requests per minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,10 @@ class WorkerKeys:
 
 
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
-    """Return the keys that flags give. Raises UsageError or DataError without a key in the text."""
+    """Return the workers' keys that the flags give.
+
+    Raises UsageError or DataError without a key in the text.
+    """
     if key is not None and not is_key(key):
         raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
     if path is None:
@@ -74,7 +77,10 @@ def _read(path: Path) -> WorkerKeys:
 
 
 def _url(path: Path, number: int, text: str) -> str:
-    """Return a worker's URL. The text of a DataError omits ``text``, which may be a key."""
+    """Return the URL of a worker in the key file.
+
+    The text of a DataError omits ``text``, which may be a key.
+    """
     try:
         worker = parse_worker(text)
     except UsageError:
@@ -136,7 +142,9 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the key of the admin port from its ``file``, or None. Raises UsageError or DataError.
+    """Return the key of the admin port from its ``file``, or None.
+
+    Raises UsageError or DataError for an unusable key.
 
     If clients have keys, the admin port needs a key that no client has. If workers have keys, the
     admin port also needs a key, because the router sends a worker's key to each added worker.
@@ -174,19 +182,21 @@ def _check_client_table(table: Mapping[str, Any], where: str) -> None:
             raise DataError(f"{where}: {name} = {most!r}: must be a whole number from 1 to {MOST}")
 
 
-LOOK_S = 1.0  # seconds between two checks of the key file
+LOOK_S = 1.0  # seconds between two checks whether the key file has changed
 
 log = logging.getLogger(__name__)
 
 
 class Access:
-    """The API keys, weights and quotas at present. ``weights`` is always the same dict object.
+    """The API keys, weights and quotas that hold at present.
 
-    The router reads the key file again after a change, once two checks find the file unchanged. The
-    router therefore never reads a half-written file. An invalid key file has no effect. Weights in
-    the configuration override weights in the file. ``keys`` is None if requests name their clients
-    without API keys. ``on_weights`` is called when ``weights`` may have changed. Raises DataError
-    if the file is invalid at the start.
+    ``weights`` always remains the same dict object.
+
+    The router reads the key file again after a change, once two checks find the file unchanged. In
+    this way, the router never reads a half-written file. A key file that is invalid has no effect.
+    Weights in the configuration override weights in the key file. ``keys`` is None if requests name
+    their clients without API keys. ``on_weights`` is called each time ``weights`` may have changed.
+    Raises DataError if the file is invalid at the start.
     """
 
     def __init__(
@@ -213,7 +223,7 @@ class Access:
             self.reload_if_changed()
 
     def reload_if_changed(self) -> None:
-        """Read the key file if the file has changed. Log an error for an invalid file."""
+        """Read the key file if it has changed. If the file is invalid, the error is logged."""
         if self._path is None:
             return
         before, self._seen = self._seen, _stamp(self._path)

@@ -32,13 +32,15 @@ from fairbench.live.kv_event_wire import (
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.token_pages import segments_of
 
-# Media of the blocks that count as cached. Blocks in host memory or on disk do not count.
+# Blocks count as cached if they are in one of these storage media. Blocks in the memory of the host
+# or on disk do not count as cached.
 MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # A block is identified by its group of layers and its hash.
 
 
-# A run is not extended beyond this many tokens. A run stays in memory while any of its blocks is
-# cached. The limit therefore also bounds the memory of evicted blocks.
+# A stored run of tokens is not extended beyond this number of tokens. A run of tokens stays in
+# memory while any of its blocks is cached. The limit on runs therefore also limits the memory for
+# evicted blocks.
 RUN_TOKENS = 256
 
 
@@ -96,7 +98,7 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        # SGLang sends one event per removed block, so removed blocks of consecutive events are
+        # SGLang sends one event per removed block, so the removed blocks of events in a row are
         # collected.
         removed: list[Key] = []
         for event in events:
@@ -125,7 +127,8 @@ class BlockIndex:
         if parent is not None:
             run = self._runs.get((group, parent))
             if run is None:
-                # The block's parent was stored before the subscription, so the prompt is unknown.
+                # The block's parent was stored before the router subscribed, so its prompt is
+                # unknown.
                 return
             start = run.end_of(run.hashes.index(parent))
         for index, name in enumerate(event.block_hashes):
@@ -171,9 +174,10 @@ class BlockIndex:
             self._on_evict(pages, len(ids) - ends[first - 1])
 
 
-# Seconds without a replayed message after which the replay has failed.
+# If no replayed message arrives for this number of seconds, the replay has failed.
 SILENCE_S = 5.0
-# After this many messages, which take a few milliseconds, other tasks of the event loop run.
+# After this number of messages, which take a few milliseconds, other tasks of the event loop may
+# run.
 AT_A_TIME = 16
 
 
@@ -184,11 +188,12 @@ async def replayed(
 
     The messages are yielded one by one, because all 10,000 stored messages take 100 MB when
     decoded. Raises TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for
-    an invalid message. A caller that stops early must close the generator.
+    an invalid message. If a caller stops early, it must close the generator.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        # The worker's ROUTER socket discards messages above a limit, so this socket has no limit.
+        # If its queue is full, the worker's ROUTER socket discards messages, so this socket has no
+        # limit.
         socket.set_hwm(0)
         socket.connect(endpoint)
         await socket.send_multipart(replay_request(first))
@@ -202,9 +207,12 @@ async def replayed(
                 await asyncio.sleep(0)
 
 
-HIGH_WATER = 100_000  # limit on unread messages, as many as SGLang keeps for a slow subscriber
-QUIET_S = 0.5  # seconds without a message after which missed messages are requested
-MAX_UNREADABLE = 3  # consecutive invalid messages after which a worker's events are ignored
+# Limit on unread messages, which equals the number that SGLang keeps for a slow subscriber.
+HIGH_WATER = 100_000
+# After this number of seconds without a message, the router requests missed messages.
+QUIET_S = 0.5
+# After this number of invalid messages in a row, the worker's KV events are ignored.
+MAX_UNREADABLE = 3
 
 log = logging.getLogger(__name__)
 
@@ -216,11 +224,11 @@ class Unreadable(Exception):
 class Subscriber:
     """A subscriber that applies a worker's events to its ``BlockIndex`` in order, without gaps.
 
-    Messages have sequence numbers. The subscriber requests missing messages from the worker's
-    replay socket. If the worker no longer has the missing messages, the index is cleared. If the
-    sequence numbers restart, the worker has restarted, and the index is also cleared. ``gaps``
-    counts gaps in the sequence, and ``losses`` counts how often the index was cleared because of a
-    gap or an error.
+    The messages of a worker have sequence numbers. The subscriber requests missing messages from
+    the worker's replay socket. If the worker no longer has the missing messages, the index is
+    cleared. If the sequence numbers restart, the worker has restarted, and the index is also
+    cleared. ``gaps`` counts gaps in the sequence, and ``losses`` counts how often the index was
+    cleared because of a gap or an error.
 
     A message that cannot be decoded also clears the index and increases ``unreadable``. After
     ``MAX_UNREADABLE`` consecutive messages of this kind, the worker's events are ignored until the
@@ -245,26 +253,29 @@ class Subscriber:
         self._index = index
         self._quiet_s = quiet_s
         self._on_follow = on_follow
-        # Next expected sequence number.
+        # Sequence number of the next expected message.
         self._next = 0
-        # Timestamp (worker's clock, seconds) of the last applied message.
+        # Timestamp of the last applied message, in seconds on the worker's clock.
         self._last_s = -inf
-        # This is the timestamp of the last replayed message. The original message may still arrive
-        # later.
+        # Timestamp of the last replayed message. The original of a replayed message may still
+        # arrive later.
         self._overtaken_s = -inf
         self._received = 0
-        self._starts = 0  # number of known restarts of the worker
+        self._starts = 0  # number of restarts of the worker that the router knows of
         self._asking = asyncio.Lock()
         self._replay_fails = False
         self._restarted = asyncio.Event()
-        self._unreadable = 0  # number of consecutive invalid messages
+        self._unreadable = 0  # number of invalid messages in a row
         self.gaps = 0
         self.losses = 0
         self.unreadable = 0
         self.follows = True
 
     async def run(self) -> None:
-        """Read events until this task is cancelled. The worker may stop and restart meanwhile."""
+        """Read KV events until this task is cancelled.
+
+        In the meantime, the worker may stop and restart.
+        """
         while True:
             try:
                 await self._follow()
@@ -331,7 +342,8 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        if end <= self._next:  # another task has already requested and applied the missing messages
+        # Another task has already requested and applied the missing messages.
+        if end <= self._next:
             return
         self.gaps += 1
         starts = self._starts
@@ -356,17 +368,17 @@ class Subscriber:
                 await asyncio.sleep(self._quiet_s)
 
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
-        """Request the messages that have not arrived.
+        """Request the messages that have not arrived yet.
 
-        The method also requests the last applied message. A worker that no longer has the last
-        applied message must have restarted.
+        The last applied message is requested, too. A worker that no longer has the last applied
+        message must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
         def take(message: NumberedBatch) -> bool:
             nonlocal is_first
             if message.seq == known and message.batch.ts != known_s:
-                # The next call of this method requests the messages after the restart.
+                # The next call of this method requests the messages that followed the restart.
                 self.restart()
             elif message.seq >= self._next:
                 self.gaps += is_first
@@ -394,8 +406,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
-        ``take`` returns whether the replay should continue. Returns the number of received
-        messages, or None if the replay failed or the worker has restarted during the call.
+        ``take`` is a function that says whether the replay should continue. Returns the number of
+        received messages, or None if the replay failed or the worker has restarted during the call.
         """
         starts, came = self._starts, 0
         try:
@@ -406,10 +418,11 @@ class Subscriber:
                         break
         except (TimeoutError, ValueError) as error:
             if isinstance(error, ValueError) and not self._received:
-                # If no event has ever arrived, errors of the replay count as unreadable messages,
-                # too.
+                # If no KV event has ever arrived, errors of the replay count as unreadable
+                # messages, too.
                 self._count_unreadable()
-            if not self._replay_fails:  # repeated failures are logged only once
+            # If the replay fails repeatedly, only the first failure is logged.
+            if not self._replay_fails:
                 reason = str(error) or "timed out"
                 log.warning("replay of KV events from %s: %s", endpoint, reason)
             self._replay_fails = True

@@ -145,7 +145,7 @@ class FairnessGauges(Collector):
         yield _by_client(BALANCE, text, self._balances())
 
     def _waiting_requests(self) -> Iterator[Request]:
-        """Yield the requests whose answers have not begun."""
+        """Yield the requests whose answers have not begun yet."""
         yield from self._dispatcher.ingress or ()
         for flights in self._dispatcher.flights.values():
             yield from (one.request for one in flights if one.first_token_s is None)
@@ -163,7 +163,7 @@ class FairnessGauges(Collector):
 
 
 class HeldRequests(Collector):
-    """A gauge of the requests queued before the workers.
+    """A gauge of requests that are queued before the workers.
 
     Only the clients with the most queued requests are listed.
     """
@@ -185,7 +185,10 @@ class HeldRequests(Collector):
 
 
 class WorkerGauges(Collector):
-    """Gauges of each current worker. ``subscribers`` maps a worker to its KV event subscriber."""
+    """Gauges of each worker that the router has at present.
+
+    ``subscribers`` maps each worker to the subscriber of its KV events.
+    """
 
     def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         self._dispatcher = dispatcher
@@ -222,7 +225,10 @@ def _gauge(name: str, text: str, values: Mapping[int, float]) -> Metric:
 
 
 class RouterMetrics:
-    """The metrics of one router process. Gauges are computed on each scrape."""
+    """The metrics that one router process publishes.
+
+    The gauges are computed each time the metrics are read.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

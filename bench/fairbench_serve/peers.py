@@ -39,18 +39,19 @@ ALL_EVERY_S = 60.0  # seconds after which all totals are sent again, even if con
 MOST_TOKENS = 1e15  # limit on a total in tokens, which a cluster would need decades to reach
 MOST_VERSION = 2**53  # limit on the version number of totals
 MOST_ORIGINS = 1_000  # limit on the routers in one message, including stopped routers
-MOST_CLIENTS = 200_000  # limit on the client entries in one message
-LONGEST_ORIGIN = 64  # limit on the characters of a router's identifier
+MOST_CLIENTS = 200_000  # limit on the entries for clients in one message
+LONGEST_ORIGIN = 64  # limit on the characters of a router's id
 
 Versions = dict[str, dict[str, int]]
 """The last known version of the totals, by router and by part of the router."""
 PATH = "/peers/totals"
-# Seconds within which a peer must answer.
+# Seconds within which another router must answer.
 PATIENCE_S = 2.0
-# The totals of stopped routers are sent, too, for this many seconds after a peer changes.
+# After a peer has changed, the totals of stopped routers are also sent for this number of seconds.
 RELAYED_S = 30.0
-ROUTER, GATEWAY = "router", "gateway"  # names of the parts that may share totals
-MOST_KNOWN = 1_000  # limit on the routers whose totals are kept
+# parts of `fairbench serve` that may share totals with other routers
+ROUTER, GATEWAY = "router", "gateway"
+MOST_KNOWN = 1_000  # limit on the number of routers whose totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,10 +59,10 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
     - ``origin`` identifies the process and is new at each start.
     - ``fleet`` is a hash of the settings that all peers must share.
-    - ``parts`` holds the totals of the process.
-    - ``gone`` holds the last totals of routers that no longer send messages. A restarted router
-      needs the totals in ``gone``. Without the totals, clients that the stopped router served would
-      count as not served.
+    - ``parts`` holds the totals of the router process.
+    - ``gone`` holds the last totals of routers that no longer send messages. A router that has
+      restarted needs the totals in ``gone``. Without the totals, clients that the stopped router
+      served would count as not served.
     """
 
     origin: str
@@ -109,7 +110,7 @@ class PeerKnowledge:
     forgotten_s: float = -inf
 
     def answered(self, answer: PeerState) -> None:
-        """Record a peer's answer. A restarted peer has a new ``origin`` and no totals."""
+        """Record that a peer has answered. A restarted peer has a new ``origin`` and no totals."""
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)
@@ -129,10 +130,10 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # The parts number their totals by worker (router) and by priority band (gateway).
+    # The parts number their totals: the router by worker, and the gateway by priority.
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # These are the times of the first and last message from each router, on the dispatcher's clock.
+    # The times of the first and last message from each router, on the dispatcher's clock.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:
@@ -168,7 +169,10 @@ class Peering:
         return found
 
     async def answer_peer(self, request: web.Request) -> web.Response:
-        """Answer a peer's message. Raises Problem (400, 401 or 409) for an invalid message."""
+        """Answer the message of a peer router.
+
+        Raises Problem (400, 401 or 409) for an invalid message.
+        """
         check_bearer(request, self.key, "the key of the peers")
         check_plain(request)
         answer = self.take_in(await request.read())
@@ -177,7 +181,7 @@ class Peering:
     def take_in(self, body: bytes) -> PeerState:
         """Apply the new totals of a message; return the versions that this router now has.
 
-        Raises Problem if the message is invalid.
+        Raises Problem if the peer's message is invalid.
         """
         try:
             message = msgspec.json.decode(body, type=PeerMessage)
@@ -226,7 +230,10 @@ class Peering:
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
-    """Connect the router to its peers, if there are any. Call this before the first request."""
+    """Connect the router to its peers, if there are any.
+
+    The function must be called before the first request.
+    """
     if not config.peers:
         return None
     assert config.peer_key is not None, "a key is required"

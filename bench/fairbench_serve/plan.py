@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from fairbench_serve.config import RouterConfig
     from fairbench_serve.keys_file import (
         KeysFile,
-        WorkerKeys,  # The import of ``fairbench.live`` needs the optional dependencies ``live``.
+        WorkerKeys,  # Importing ``fairbench.live`` needs the packages of the extra ``live``.
     )
 
 
-AUTO = "auto"  # value of --max-inflight-per-worker that means the limit that the worker reports
+AUTO = "auto"  # With this value, --max-inflight-per-worker is the limit that the worker reports.
 
 
 class GatewayChoice(NamedTuple):
@@ -73,7 +73,10 @@ def held_by(
 
 
 def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
-    """Return the body fields in ``--client-from``. Raises UsageError, also with ``--keys``."""
+    """Return the body fields that ``--client-from`` lists.
+
+    Raises UsageError for an invalid list, or together with ``--keys``.
+    """
     if text is None:
         return (BODY_CLIENT,)
     if keys:
@@ -110,8 +113,8 @@ def plan_text(
 ) -> str:
     """Return the configuration as TOML, with each parameter and client name, but without API keys.
 
-    ``spec`` describes the workers that would be started. ``known`` is the content of the key file.
-    Raises UsageError if these workers could not start.
+    ``spec`` describes the workers that would be started. ``known`` is the content of the key file,
+    if any. Raises UsageError if the workers could not be started.
     """
     from fairbench.schedulers.params import as_settings, make_params
     from fairbench.schedulers.registry import router_class
@@ -171,7 +174,9 @@ def peers_by(
     held: GatewayChoice,
     admin: int | None,
 ) -> PeersAsked:
-    """Return the peers that the flags describe. Raises UsageError for a conflict or DataError.
+    """Return the peer routers that the flags describe.
+
+    Raises UsageError or DataError if the flags cannot be combined.
 
     Peers cannot be combined with an admin port. The routers would otherwise add workers separately
     and number them differently.
@@ -237,7 +242,7 @@ def named_workers(
     keys: WorkerKeys,
     all_named: bool,
 ) -> Routed:
-    """Return running workers with their ``keys``. ``parts`` are parts that may have settings.
+    """Return running workers with their ``keys``. ``parts`` are the parts that may have settings.
 
     Raises UsageError for an invalid name or address, or for a repeated worker. Also raises
     UsageError for a key of an unknown worker, or for a setting of a part that is not used.
@@ -253,7 +258,7 @@ def named_workers(
             raise UsageError(
                 f"--worker-url {worker.url}: given twice{shown}; give each worker once"
             )
-    if all_named:  # without an admin port, no worker can be added later
+    if all_named:  # Without an admin port, nobody can add a worker later.
         keys.check_named([worker.url for worker in workers])
     return Routed(
         name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
@@ -269,11 +274,12 @@ def planned_workers(
 ) -> Routed:
     """Return the plan of the workers that ``started_workers`` would start with these flags.
 
-    Raises UsageError for an invalid flag.
+    Raises UsageError if a flag is invalid.
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)
-    # The started workers get neither clients' weights nor settings of the queue and the router.
+    # The workers that the command starts get neither the clients' weights nor settings of the queue
+    # and the router.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
     _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))
@@ -316,7 +322,7 @@ def started_workers(
             interrupted=interrupted,
         ) as workers,
     ):
-        # After this check, the workers are ready, and no further interruption is checked.
+        # From here on, the workers are ready, and an interruption is not checked any more.
         if interrupted():
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)

@@ -11,13 +11,13 @@ from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
-# number of tokens that is assumed for the KV pool of a worker that reports no size
+# number of tokens that is assumed for the KV pool of a worker that does not report its size
 UNKNOWN_POOL_TOKENS = 2**21
-# This limit on bytes per token is far above the mean of any language and vocabulary.
+# Limit on bytes per token, which is far above the mean of any language and vocabulary.
 LONGEST_TOKEN_BYTES = 16
-# These limits bound the structural JSON characters in a body, per token of the longest prompt.
+# Limits on JSON signs in a body: signs per token of the longest prompt.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# A body may have this many structural JSON characters beyond the other limits.
+# Besides the other limits, a body may contain this number of JSON signs such as commas.
 OTHER_SIGNS = 100_000
 
 
@@ -28,7 +28,7 @@ class TextTokens(Protocol):
     def method(self) -> str: ...
 
     def ids(self, text: str) -> array[int]:
-        """Return the token ids of a text. Texts with equal beginnings have equal first ids."""
+        """Return the token ids for a text. Texts that begin alike have equal first ids."""
 
 
 class ApproximateTokens:
@@ -49,7 +49,7 @@ class TokenizerTokens:
         self.method = f"tokenizer file {name}"
 
     def ids(self, text: str) -> array[int]:
-        # Unlike ``encode``, ``encode_batch`` lets other threads run during the call.
+        # While ``encode_batch`` runs, other threads can run; ``encode`` would block them.
         with tokenizer_errors(self._name):
             return array("I", self._tokenizer.encode_batch([text])[0].ids)
 
@@ -57,7 +57,7 @@ class TokenizerTokens:
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
     """Load the tokenizer file, or return an approximate tokenizer if the path is None.
 
-    Raises the errors of ``load_tokenizer``.
+    Raises the same errors as ``load_tokenizer``.
     """
     if tokenizer_path is None:
         return ApproximateTokens()
@@ -66,14 +66,15 @@ def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """Limits on the prompt of a request.
+    """Limits on the length of a request's prompt.
 
     - ``most_tokens`` is the number of tokens in the largest KV pool of a worker.
     - ``vocab_size`` is the number of token ids of the model; None means unknown.
     - ``patterns`` is true if the operator allows regular expressions and grammars.
 
-    Decoding JSON blocks the event loop. A megabyte of text takes milliseconds, but many small
-    values take a second. Counting structural characters finds such bodies quickly.
+    While JSON is decoded, the event loop is blocked. A megabyte of text takes milliseconds, but
+    many small values take a second. Such bodies are found quickly by counting structural
+    characters.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS
@@ -92,7 +93,7 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """Return a text's token ids. Raises Problem for a text that is far too long."""
+        """Return the token ids for a text. Raises Problem for a text that is far too long."""
         if len(prompt) > LONGEST_TOKEN_BYTES * self.most_tokens:
             raise self._too_long()
         return text.ids(prompt)

@@ -32,19 +32,22 @@ from fairbench_serve.retries import Asking, Attempts
 from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
-# Most characters of the header that lists the routers which a request has passed.
+# Limit on the characters of the header that lists the routers through which a request has passed.
 MOST_PASSED = 1024
-ASK_S = 60.0  # seconds within which a worker must answer a request without generation
+ASK_S = 60.0  # seconds within which a worker must answer a request that generates nothing
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 JSON_BODY = {"Content-Type": "application/json"}
 _WHOLE = re.compile("-?[0-9]{1,18}")
-# Headers of a client that the worker or the next router receives.
+# Headers of a client that the router passes on to the worker or to the next router.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
 
 @dataclass(eq=False)
 class Proxy:
-    """A proxy that answers requests with the help of workers. Raises Problem without an answer."""
+    """A proxy that answers requests with the help of workers.
+
+    Raises Problem if no worker answers.
+    """
 
     config: RouterConfig
     workers: Sequence[WorkerAddress]
@@ -107,9 +110,9 @@ class Proxy:
         sent = self._headers(http)
         traces = self.traces if api.generates else NO_TRACES
         with traces.request(api.path, sent) as trace:
-            # At this point, the body, which may name the client, has not been read.
+            # The router has not read the body yet, which may name the client.
             known = client_of(http.headers, None, self.access.keys)
-            # If the API key is unknown, the body of the request is not read.
+            # If the API key is unknown, the router does not read the body of the request.
             if self.access.keys is not None:
                 trace.client = known
                 self.access.quotas.check_quota(known)

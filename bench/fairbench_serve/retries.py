@@ -35,8 +35,8 @@ async def wait_until_sent(
 ) -> RequestInFlight:
     """Wait until the request is sent to a worker, and return the state of the request there.
 
-    Cancelling the task withdraws a queued request. Raises the dispatcher's Problem. Raises
-    WorkerFailed if the worker leaves at the moment of sending.
+    If the task is cancelled, the queued request is withdrawn. Raises the Problem that the
+    dispatcher reports. Raises WorkerFailed if the worker leaves at the moment of sending.
     """
     went: list[RequestInFlight | Problem] = []
     told = asyncio.Event()
@@ -50,7 +50,7 @@ async def wait_until_sent(
         return flight
     try:
         await told.wait()
-    except asyncio.CancelledError:  # cancellation means that the client has disconnected
+    except asyncio.CancelledError:  # A cancelled task means that the client has disconnected.
         for one in went:
             if isinstance(one, RequestInFlight):
                 dispatcher.finish(one, 0, failed=True)
@@ -59,7 +59,7 @@ async def wait_until_sent(
     result = went[0]
     if isinstance(result, Problem):
         raise result
-    # The worker left before this task received the request's state.
+    # The worker was removed before this task received the state of the request.
     if not dispatcher.is_under_way(result):
         dispatcher.finish(result, 0, failed=True)
         raise WorkerFailed(result.worker, AttemptFailure.UNREACHED)
@@ -68,11 +68,11 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# In these failures, the worker may not have seen the request.
+# Failures in which the worker may not have received the request.
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# In these failures, the worker runs but failed the request.
+# Failures in which the worker runs but did not serve the request.
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
-# These are failures of a connection, after which a health check shows whether the worker is up.
+# After these failures of a connection, a health check shows whether the worker runs.
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
 # These HTTP statuses concern the worker's load or the router's API key, not the request.
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
@@ -82,8 +82,9 @@ OF_WORKERS = (401, 403, 407, 408, 425, 429)
 class Asking:
     """A client's request with all data that sending the request to a worker needs.
 
-    ``sent`` holds the headers for the worker. ``asked`` holds the maximum cost of the request, and
-    ``bill`` the charges so far. ``trace`` holds the data for the OpenTelemetry span.
+    ``sent`` holds the headers that the worker receives. ``asked`` holds the maximum cost of the
+    request, and ``bill`` the charges so far. ``trace`` holds the data of the request's
+    OpenTelemetry span.
     """
 
     http: web.Request
@@ -171,7 +172,9 @@ class Attempts:
         self._doubts = Doubts()
 
     async def answer_request(self, asking: Asking) -> web.StreamResponse:
-        """Return the answer of a worker. Raises Problem if no worker has answered.
+        """Return the answer that a worker gives to a request.
+
+        Raises Problem if no worker has answered.
 
         If a worker cannot be reached, the request is sent again, at most once per worker. If a kept
         connection turns out to be closed, the request is sent once more. After any other failure,
@@ -240,7 +243,7 @@ class Attempts:
         if len(seen) > 1:
             is_cheap = all(reason is AttemptFailure.ANSWERED for reason in seen)
             return is_cheap and bool(others - self._doubted(tries))
-        # A broken connection may be accidental, but an error answer would probably occur again.
+        # A broken connection may be an accident, but an error answer would probably be repeated.
         return last.reason is AttemptFailure.BROKE or (
             last.reason is not AttemptFailure.DIED and bool(others)
         )
@@ -271,7 +274,7 @@ class Attempts:
         if not self.breakers.record_failure(worker, client):
             return
         if self.dispatcher.up <= {worker}:
-            # The worker stays in use because no other worker is available.
+            # No other worker is available, so the worker stays in use.
             self.breakers.reset(worker)
             return
         log.warning(
@@ -283,7 +286,10 @@ class Attempts:
     async def _attempt(
         self, asking: Asking, flight: RequestInFlight, tries: Tries
     ) -> web.StreamResponse:
-        """Send the request to one worker. Raises WorkerFailed after a health check."""
+        """Send the request to a single worker.
+
+        If the attempt fails, WorkerFailed is raised after a health check.
+        """
 
         def begun() -> None:
             asking.slot.begin()
@@ -335,7 +341,8 @@ class Attempts:
         if not healthy and failed.reason is not AttemptFailure.UNREACHED:
             return AttemptFailure.DIED
         if is_retry and failed.reason is AttemptFailure.STALE:
-            return AttemptFailure.BROKE  # a retry uses a new connection, which cannot be stale
+            # A retry uses a new connection, which the worker cannot have closed while idle.
+            return AttemptFailure.BROKE
         return failed.reason
 
     def _record_attempt(
@@ -356,7 +363,7 @@ class Attempts:
         asking.bill.add_charge(charge)
         self.dispatcher.finish(flight, charge.output_tokens)
         self._record_attempt(asking, flight.worker, outcome_of(failure), charge)
-        # An answer that is not streamed does not show the time of its first token.
+        # If an answer is not streamed, the time of its first token is unknown.
         if flight.first_token_s is not None:
             waited_s = flight.first_token_s - asking.request.arrival_s
             self.metrics.totals.waited(FIRST_TOKEN, asking.request.client, waited_s)

@@ -27,9 +27,10 @@ from fairbench_serve.ingress import RequestInFlight
 
 ROUTER = "FAIRBENCH_ROUTER"
 DEFAULT_ROUTER = "d2lpm"
-ANSWER_TOKENS = 256  # assumed output tokens of a request; the host router reports no tokens
-POOL_TOKENS = 1 << 20  # assumed number of tokens in a worker's KV pool
-BYTES_PER_TOKEN = 4  # assumed bytes of prompt text per token
+# Number of output tokens that is assumed for a request, because the host router reports no tokens.
+ANSWER_TOKENS = 256
+POOL_TOKENS = 1 << 20  # number of tokens that is assumed for a worker's KV pool
+BYTES_PER_TOKEN = 4  # number of bytes of prompt text that are assumed per token
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class RouterPolicy:
         served = {f"{router}.{name}": value for name, value in cls.served_params.items()}
         given = served | dict(settings or {})
         self._make: Callable[[int], Router] = lambda workers: build_router(router, given, workers)
-        # Building a router now reports an invalid setting at the start, not at the first request.
+        # A router is built now, so that an invalid setting is reported at the start and not at the
+        # first request.
         if self._make(1).holds:
             raise UsageError(
                 f"router {router} queues requests, but the host router sends each request at once; "
@@ -63,7 +65,7 @@ class RouterPolicy:
             )
         self._weights = checked_weights(weights or {})
         self._answer_tokens, self._now_s = answer_tokens, now_s
-        self._numbers: dict[str, int] = {}  # maps the name of a worker to its number
+        self._numbers: dict[str, int] = {}  # the number of each worker, by name
         self._dispatcher: Dispatcher | None = None
         self._lock = Lock()
 
@@ -123,7 +125,10 @@ def client_of(sent: Mapping[str, str]) -> str:
 
 
 def policy_from(environment: Mapping[str, str]) -> RouterPolicy:
-    """Return the policy that environment variables define. Raises UsageError for a wrong value."""
+    """Return the policy that environment variables define.
+
+    Raises UsageError if a value is wrong.
+    """
     router = environment.get(ROUTER) or DEFAULT_ROUTER
     settings = read_variable(environment, SETTINGS, f'{{"{router}.PARAM": VALUE}}')
     for name in settings:

@@ -16,14 +16,14 @@ from fairbench_serve.ingress import LEFT, OK
 
 NAMES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 REFUSED = "refused"
-FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans at the end
+FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans when the router ends
 
 
 @dataclass(slots=True)
 class RequestTrace:
     """The data of a request's span: last worker, seconds in the queue, outcome and charge.
 
-    ``client`` is None until the client is known.
+    Until the client is known, ``client`` is None.
     """
 
     client: str | None = None
@@ -33,7 +33,7 @@ class RequestTrace:
     charge: Charge = NOTHING
 
     def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record the end of an attempt at this worker. A retry may follow."""
+        """Record how an attempt at this worker ended. Another attempt may follow."""
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 
@@ -43,7 +43,10 @@ class Traces:
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
-        """Trace a request until the block ends. ``sent`` holds the headers for the worker."""
+        """Trace a request while the block runs.
+
+        ``sent`` holds the headers that the worker will receive.
+        """
         yield RequestTrace()
 
     def close(self) -> None:
@@ -66,14 +69,15 @@ def otel_traces() -> Traces:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # The variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service name.
+    # The environment variables OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the service
+    # name.
     provider = TracerProvider(resource=Resource.create({"service.name": "fairbench-router"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return OtelTraces(provider)
 
 
 class OtelTraces(Traces):
-    """Traces that a ``TracerProvider`` of OpenTelemetry exports."""
+    """Traces of requests, exported by an OpenTelemetry ``TracerProvider``."""
 
     def __init__(self, provider: Any) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
@@ -102,8 +106,8 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # OpenTelemetry's convention for servers is that an error of the client does not mark
-            # the span as failed.
+            # OpenTelemetry's convention for servers does not mark a span as failed because of a
+            # client's error.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()

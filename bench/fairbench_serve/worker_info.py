@@ -21,16 +21,16 @@ from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# These are SGLang's page of loads, the page of metrics, and the names of the load metrics in
-# SGLang, in the emulator and in vLLM.
+# SGLang's page of loads, the page of metrics, and the names of the load metrics in SGLang, in the
+# emulator and in vLLM.
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
 RUNNING = ("sglang:num_running_reqs", "vllm:num_requests_running")
 USAGE = ("sglang:token_usage", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 _SAMPLE = re.compile(r"^((?:sglang|vllm):\w+)(?:\{[^}]*\})? +(\S+)", re.MULTILINE)
-TIMEOUT = ClientTimeout(total=1.0)  # most seconds for a worker's load report
-BLIND_S = 5.0  # seconds after the last report from which a worker's load counts as unknown
+TIMEOUT = ClientTimeout(total=1.0)  # limit in seconds on a worker's report of its load
+BLIND_S = 5.0  # After this number of seconds without a report, a worker's load counts as unknown.
 
 
 class Told(NamedTuple):
@@ -43,7 +43,9 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class PolledLoads:
-    """A ``FleetView`` of the last load reports. Reports older than ``stale_s`` seconds are ignored.
+    """A ``FleetView`` that shows the last load reports of workers.
+
+    Reports that are older than ``stale_s`` seconds are ignored.
 
     The load of a worker is unknown if the worker answers without a load report. If the worker has
     reported its load before, the load becomes unknown only ``BLIND_S`` seconds after the last
@@ -57,7 +59,7 @@ class PolledLoads:
 
     def __post_init__(self) -> None:
         self._told: dict[int, tuple[float, Told]] = {}
-        # Numbers of the workers whose last answer contained no load report.
+        # Numbers of the workers whose last answer contained no report of the load.
         self._asked: set[int] = set()
 
     def workers(self) -> Collection[int]:
@@ -185,14 +187,15 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# An unknown KV pool counts as this many tokens, like that of an 8B model on a GPU with 80 GB.
+# Number of tokens that is assumed for an unknown KV pool: as for an 8B model on a GPU with 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
-# Seconds within which a worker must return a page; vLLM's page takes seconds.
+# Limit in seconds on the page of a worker; vLLM's page takes seconds.
 ASK_TIMEOUT = ClientTimeout(total=5.0)
-# SGLang, the emulator, and vLLM in development mode return their server information at this path.
-# Only this page of vLLM reports the limit on running requests.
+# At this path, SGLang, the emulator, and vLLM in development mode return information about the
+# server. In vLLM, only this page reports the limit on running requests.
 SERVER_INFO = "/server_info?config_format=json"
-HEADROOM = 0.05  # fraction of an engine's running requests that may wait in its own queue
+# At most this fraction of an engine's running requests may wait in the engine's own queue.
+HEADROOM = 0.05
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +204,8 @@ class WorkerInfo(NamedTuple):
     """Facts about all workers: ``pool_tokens`` and ``most_pool_tokens`` are extremes of KV pools.
 
     - ``page_tokens`` is the largest page size of all workers in tokens (SGLang's ``page_size``).
-    - ``vocab_size`` is the smallest vocabulary. A size is None if no worker reports the size.
+    - ``vocab_size`` is the smallest vocabulary of the workers. A size is None if no worker reports
+      the size.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
       them. The scheduler that an engine has by default is not reported.
     """
@@ -213,7 +217,10 @@ class WorkerInfo(NamedTuple):
     locals: Sequence[Collection[str]] = ()
 
     def limits(self, config: RouterConfig) -> PromptLimits:
-        """Return the limits on prompts. The flag ``--vocab-size`` overrides the workers' size."""
+        """Return the limits on prompts that follow from the workers.
+
+        The flag ``--vocab-size`` overrides the size that workers report.
+        """
         size = config.vocab_size or self.vocab_size
         if size is None:
             log.warning(
@@ -225,7 +232,10 @@ class WorkerInfo(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerFacts:
-    """The known facts about the workers. Workers that start late report their facts later."""
+    """The facts that are known about the workers.
+
+    A worker that starts late reports its facts later.
+    """
 
     session: ClientSession
     workers: Sequence[WorkerAddress]
@@ -345,7 +355,7 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
     """Return the smallest number of requests that a worker runs at once.
 
-    Returns None if no worker reports the number.
+    If no worker reports the number, the result is None.
     """
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
@@ -355,9 +365,9 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 def headroom_of(most: int) -> int:
     """Return how many requests above an engine's limit ``most`` the gateway sends; at least 1.
 
-    These additional requests wait in the engine's queue. An additional request starts as soon as a
-    running request ends, before the router can send another request. The number is small, because
-    the gateway cannot reorder requests in the engine's queue.
+    These additional requests wait in the queue of the engine. An additional request starts as soon
+    as a running request ends, before the router can send another request. The number is small,
+    because the gateway cannot reorder requests in the engine's queue.
     """
     return max(1, ceil(HEADROOM * most))
 
@@ -370,7 +380,7 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 def most_told_by(body: bytes) -> int | None:
     """Return the limit on running requests from a page of SGLang, the emulator or vLLM, or None.
 
-    The limits of several ranks are added.
+    If a server has several ranks, their limits are added.
     """
     try:
         page: Any = msgspec.json.decode(body)

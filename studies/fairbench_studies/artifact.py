@@ -54,7 +54,7 @@ def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
         folders: The folders; a table of claims is read from the first folder that has it.
         repeated: For each repeated figure, how its runs compare with the stored values.
 
-    Raises DataError if a table of claims is missing.
+    Raises DataError if a table of claims does not exist.
     """
     sections, headlines = [], []
     for paper in PAPERS:
@@ -161,8 +161,8 @@ def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[st
     """Simulate the first seed of each figure again, and compare with its stored per-seed values.
 
     Args:
-        folder: The folder of results, with the per-seed values.
-        runs: The folder for the new runs.
+        folder: The folder with the results and their per-seed values.
+        runs: The folder for the new simulation runs.
 
     Returns how many runs of each figure repeat the stored values.
     """

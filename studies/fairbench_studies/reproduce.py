@@ -29,49 +29,52 @@ def reproduce(
         bool | None,
         Option(
             "--quick/--full",
-            help="--quick runs one seed of each point, and --full all seeds. For FIGURE artifact, "
-            "--quick builds the page from stored results, and --full first runs all simulations. "
-            "[default: all seeds; for artifact, the first "
-            "seed of each figure]",
+            help="--quick runs one seed of each configuration, and --full runs all seeds. For "
+            "FIGURE artifact, --quick builds the page from stored results, and --full first "
+            "runs all simulations. [default: all seeds; for artifact, the first seed of each "
+            "figure]",
             show_default=False,
         ),
     ] = None,
     formats: Annotated[
-        str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
+        str, Option("--format", metavar="A,B", help="File formats of the pictures: svg, png, pdf.")
     ] = "svg",
     output_dir: Annotated[Path, Option(help="Directory for the pictures.")] = DEFAULT_PLOT_DIR,
     claims_dir: Annotated[
-        Path, Option(help="Directory for claims.md and claims.csv.")
+        Path, Option(help="Directory to which claims.md and claims.csv are written.")
     ] = CLAIMS_DIR,
     result_dir: Annotated[
         Path,
         Option(
-            help="Directory for the runs; the runs of a figure go into its directory FIGURE, or "
-            "FIGURE-quick with --quick."
+            help="Directory for the runs; the runs of a figure are stored in the subdirectory "
+            "FIGURE, or FIGURE-quick with --quick."
         ),
     ] = DEFAULT_RESULT_DIR,
     on_map: Annotated[
-        bool, Option("--map", help="Draw only the map of where each claim holds (with claims).")
+        bool,
+        Option("--map", help="With claims: draw only the map that shows where each claim holds."),
     ] = False,
     preset: Annotated[
         str | None,
         Option(
             metavar="NAME",
-            help="Preset with the settings of a paper, see `list presets`. Claims are judged "
-            "with these and with the default settings.",
+            help="Preset with the settings of a paper (`fairbench list presets` shows all "
+            "presets). Claims are judged with the settings of the preset and with the "
+            "default settings.",
         ),
     ] = None,
     seeds: Annotated[
         int | None,
-        Option(min=1, max=5, help="Number of seeds of each configuration (with frontier)."),
+        Option(min=1, max=5, help="With frontier: number of seeds of each configuration."),
     ] = None,
     source: Annotated[
         Path | None,
         Option(
             "--from",
             metavar="DIR",
-            help="Judge the claims from the per-seed values and verdicts that are stored in this "
-            "directory, such as results, without any run (with claims, vtc, preble and artifact).",
+            help="With claims, vtc, preble or artifact: judge the claims without any run, from "
+            "the per-seed values and verdicts that are stored in this directory, such as "
+            "results.",
         ),
     ] = None,
     executor: ExecutorName = LOCAL,

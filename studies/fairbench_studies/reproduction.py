@@ -53,13 +53,13 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# Maps the title of a setting to whether the setting is a preset.
+# The titles of settings, each with True if the setting is a preset.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of ``fairbench reproduce``."""
+    """The options that ``fairbench reproduce`` was given."""
 
     figure: str
     quick: bool
@@ -183,7 +183,10 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures whose runs are needed. Raises UsageError if the preset has no figure."""
+    """Return the figures for which runs are needed.
+
+    Raises UsageError if the preset belongs to no figure.
+    """
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())

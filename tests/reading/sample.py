@@ -44,19 +44,20 @@ def of_code(path: Path) -> Iterator[Text]:
                 yield "docstrings", node.lineno, text
             case ast.keyword("help", value):
                 yield "help", value.lineno, _written(value)
-            case ast.Raise(ast.Call(args=[value, *_])):
+            case ast.Raise(ast.Call(args=[ast.Constant() | ast.JoinedStr() as value, *_])):
                 yield "messages", value.lineno, _written(value)
     with path.open("rb") as file:
         comments = [one for one in tokenize.tokenize(file.readline) if one.type == tokenize.COMMENT]
-    rest = "", -1
+    starts = {one.start for one in comments}
+    rest = "", (-1, -1)
     for token in reversed(comments):  # lines of comments below each other are one text
-        text, code = token.string.lstrip("# "), token.line[: token.start[1]].strip()
-        if rest[1] == token.start[0] + 1:
+        (line, column), code = token.start, token.line[: token.start[1]].strip()
+        text = token.string.lstrip("# ")
+        if rest[1] == (line + 1, column):
             text += f" {rest[0]}"
-        first = token.start[0] - 1 not in {one.start[0] for one in comments} or bool(code)
-        rest = (text, token.start[0]) if not code else ("", -1)
-        if first and not re.match(r"fmt:|noqa|type:", text):
-            yield "comments", token.start[0], f"{text}  [{code}]" if code else text
+        rest = ("", (-1, -1)) if code else (text, token.start)
+        if (code or (line - 1, column) not in starts) and not re.match(r"fmt:|noqa|type:", text):
+            yield "comments", line, f"{text}  ({code})" if code else text
 
 
 def _written(value: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""The Python interface. The package ``fairbench`` exports all functions of this package."""
+"""The Python interface. The package ``fairbench`` exports all functions of ``fairbench.api``."""
 
 from typing import TYPE_CHECKING
 

@@ -30,15 +30,15 @@ One = Result | str | PathLike[str]
 
 
 class Comparison:
-    """The result of ``compare``.
+    """A comparison of schedulers, as returned by ``compare``.
 
     ``runs`` is an Arrow table of the metrics of every run, with one row per run. The first columns
     of the table are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
     ``differences`` has one row per metric and pair of experiments: both means, the difference
     paired by seed, and the difference's 95% interval. The row also says whether the other
     experiment is ``better`` or ``worse`` than the baseline, the ``same``, or whether the difference
-    is inconclusive. An inconclusive row estimates how many more seeds would be enough. The printed
-    form is the output of ``fairbench compare``.
+    is inconclusive. An inconclusive row estimates how many more seeds would be enough.
+    ``print(comparison)`` shows the output of ``fairbench compare``.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Comparison:
     ) -> None:
         """Compare the experiments of each group with the group's first experiment.
 
-        ``every`` shows all metrics rather than the main metrics. With ``paired``, two experiments
-        without a common seed are an error.
+        If ``every`` is true, all metrics are shown, not only the main metrics. With ``paired``, two
+        experiments without a common seed are an error.
         """
         self._sides = [side for group in groups for side in group]
         if metrics:
@@ -91,7 +91,7 @@ class Comparison:
     def to_pandas(self) -> pandas.DataFrame:
         """Return ``differences``, one row per metric and pair, as a pandas data frame.
 
-        Raises UsageError without pandas.
+        Raises UsageError if pandas is not installed.
         """
         return frame(self.differences)
 
@@ -138,7 +138,7 @@ def compare(
     show_progress: bool = False,
     **flags: Unpack[CompareFlags],
 ) -> Comparison:
-    """Compare experiments with the first experiment, paired by seed.
+    """Compare experiments with the first of them, seed by seed.
 
     The arguments are results, or lists of an experiment's results, or the arguments of ``fairbench
     compare``: directories of stored runs, and schedulers and experiment files, which are run. New

@@ -48,7 +48,7 @@ from fairbench.scoring.records import read_scored
 from fairbench.scoring.summary import score_page, scored_summary, scored_window
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
-NAME = "data"  # Messages and answers call a table in memory by this name.
+NAME = "data"  # Error messages and results call a table in memory by this name.
 Data = Any
 """A data frame of pandas (or of another library with Arrow's interface), an Arrow table, a list of
 dicts, a dict of columns, or the name of a file."""
@@ -58,8 +58,8 @@ dicts, a dict of columns, or the name of a file."""
 def as_file(data: Data) -> Iterator[str]:
     """Yield the name of a file with the rows of ``data``; messages of errors name ``data``.
 
-    The name of a file is yielded unchanged. Raises UsageError for another type, and for a table
-    without rows.
+    If ``data`` is the name of a file, this name is yielded unchanged. Raises UsageError for another
+    type, and for a table without rows.
     """
     if isinstance(data, str | PathLike):
         yield fspath(data)
@@ -95,7 +95,10 @@ def _write(path: Path, rows: Iterable[Mapping[Any, Any]]) -> None:
 
 
 def _data_rows(data: Data) -> Iterable[Mapping[Any, Any]]:
-    """Return the rows of a table. Raises UsageError for an unsupported type of ``data``."""
+    """Return the rows of a data frame, Arrow table or list as dicts.
+
+    Raises UsageError for an unsupported type of ``data``.
+    """
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "to_dict"):
         return _pandas_rows(data)
     if isinstance(data, pa.Table | pa.RecordBatch) or hasattr(data, "__arrow_c_stream__"):
@@ -166,10 +169,10 @@ UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 class Answer:
-    """The answer of ``diagnose``, ``score`` or ``plan``.
+    """The answer that ``diagnose``, ``score`` or ``plan`` returns.
 
     ``summary`` has the keys that the command prints with ``--json``. ``print(answer)`` shows the
-    output of the command.
+    same text as the command of this name.
     """
 
     def __init__(self, summary: dict[str, Any], text: str, page: Callable[[], Page]) -> None:
@@ -188,14 +191,15 @@ class Answer:
         return self._text.rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the text of the answer for notebooks."""
+        """Return the answer's text as HTML, for notebooks."""
         return f"<pre>{escape(str(self))}</pre>"
 
 
 def diagnose(
     data: Data,
     *,
-    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
+    # The command `fairbench diagnose` has a flag named --map.
+    map: Mapping[str, str] | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
     gpu: str | None = None,
@@ -216,7 +220,7 @@ def diagnose(
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
     if slo:
-        parse_slos(slo)  # A wrong target is refused before the replay.
+        parse_slos(slo)  # A wrong latency target is refused before the log is replayed.
     flags = {"gpu": gpu, "model": model, "engine": engine}
     known = {key: value for key, value in flags.items() if value is not None}
     asked = DiagnosisInput(known, dp, tuple(scheduler), tuple(slo), not no_plan)
@@ -231,7 +235,7 @@ def diagnose(
 
 def score(
     *data: Data,
-    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
+    map: Mapping[str, str] | None = None,  # The command `fairbench score` has a flag named --map.
     layout: str | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     line: int | None = None,
@@ -291,10 +295,10 @@ def plan(
     data: Data | None = None,
     *,
     slo: Sequence[str],
-    map: Mapping[str, str] | None = None,  # The command has a flag of this name.
+    map: Mapping[str, str] | None = None,  # The command `fairbench score` has a flag named --map.
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
     dp: tuple[int, int] | None = None,
-    max: Literal["users"] | None = None,  # The command has a flag of this name.
+    max: Literal["users"] | None = None,  # The command `fairbench score` has a flag of this name.
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),
@@ -310,8 +314,8 @@ def plan(
 
     ``data`` is a log as for ``diagnose``; without ``data``, ``flags`` name a workload. ``slo`` are
     the targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to
-    32. ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. The
-    other arguments are the flags of ``fairbench plan``. No files remain on disk.
+    32. ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. All
+      other arguments are flags of ``fairbench plan``. The function leaves no files on disk.
 
     If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument, and DataError for wrong data, in one line.

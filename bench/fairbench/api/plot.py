@@ -27,7 +27,7 @@ STYLES = ("-", "--", "-.", ":")
 def draw(run: StoredRun) -> Figure:
     """Return the figure of each client's service and response times.
 
-    Raises UsageError without the plot extra.
+    Raises UsageError if the packages of the extra ``plot`` are not installed.
     """
     check_drawable()
     summary = run.summary

@@ -39,7 +39,10 @@ RunTable = Literal["requests", "programs", "service", "clients"]
 
 
 def frame(table: pa.Table) -> pandas.DataFrame:
-    """Return an Arrow table as a pandas data frame. Raises UsageError without pandas."""
+    """Return an Arrow table as a pandas data frame.
+
+    Raises UsageError if pandas is not installed.
+    """
     try:
         import_module("pandas")
     except ImportError:
@@ -82,7 +85,7 @@ class _InMemory(StoredRun):
 
 
 class Result:
-    """The result of a run, from ``run`` or ``load``.
+    """The result of a run, as returned by ``run`` or ``load``.
 
     ``summary`` has the keys of docs/reference/metrics.md, and ``experiment`` has the tables of
     ``experiment.toml``. ``path`` is the run's directory, None for an unsaved run. Tables are Arrow
@@ -96,9 +99,9 @@ class Result:
 
     @classmethod
     def stored(cls, run: StoredRun) -> Result:
-        """Return the result stored in a run's directory.
+        """Return the result of a run that is stored in a directory.
 
-        Raises DataError for an unreadable directory.
+        Raises DataError if the directory cannot be read.
         """
         return cls(run, experiment_of(run), run.path)
 
@@ -125,14 +128,14 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Return all metrics of the run. Undefined metrics are None."""
+        """Return all metrics of the run, by key. Undefined metrics have the value None."""
         return self._run.summary
 
     @property
     def requests(self) -> pa.Table:
         """The requests as an Arrow table, one row per request.
 
-        Raises DataError for an unreadable table.
+        Raises DataError if the table cannot be read.
         """
         return self._run.table("requests")
 
@@ -157,7 +160,7 @@ class Result:
         Args:
             table: ``requests``, ``programs``, ``service`` or ``clients``.
 
-        Raises UsageError for another table, and without pandas.
+        Raises UsageError for any other table, or if pandas is not installed.
         """
         if table not in get_args(RunTable):
             raise unknown_name("table", table, get_args(RunTable))
@@ -166,9 +169,9 @@ class Result:
     def plot(self) -> Figure:
         """Plot each client's service and response times over the run as a matplotlib figure.
 
-        Raises UsageError without the plot extra.
+        Raises UsageError if the packages of the extra ``plot`` are not installed.
         """
-        from fairbench.api.plot import draw  # The import needs the plot extra.
+        from fairbench.api.plot import draw  # Drawing needs the packages of the extra `plot`.
 
         return draw(self._run)
 
@@ -220,9 +223,9 @@ def run(
 
     ``flags`` are the flags of ``fairbench run``, written with underscores, with the command's
     defaults and checks; flags override the values of the file ``experiment``. ``settings`` are the
-    values of ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent to ``base_url``
-    and never stored. The run is saved in a new directory in ``result_dir``; without ``result_dir``
-    no files remain.
+    values of ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent with each request
+    to ``base_url``, and never stored. The run is saved in a new directory in ``result_dir``;
+    without ``result_dir`` no files remain.
 
     Raises UsageError, with a message of one line, for a wrong flag, value or combination; RunFailed
     if the run could not continue; Interrupted (a KeyboardInterrupt) at Ctrl-C, after the finished

@@ -30,7 +30,7 @@ SEVERAL = (list, tuple, range)
 
 
 class SweepResult:
-    """A sweep, from ``sweep`` or ``load_sweep``.
+    """The result of a sweep, as returned by ``sweep`` or ``load_sweep``.
 
     ``comparison`` has the keys of ``comparison.json``.
 
@@ -61,7 +61,7 @@ class SweepResult:
     def to_pandas(self) -> pandas.DataFrame:
         """Return ``metrics``, one row per run, as a pandas data frame.
 
-        Raises UsageError without pandas.
+        Raises UsageError if pandas is not installed.
         """
         return frame(self.metrics)
 
@@ -115,9 +115,9 @@ def sweep(
     """Run a grid of experiments in parallel processes, and compare the experiments.
 
     ``file`` is a bundled sweep, such as ``"fig7"``, or a file. ``flags`` are the flags of
-    ``fairbench sweep``; a list stands for values separated by commas. Values of ``settings`` may be
-    lists, too. The sweep is saved in a new directory in ``result_dir``; without ``result_dir`` no
-    files remain. ``resume`` continues the sweep in the given directory.
+    ``fairbench sweep``; a list stands for values separated by commas. A value in ``settings`` may
+    be a list of several values. The sweep is saved in a new directory in ``result_dir``; without
+    ``result_dir`` no files remain. ``resume`` continues the sweep in the given directory.
 
     A failed point is listed in ``failures`` and does not stop the other points. Raises UsageError,
     with a message of one line, for a wrong flag, value or combination, and Interrupted (a
@@ -153,7 +153,7 @@ def sweep(
 def load_sweep(directory: str | PathLike[str]) -> SweepResult:
     """Return a saved sweep with its last comparison.
 
-    Raises DataError for an unreadable directory.
+    Raises DataError if the directory cannot be read.
     """
     path = Path(directory)
     tables = [read_parquet(path / f"{name}.parquet") for name in ("metrics", "clients")]

@@ -19,12 +19,13 @@ from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
 from fairbench.version import __version__
 
-# The common flags in the order of --help; all other flags follow in the order of declaration.
+# ``FIRST`` lists the flags that --help shows first; all other flags follow in the order of
+# declaration.
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
     *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
 )
-# The --help of these commands shows the flags in groups with titles ("panels").
+# ``PANELLED`` lists the commands whose --help shows the flags in titled groups ("panels").
 PANELLED = ("run", "sweep", "plan", "compare")
 
 
@@ -34,7 +35,7 @@ def panel_of(param: Any) -> str:
 
 
 class PanelCommand(TyperCommand):
-    """A command whose ``--help`` groups the flags in panels."""
+    """A command whose ``--help`` shows the flags in titled groups (panels)."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then the panels that contain flags of the command."""
@@ -51,12 +52,13 @@ class PanelCommand(TyperCommand):
                     formatter.write_dl(records)
 
     def _in_order(self, ctx: Any) -> list[Any]:
-        """Return the command's parameters, common flags first."""
+        """Return the command's parameters, with the common flags first."""
         places = {name: place for place, name in enumerate(FIRST)}
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))
 
 
-# The headings of ``fairbench --help`` in order; an extension package may add a heading.
+# The headings of the command list in ``fairbench --help``, in order; a package that adds commands
+# may add a heading.
 SIMULATE, STORED, LOGS = "Simulate and compare", "Stored results", "Logs and records"
 SERVERS, CI, PAPERS = "Real servers", "Continuous integration", "Papers"
 
@@ -101,13 +103,17 @@ _OWN: Mapping[str, Command] = {
         "diagnose:diagnose_log",
     ),
     "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
-    "trace": _own(LOGS, "Inspect recorded traffic, or write a changed copy of it.", "trace:trace"),
+    "trace": _own(
+        LOGS,
+        "Inspect a trace of recorded traffic, or write a changed copy of the trace.",
+        "trace:trace",
+    ),
 }
 GROUPS = (SIMULATE, STORED, LOGS, SERVERS, CI, PAPERS)
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands.
+    """Return the names of all commands of fairbench.
 
     Raises UsageError if an extension package adds a command whose name is taken.
     """
@@ -126,7 +132,7 @@ def command_named(name: str) -> Command:
 def _shown(name: str) -> Command:
     try:
         return command_named(name)
-    except UsageError as error:  # the extension package with the command is not installed
+    except UsageError as error:  # The package that provides this command is not installed.
         return Command(PAPERS, str(error).partition(": ")[2], "")
 
 
@@ -142,11 +148,11 @@ def commands() -> Mapping[str, Command]:
     }
 
 
-# The base class of Typer's usage errors, which is click's class or Typer's copy of click's class.
+# ``WrongUsage`` is the base class of usage errors: a class of click, or Typer's copy of this class.
 WrongUsage: Any = typer.BadParameter.__base__
 
 
-_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # separators between the numbers in a flag's value
+_BETWEEN = re.compile(r"[\s,=:]|\.\.")  # characters that separate the numbers in a flag's value
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORECASE)
 
 
@@ -165,7 +171,9 @@ class _Listed(TyperCommand):
 
 
 class _Commands(TyperGroup):
-    """The group of all commands. The group turns an error into a line on stderr and an exit code.
+    """The group that contains all commands of fairbench.
+
+    The group turns an error into a line on stderr and an exit code.
 
     Only the module of the called command is imported; the list of commands needs no modules.
     """
@@ -178,7 +186,8 @@ class _Commands(TyperGroup):
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except WrongUsage as error:
-            # A group of commands, such as `fairbench trace`, was called without a command.
+            # The user called a group of commands, such as `fairbench trace`, without a command of
+            # the group.
             if (text := error.format_message()).startswith("Usage: "):
                 typer.echo(text, err=True)
             else:
@@ -221,7 +230,7 @@ class _Commands(TyperGroup):
         for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
-                # An empty value usually comes from an unset variable of a script.
+                # The value of a flag is usually empty because a variable of a script is not set.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
 

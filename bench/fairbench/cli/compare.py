@@ -24,8 +24,8 @@ def compare(
         typer.Argument(
             metavar="A B [C ...]",
             help="Schedulers, experiment files (FILE.toml) or directories of stored runs; the "
-            "first is the baseline. For a single directory, its schedulers are compared "
-            "in each configuration.",
+            "first is the baseline. If a single directory is given, compare compares the "
+            "schedulers of its runs in each configuration.",
         ),
     ] = None,
     settings: options.Settings = None,
@@ -67,7 +67,7 @@ def compare(
     disable_tqdm: options.NoProgress = False,
     **flags: Unpack[CompareFlags],
 ) -> None:
-    """Compare experiments on the same seeds, with intervals.
+    """Compare experiments on the same seeds, with confidence intervals.
 
     Prints, for every metric, the difference to the baseline, paired by seed, with a 95% confidence
     interval.
@@ -98,7 +98,7 @@ def compare(
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Print where the comparison is stored.
+    """Print where the comparison is stored and how to continue it.
 
     If more seeds could make a difference significant, also print the command that adds the seeds.
     """

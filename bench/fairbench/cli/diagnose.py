@@ -47,8 +47,8 @@ def diagnose_log(
         list[str] | None,
         Option(
             metavar="METRIC<LIMIT",
-            help="Target that the planned number of replicas must meet; may be repeated. "
-            "[default: mean over well-behaved clients of their TTFT P95 below 2 s]",
+            help="Latency target that the planned number of replicas must meet; may be repeated. "
+            "[default: a mean TTFT P95 of well-behaved clients below 2 s]",
         ),
     ] = None,
     no_plan: Annotated[

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fairbench.errors import printable, printable_lines
 
 FAILED, USAGE, NOT_JUDGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
-# functions of typer and rich that print
+# names of the functions in typer and rich that print text
 PRINTS = ("echo", "print", "flush", "write", "_write_buffer")
 STDOUT = 1  # the file descriptor of standard output
 
@@ -22,7 +22,7 @@ def complain(message: str, notes: Iterable[str] = ()) -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """An exception for a process that received SIGTERM."""
+    """The exception that ends a process which received SIGTERM."""
 
 
 def interrupted(error: KeyboardInterrupt) -> int:

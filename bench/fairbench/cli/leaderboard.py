@@ -21,7 +21,7 @@ DEFAULT_STORE = DEFAULT_RESULT_DIR / "leaderboard"
 
 
 class BoardFormat(StrEnum):
-    """The output format of the table."""
+    """The output formats of the leaderboard."""
 
     TABLE = "table"
     MARKDOWN = "md"
@@ -39,20 +39,26 @@ def leaderboard(
         ),
     ] = None,
     sort: Annotated[
-        str | None, Option(metavar="METRIC", help="Metric to sort by. [default: min_share_of_best]")
+        str | None,
+        Option(
+            metavar="METRIC",
+            help="Metric by which the table is sorted. [default: min_share_of_best]",
+        ),
     ] = None,
     baseline: Annotated[
         str | None,
         Option(
             metavar="ROW",
-            help="Row with which the other rows are compared. [default: the first row]",
+            help="Scheduler with which the other schedulers of the table are compared. [default: "
+            "the scheduler in the first row]",
         ),
     ] = None,
     place: Annotated[
         list[str] | None,
         Option(
             metavar="PLACE",
-            help="Configuration to show, such as `chat s1`; may be repeated. [default: all]",
+            help="Configuration to show, as workload and scenario, such as `chat s1`; may be "
+            "repeated. [default: all]",
         ),
     ] = None,
     row: Annotated[
@@ -71,15 +77,14 @@ def leaderboard(
         Option(
             "--report",
             metavar="FILE",
-            help="Also write a page with a picture of the ranks and their cost: FILE ends in "
-            ".html or .md.",
+            help="Also write a page with a chart of the schedulers' ranks to FILE (.html or .md).",
         ),
     ] = None,
 ) -> None:
     """Rank the schedulers of stored sweeps by significant differences.
 
-    The command makes no runs. A scheduler that lacks a run in some configuration is listed without
-    a rank.
+    The command ranks stored runs and makes no new runs. A scheduler that lacks a run in some
+    configuration is listed without a rank.
     """
     check_report(report)
     stored = results.read_stored(stores or [DEFAULT_STORE])

@@ -23,7 +23,7 @@ from fairbench.schedulers.eviction.registry import ALL_EVICTIONS
 
 
 class ListKind(StrEnum):
-    """The kinds of names that can be listed."""
+    """The kinds of names that ``fairbench list`` can print."""
 
     SCHEDULERS = "schedulers"
     ROUTERS = "routers"

@@ -20,7 +20,7 @@ def heed_sigterm() -> None:
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the command line of fairbench.
 
     Exit codes: 0 success, 1 a run or a gate failed, 2 wrong usage, 3 a gate could not judge,
     130/143 signal.
@@ -28,13 +28,13 @@ def main() -> None:
     try:
         heed_sigterm()
         for stream in (sys.stdout, sys.stderr):
-            # Characters that the encoding of the stream lacks are printed as escapes.
+            # A character that the stream's encoding lacks is printed as an escape sequence.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         if sys.stdout is None:
             complain("standard output is closed")
             sys.exit(FAILED)
-        # The import stands inside ``try``, because Ctrl-C may come during imports.
+        # The import stands inside ``try``, because the user may press Ctrl-C during the imports.
         from fairbench.cli.app import app
 
         app()

@@ -72,7 +72,7 @@ ExecutorName = Annotated[
     Option(
         "--executor",
         metavar="|".join(EXECUTORS),
-        help="Place where simulations run: processes on this machine, or a Ray cluster.",
+        help="Machines that run the simulations: this machine alone, or a Ray cluster.",
     ),
 ]
 ReportFile = Annotated[
@@ -98,7 +98,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command one option for each flag of the TypedDict ``table``.
 
     The command declares ``**flags: Unpack[TABLE]`` after the command's own parameters. ``flags``
-    holds only the flags that the user gave.
+    contains only the flags that the user gave.
     """
     declared = flags_of(table)
 
@@ -111,7 +111,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
-        # Typer reads the options from this signature.
+        # Typer finds the options of a command in the signature of its function.
         called.__dict__["__signature__"] = inspect.Signature(parameters)
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__
@@ -167,7 +167,7 @@ def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> 
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None."""
+    """Return the options whose values are not None."""
     return {key: value for key, value in options.items() if value is not None}
 
 
@@ -183,7 +183,7 @@ def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, 
 def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
     """Return the headers with the API key in ``file`` added; without a file, the same headers.
 
-    Raises UsageError if the headers already have a key.
+    Raises UsageError if the headers already contain an API key.
     """
     if file is None:
         return headers
@@ -197,7 +197,10 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
 
 
 def above_0(flag: str, value: float | None) -> float | None:
-    """Return the value of a flag. Raises UsageError for a value that is not positive and finite."""
+    """Return the value of a flag if it is above 0 and finite.
+
+    Raises UsageError for a value that is not positive and finite.
+    """
     if value is not None and not 0 < value < float("inf"):
         raise UsageError(f"{flag} {value:g}: must be above 0 and finite")
     return value

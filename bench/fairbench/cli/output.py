@@ -38,7 +38,7 @@ def print_summary(
 ) -> None:
     """Print a run's summary as text on stdout, with colours on a terminal.
 
-    ``explain`` adds sentences that explain the numbers. The first line compares the run with
+    If ``explain`` is true, sentences explain the numbers. The first line compares the run with
     ``reference``, the shares of the same experiment under another scheduler.
     """
     colour, width = terminal_look()
@@ -155,7 +155,7 @@ OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
     """Return a callback that appends a line for each saved run to ``path``, unless None.
 
-    Raises UsageError for an unwritable file, before any run.
+    Raises UsageError before any run if the file cannot be written.
     """
     _check_details(path, details)
     if path is not None:
@@ -166,7 +166,10 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 def add_run_line(
     path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
 ) -> None:
-    """Call ``add_bench_line`` for a stored run. Raises DataError if records are unreadable."""
+    """Append the benchmark line of a stored run to a file.
+
+    Raises DataError if the run's records cannot be read.
+    """
 
     def requests() -> Requests:
         return results.read_tables(results.read_run(run)).requests

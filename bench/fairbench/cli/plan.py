@@ -16,7 +16,8 @@ from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
-SIZES, ONE, LOADS = "1..32", "1", "1"  # defaults of the flags --dp and --loads
+# default values of the flags --dp and --loads of `fairbench plan`
+SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
@@ -59,7 +60,7 @@ def plan(
             "--max",
             metavar="users",
             help="Find the largest number of users (clients) that --dp replicas can serve within "
-            "the targets, instead of the smallest number of replicas.",
+            "the latency targets, instead of the smallest number of replicas.",
         ),
     ] = None,
     price: Annotated[
@@ -69,7 +70,8 @@ def plan(
         str | None,
         Option(
             metavar="X,Y",
-            help=f"Multiples of the load to plan for, such as 0.5,1,2. [default: {LOADS}]",
+            help="Factors on the workload's load for which to plan, such as 0.5,1,2. [default: "
+            f"{LOADS}]",
         ),
     ] = None,
     settings: options.Settings = None,

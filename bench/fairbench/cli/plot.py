@@ -17,7 +17,7 @@ from fairbench.errors import UsageError, unknown_name, writing
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
-# suffix of the directory with quick runs of a figure, which have one seed per point
+# ``QUICK`` ends the names of directories with quick runs, which have one seed per point.
 QUICK = "-quick"
 
 
@@ -35,21 +35,25 @@ def plot(
         Option(
             "--from",
             metavar="DIR",
-            help="Directory of the runs of the figure. [default: results/runs/FIGURE, or "
-            "FIGURE-quick]",
+            help="Directory with the finished runs that the figure shows. [default: "
+            "results/runs/FIGURE, or FIGURE-quick]",
         ),
     ] = None,
     preset: Annotated[
         str | None,
-        Option(metavar="NAME", help="Preset whose settings the figure uses, see `list presets`."),
+        Option(
+            metavar="NAME",
+            help="Preset whose settings the figure uses (see `fairbench list presets`).",
+        ),
     ] = None,
     formats: Annotated[
-        str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
+        str, Option("--format", metavar="A,B", help="File formats of the pictures: svg, png, pdf.")
     ] = "svg",
     output_dir: Annotated[
         Path | None,
         Option(
-            help="Directory for the pictures. [default: DIR/plots for a DIR of runs, else plots]"
+            help="Directory for the pictures. [default: DIR/plots if the first argument is a "
+            "directory of runs, otherwise plots]"
         ),
     ] = None,
     table: Annotated[
@@ -70,7 +74,7 @@ def plot(
 ) -> None:
     """Draw a figure of the DLPM paper, or of your own runs.
 
-    The command makes no runs.
+    The command draws stored runs and makes no new runs.
 
     For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, the
     distribution of latencies, and lines over the swept values of a parameter, a load or replicas.
@@ -124,10 +128,12 @@ def _plot_own(
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
-    if table is not None:  # the table is first, because the table needs no drawing library
+    # The table is written before the figures, because the table needs no drawing library.
+    if table is not None:
         text = figures.latex_table(cells, columns)
         with writing(table, "--table"):
-            if table.parent == output_dir:  # A missing output directory is created.
+            # If the table belongs in the output directory, the directory is created.
+            if table.parent == output_dir:
                 output_dir.mkdir(parents=True, exist_ok=True)
             results.write_text(table, text)
         typer.echo(table)
@@ -136,7 +142,7 @@ def _plot_own(
 
 
 def read_formats(text: str) -> list[str]:
-    """Parse comma-separated formats. Raises UsageError for an unknown format."""
+    """Parse comma-separated formats. Raises UsageError for an unknown picture format."""
     found = split_commas("--format", text)
     for one in found:
         if one not in figures.FORMATS:

@@ -34,8 +34,8 @@ def report(
         typer.Option(
             "--output-file",
             "-o",
-            help="Output file, which ends in .html or .md. [default: report.html in a directory, "
-            "NAME-report.html for a file NAME]",
+            help="Output file, which ends in .html or .md. [default: report.html in the given "
+            "directory, or NAME-report.html for a log file NAME]",
         ),
     ] = None,
     **log_flags: Unpack[LogFlags],
@@ -75,7 +75,10 @@ def _file_page(path: Path, log_flags: LogFlags) -> Page:
 
 
 def _page(directory: Path) -> Page:
-    """Return the report page of a directory. Raises DataError for an unknown kind of directory."""
+    """Return the report page of a run, a sweep or a plan.
+
+    Raises DataError if the directory is none of them.
+    """
     if (directory / results.MANIFEST).exists():
         return reporting.run_page(results.read_run(directory))
     if (directory / results.INTERVALS_FILE).exists():

@@ -205,8 +205,8 @@ def _reference(
 ) -> Reference | None:
     """Return the clients' shares under the scheduler with which the run is compared.
 
-    The experiment ``compared`` is simulated now. If ``compared`` is None, the shares are those
-    stored for the same experiment, or None if no shares are stored.
+    The experiment ``compared`` is simulated if no stored reference exists. If ``compared`` is None,
+    the shares are those stored for the same experiment, or None if no shares are stored.
     """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))
@@ -215,7 +215,7 @@ def _reference(
 
 
 def _require_whole(result: RunResult, context: RunContext) -> None:
-    """Raise Interrupted or RunFailed if the run is incomplete."""
+    """Raise Interrupted or RunFailed if the run did not finish."""
     if result.complete:
         return
     if context.interrupted():

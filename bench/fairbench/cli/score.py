@@ -21,7 +21,7 @@ from fairbench.records.layouts import NAMES
 
 
 class Unit(StrEnum):
-    """The unit of the times in a file."""
+    """The unit of the times in a file of records."""
 
     S = "s"
     MS = "ms"
@@ -52,7 +52,8 @@ def score(
         str | None,
         Option(
             metavar="|".join(NAMES),
-            help="Layout of the file. [default: the first layout that fits]",
+            help="Layout of the request records in the file. [default: the first layout that fits "
+            "the file]",
         ),
     ] = None,
     names: Annotated[
@@ -60,11 +61,11 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="Column of the file that holds a field, such as client=user_id; may be "
-            "repeated. Required fields: client, start, first_token or ttft, end or "
-            "latency or itls, input_tokens, output_tokens. Optional fields: program, "
-            "worker, cached_tokens, admitted, status, error, gaps, id. An optional field without a "
-            "name, such as program= (or session=), is not read from any column.",
+            help="Column of the file that holds a field of the records, such as client=user_id; "
+            "may be repeated. Required fields: client, start, first_token or ttft, end or "
+            "latency or itls, input_tokens, output_tokens. Optional fields: program, worker, "
+            "cached_tokens, admitted, status, error, gaps, id. Write an optional field "
+            "without a column, such as program=, to ignore this field.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -79,7 +80,10 @@ def score(
     ] = None,
     clients: Annotated[
         str | None,
-        Option(metavar="A,B", help="Clients that are counted even if they have no records."),
+        Option(
+            metavar="A,B",
+            help="Clients that are counted even if the file contains none of their requests.",
+        ),
     ] = None,
     misbehaving: Annotated[
         str | None,
@@ -93,8 +97,8 @@ def score(
     latency: Annotated[
         Latency | None,
         Option(
-            help="Latency to report: of whole programs (a request outside a program counts as "
-            "one), or of first tokens. [default: program]"
+            help="Latency to report: the latency of whole programs (a single request counts as a "
+            "program), or the time to first token. [default: program]"
         ),
     ] = None,
     window_start: Annotated[
@@ -120,8 +124,9 @@ def score(
 ) -> None:
     """Compute every fairness metric from any system's records.
 
-    Times may start at any zero. A request without an end counts as failed. Several files are read
-    as one run; if their layout has no client names (vllm, sglang), each file is a client.
+    Times may be counted from any point in time. A request without an end time counts as failed.
+    Several files are read as one run; if their layout has no client names (vllm, sglang), each file
+    is a client.
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")

@@ -104,8 +104,8 @@ def recover(
 ) -> None:
     """Save the finished requests of a run that was killed.
 
-    The command prints the run's summary. The run is marked incomplete. Unfinished requests are left
-    out.
+    The command also prints the run's summary. The recovered run is marked as incomplete. Requests
+    that had not finished are left out.
     """
     result = execute.recover_run(run_dir)
     if as_json:

@@ -42,7 +42,8 @@ def sweep(
         options.option_of(
             SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
-            **{"least": None, "most": None},  # the sweep checks the limits of this flag
+            # The sweep itself checks the limits on the value of this flag.
+            **{"least": None, "most": None},
         ),
     ] = None,
     quick: Annotated[
@@ -55,7 +56,10 @@ def sweep(
     ] = False,
     name: Annotated[
         str | None,
-        Option(help="Name of the sweep and of its directory. [default: the sweep's name in FILE]"),
+        Option(
+            help="Name of the sweep and of the directory with its runs. [default: the name in the "
+            "sweep file]"
+        ),
     ] = None,
     result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
     resume: Annotated[
@@ -73,8 +77,9 @@ def sweep(
         bool,
         Option(
             "--flush-cache",
-            help="Empty the caches of servers between runs that share the servers. Caches are "
-            "always emptied; the flag exists because SGLang has a flag of this name.",
+            help="Empty the servers' caches between two runs on the same servers. This flag "
+            "changes nothing, because caches are always emptied; SGLang has a flag of this "
+            "name.",
         ),
     ] = True,
     server_python: options.ServerPython = None,
@@ -89,7 +94,7 @@ def sweep(
     disable_tqdm: options.NoProgress = False,
     **flags: Unpack[SweepFlags],
 ) -> None:
-    """Run a grid of experiments and compare them.
+    """Run a grid of experiments in parallel and compare their results.
 
     The grid is every combination of schedulers, workloads and settings, from a file, from flags, or
     from both: flags override the values of the file.
@@ -114,7 +119,7 @@ def sweep(
     runs_on = executor_named(executor, ray_address)
     others = [results.SweepStore(folder) for folder in reuse or ()]
     for other in others:
-        other.sweep()  # This call raises DataError unless the directory contains a sweep.
+        other.sweep()  # The call of ``sweep`` raises DataError if the directory contains no sweep.
     live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         execute.try_untested(specs)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHORTEST_KEY = 16
 
 trace = typer.Typer(
-    help="Inspect recorded traffic, or write a changed copy of it.",
+    help="Inspect a trace of recorded traffic, or write a changed copy of the trace.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -46,7 +46,7 @@ Output = Annotated[
 AsJson = Annotated[bool, json_option("the numbers")]
 Seed = Annotated[
     int,
-    Option(help="Seed of the values that a trace does not record and that are drawn at random."),
+    Option(help="Seed of the values that fairbench draws because the trace does not record them."),
 ]
 
 
@@ -108,14 +108,18 @@ def cut_trace(
         ),
     ] = None,
     head: Annotated[
-        int | None, Option(min=1, help="Number of requests to keep, from the first.")
+        int | None,
+        Option(
+            min=1, help="Number of requests to keep, counted from the first request of the trace."
+        ),
     ] = None,
     clients: Annotated[
         str | None,
         Option(metavar="A,B", help="Clients to keep; requests of other clients are left out."),
     ] = None,
     largest: Annotated[
-        int | None, Option(min=1, help="Number of clients to keep: those with the most requests.")
+        int | None,
+        Option(min=1, help="Number of clients to keep: the clients with the most requests."),
     ] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
@@ -150,7 +154,11 @@ def combine(
     file: File,
     prompts: Annotated[
         str,
-        Option("--prompts-of", metavar="FILE", help="Trace that provides lengths and prefixes."),
+        Option(
+            "--prompts-of",
+            metavar="FILE",
+            help="Trace whose prompt lengths, output lengths and shared prefixes are used.",
+        ),
     ],
     output: Output,
     seed: Seed = 0,
@@ -173,9 +181,9 @@ def anonymize(
         Path | None,
         Option(
             metavar="FILE",
-            help="File whose one line is the secret from which the new labels are made. The same "
-            "secret gives the same labels in several files. [default: a random secret, which is "
-            "not kept]",
+            help="File with one line: the secret from which the new client labels are computed. "
+            "Files that are labelled with the same secret get equal labels for equal "
+            "clients. [default: a random secret, which is not kept]",
         ),
     ] = None,
     seed: Seed = 0,
@@ -188,7 +196,10 @@ def anonymize(
 
 
 def _key(file: Path) -> bytes:
-    """Return the secret in ``--key-file``. Raises UsageError for a short secret."""
+    """Return the secret in the file of ``--key-file``.
+
+    Raises UsageError if the secret is too short.
+    """
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:
         raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")

@@ -68,7 +68,8 @@ def check(
         "request_rate": request_rate,
         "duration_s": duration,
         "seed": seed,
-        "scheduler": "fcfs",  # an experiment needs a scheduler, which has no effect here
+        # An experiment must name a scheduler, but the scheduler does not change the workload.
+        "scheduler": "fcfs",
     }
     facts = execute.check_facts(resolve(given_options(flags)))
     if as_json:

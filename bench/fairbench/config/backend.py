@@ -29,7 +29,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     WORKER_URL_LIST: "the URLs of all workers, separated by commas",
     "model": "the model's name",
 }
-PORTS = 2  # maximum number of ports that a command uses
+PORTS = 2  # maximum number of network ports that one command uses
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -52,7 +52,7 @@ def check_router_command(words: Sequence[str]) -> None:
 def fill_command(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """Return the command with its placeholders filled in."""
+    """Return the router's command with its placeholders filled in."""
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),
@@ -73,13 +73,13 @@ def _repeated(word: str, workers: Sequence[str]) -> list[str]:
     return [word.replace(mark, url) for url in workers] if mark in word else [word]
 
 
-# Flags that fairbench's launcher passes to every server.
+# Server flags that fairbench sets itself when it starts a server.
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
     | {"--scheduler-cls", "--tensor-parallel-size", "--enable-prompt-tokens-details"}
 )
-# Prefixes of the flags for data parallelism inside a server (SGLang, vLLM).
+# Prefixes of the server flags that start data-parallel ranks inside a server of SGLang or vLLM.
 RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 
 
@@ -132,7 +132,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 def storable(content: Any) -> Any:
     """Return a file's content with the secrets of ``server_args`` and ``router_command`` removed.
 
-    Secrets in nested tables are also removed.
+    Secrets inside nested tables are removed, too.
     """
     if isinstance(content, Mapping):
         return {
@@ -147,7 +147,8 @@ def _args(value: Any) -> Any:
         return value
     if all(isinstance(word, str) for word in value):
         return without_secrets(value)
-    return [_args(one) for one in value]  # A sweep has a list of argument lists, one per point.
+    # In a sweep, ``server_args`` is a list with one list of arguments per point.
+    return [_args(one) for one in value]
 
 
 def check_given(args: Sequence[str], what: str = ARGS) -> None:
@@ -158,20 +159,20 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
             raise UsageError(f"{what}: {flag} is secret and was not stored; give it again")
 
 
-NO_PROFILE = "none"  # the value of ``gpu`` in a spec for real hardware
-EXTERNAL = "external"  # the value of ``router`` in a spec with a third-party router
-# the value of scheduler, router, local scheduler and model in a spec for an endpoint, where these
-# values are unknown
+NO_PROFILE = "none"  # the value of ``gpu`` in an experiment on real hardware
+EXTERNAL = "external"  # the value of ``router`` in an experiment with a router of another project
+# the value of scheduler, router, local scheduler and model in the experiment of a server that runs
+# already, because these values are unknown
 AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]
 
-# Fields that fairbench's driver sets in the body of every request.
+# Fields of a request body that fairbench's load driver sets itself.
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# Engine settings for which SGLang has no flag, or which are not tested on real servers.
+# Engine settings that SGLang has no flag for, or that are not tested on real servers.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -186,13 +187,14 @@ ENGINE_ONLY = (
 # Eviction policies that real servers cannot run, because requests do not contain the session.
 NEED_SESSIONS = frozenset({"retention"})
 
-# The flags of vLLM that set engine settings, by setting.
+# ``VLLM_FLAGS`` maps each engine setting to the vLLM flag that sets the setting.
 VLLM_FLAGS = {
     "max_running_requests": "--max-num-seqs",
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Allowed emulated seconds per real second; outside this range, measured times are meaningless.
+# Limits on the number of emulated seconds per real second; times measured outside these limits are
+# meaningless.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]
@@ -206,7 +208,7 @@ class BackendConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    # Each subclass declares the field ``kind`` with the name of the subclass's kind.
+    # Each subclass declares a field ``kind``, whose value names the kind of backend.
     if TYPE_CHECKING:
         kind: str
     max_concurrency: Count | None = None
@@ -218,7 +220,7 @@ class BackendConfig(BaseModel):
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that this kind of backend does not support."""
     evictions: ClassVar[frozenset[str]] = frozenset()
-    """The eviction policies that servers of this kind support."""
+    """The eviction policies that the servers of this backend support."""
     run_options: ClassVar[frozenset[str]] = frozenset()
     """The options of ``LiveOptions`` that this kind of backend supports."""
 
@@ -234,7 +236,7 @@ class BackendConfig(BaseModel):
 
 
 class _Servers(BackendConfig):
-    """Servers that fairbench starts with the flags ``server_args``."""
+    """Servers that fairbench starts itself, with the flags ``server_args``."""
 
     api: Api = "generate"
     server_args: list[str] = []
@@ -299,9 +301,9 @@ class VLLM(RealServers):
 class Emulator(_Servers):
     """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
-    In one real second, ``time_scale`` emulated seconds pass. ``router_command`` starts a
-    third-party router in front of the workers; requests to this router use OpenAI's API unless
-    ``api`` names a different API.
+    ``time_scale`` emulated seconds pass in one real second. ``router_command`` starts a third-party
+    router in front of the workers; requests to this router use OpenAI's API unless ``api`` names a
+    different API.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -374,7 +376,7 @@ class Endpoint(BackendConfig):
 
     @property
     def extra_fields(self) -> dict[str, Any]:
-        """The fields in ``extra_body``."""
+        """The fields of ``extra_body``, which every request contains."""
         return _extra_fields(self.extra_body)
 
 

@@ -37,10 +37,10 @@ from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# engines for which prefill and decode workers and eviction policies are simulated
+# engines for which the simulator supports prefill and decode workers, and eviction policies
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
-# keys that are not supported with separate prefill and decode replicas
+# keys that cannot be combined with separate prefill and decode replicas
 APART = ("routers", "eviction", "memory_records")
 
 
@@ -98,7 +98,10 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
 
 
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check number of routers, eviction policy, prefill and decode. Raises UsageError."""
+    """Check the number of routers, the eviction policy, and prefill and decode workers.
+
+    Raises UsageError.
+    """
     with about("routers", "backend.kind"):
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
@@ -136,8 +139,8 @@ def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     """Raise UsageError for a setting that has no effect, because no experiment uses the part.
 
-    ``given`` are the keys of settings from flags. Settings of schedulers are not checked, because a
-    command may run several schedulers, of which only one has the setting.
+    ``given`` contains the keys of settings that flags set. Settings of schedulers are not checked,
+    because a command may run several schedulers, of which only one has the setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -286,7 +289,7 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 def admission_profile(params: AdmissionParams) -> TimingProfile:
     """Return the timing profile of real workers, given by id, or by GPU with the default model.
 
-    Raises UsageError for an unknown or missing profile.
+    Raises UsageError if the timing profile is unknown or missing.
     """
     gpu, _, rest = params.profile.partition("/")
     if not gpu:
@@ -338,12 +341,14 @@ def _check_gateway(
 
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
-WITH_SETTINGS = frozenset({"lpm"})  # policies inside engines that have parameters in fairbench
+# scheduling policies of engines that have parameters in fairbench
+WITH_SETTINGS = frozenset({"lpm"})
 
-# Keys of parts that fairbench simulates, and that an engine's own code lacks or implements
+# Keys of features that the simulator models, but that an engine's real code lacks or implements
 # differently.
 MODELLED = ("prefill", "decode", "memory_records")
-# Settings of fairbench's model of an engine for which the engine's own code has no argument.
+# Engine settings of the simulator's own engine model; an engine's real code has no argument for
+# these settings.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
@@ -456,9 +461,9 @@ def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterabl
     """Return the policy in the engine: the given local scheduler, else ``of_pair``, else FCFS.
 
     Args:
-        draft: The draft, which has ``engine_code``.
+        draft: The draft of an experiment with ``engine_code``.
         of_pair: Local scheduler of the pair that the draft's ``scheduler`` names.
-        known: Names of policies that engines implement.
+        known: Names of scheduling policies that engines implement.
     """
     if "local" in draft:
         return str(draft["local"])

@@ -1,4 +1,4 @@
-"""Presets, and the default values of a spec.
+"""Presets of papers, and the default values of an experiment.
 
 The values of a preset override defaults, including defaults of the workload. Flags and experiment
 files override the values of a preset.
@@ -89,7 +89,7 @@ class Preset(_Table):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The facts that are settings, ``NAME.PARAM``."""
+        """The known facts that are settings, written ``NAME.PARAM``."""
         return {key: value for key, value in self.values.items() if "." in key}
 
     @property
@@ -121,7 +121,10 @@ def read_preset(ref: str) -> Preset:
 
 
 def preset_for(ref: str, backend: BackendConfig | None) -> Preset:
-    """Return a preset by name or path. Raises UsageError for a real backend."""
+    """Return the preset with a name or path.
+
+    Raises UsageError if the backend is not the simulator.
+    """
     preset = read_preset(ref)
     if backend is not None:
         raise UsageError(
@@ -156,15 +159,16 @@ def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
     return workload.model_copy(update={"scenarios": scenarios})
 
 
-# Default values of keys that every spec of a simulation has. The defaults of all other keys depend
-# on the workload.
+# ``_DEFAULTED`` lists the keys of a simulation whose default values depend on no other key. The
+# default values of all other keys depend on the workload.
 _DEFAULTED = ("scheduler", "dp", "workload", "scenario", "gpu", "model", "seed")
 DEFAULTS: Mapping[str, Any] = {
     **{key: RUN[key].default for key in _DEFAULTED},
     "burstiness": float(RUN["burstiness"].default),
 }
 
-# upper limit on the warm-up, as a fraction of a duration that the user chose
+# default of the warm-up, as a fraction of the duration, is at most this value if the user chose the
+# duration
 WARMUP_SHARE = 0.1
 
 
@@ -205,7 +209,10 @@ def has_own_code(draft: Mapping[str, object]) -> bool:
 
 
 def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
-    """Return the draft's router and local scheduler. Raises UsageError for unknown names."""
+    """Return the names of the draft's router and local scheduler.
+
+    Raises UsageError for unknown names of schedulers.
+    """
     with about("scheduler"):
         router, local = registry.split_pair(text_of(draft, "scheduler"))
     router = text_of(draft, "router") if "router" in draft else router
@@ -219,7 +226,7 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
     ):
         if name in known or (what, name) == ("router", EXTERNAL):
             continue
-        # The code of an engine may have policies that fairbench does not know.
+        # The real code of an engine may have policies that fairbench does not know.
         if what == "router" or not owned:
             raise registry.unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
     return router, local
@@ -228,8 +235,8 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the parts whose parameters have an effect, such as router, scheduler and machine.
 
-    The result is () for an endpoint, which is benchmarked as it is. An external router has no
-    parameters.
+    The result is () for an endpoint, which is benchmarked as it is. A router of another project has
+    no parameters.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -250,7 +257,7 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def engine_of(draft: Mapping[str, object]) -> str | None:
     """Return the engine that a draft simulates, or None for the default engine.
 
-    Raises UsageError if the engine is unknown.
+    Raises UsageError if the engine's name is unknown.
     """
     if "engine" not in draft:
         return None
@@ -274,15 +281,18 @@ def read_workload(value: Any) -> WorkloadSpec:
 
 
 def text_of(draft: Mapping[str, object], key: str) -> str:
-    """Return the text under a key. Raises UsageError for a value that is not a text."""
+    """Return the text under a key of the draft.
+
+    Raises UsageError for a value that is not a text.
+    """
     value = draft[key]
     if not isinstance(value, str):
         raise UsageError(f"{key} = {value!r}: must be a string").of(key)
     return value
 
 
-# Weights of clients are stored in the experiment. In older versions, weights were these parameters
-# of local schedulers; values of such parameters are moved to the experiment.
+# The weights of clients are stored with the experiment. In old experiment files, weights are
+# parameters of local schedulers; these values are moved to the experiment's weights.
 SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 
 
@@ -302,7 +312,10 @@ def moved_weights(
 
 
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
-    """Return the table under a key, or {} without the key. Raises UsageError for other types."""
+    """Return the table under a key, or {} without the key.
+
+    Raises UsageError if the value is no table.
+    """
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
         shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
@@ -315,9 +328,9 @@ def resolve_weights(
 ) -> dict[str, Any] | None:
     """Return the weights of a run: weights from the workload, overridden by ``given``.
 
-    Clients that are not named have weight 1. A given weight of 1 is omitted unless the workload has
-    a different weight. The result is None if all weights are 1. Errors in ``clients`` or ``given``
-    are reported later, by ``ExperimentSpec``.
+    Clients without a given weight have weight 1. A given weight of 1 is omitted unless the workload
+    has a different weight. If all weights are 1, the result is None. Errors in ``clients`` or
+    ``given`` are reported later, by ``ExperimentSpec``.
     """
     own = workload.client_weights or {}
     if not (given or own):
@@ -327,5 +340,5 @@ def resolve_weights(
     said = {name: one for name, one in own.items() if name in names}
     silent = {name for name, one in given.items() if one == 1 and name in names} - own.keys()
     said |= {name: one for name, one in given.items() if name not in silent}
-    # Weights are sorted in the order of the clients, so that equal weights give equal experiments.
+    # Weights are sorted by client, so that experiments with equal weights are equal.
     return {name: said[name] for name in (names | said) if name in said} or None

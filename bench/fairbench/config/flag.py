@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 from fairbench import records, workloads
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
-# The headings of ``--help``, in order.
+# The headings of the flag groups in ``--help``, in order.
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
     *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
     *("Output", "Other options"),
@@ -48,7 +48,7 @@ class Flag:
 
     @property
     def text(self) -> str:
-        """The help text, followed by the default value."""
+        """The flag's help text, followed by its default value."""
         return self.help if self.default == "" else f"{self.help} [default: {self.default}]"
 
     def but(self, help: str = "", **changes: Any) -> Flag:
@@ -73,7 +73,7 @@ def value_or_default(flags: Mapping[str, Any], table: Mapping[str, Flag], name: 
 
 
 def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UsageError for an unknown flag."""
+    """Raise UsageError if a flag is unknown."""
     known = tuple(known)
     for name in flags:
         if name not in known:
@@ -105,13 +105,17 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
     return found
 
 
-# The values of ``--backend``: the simulator, and backends whose servers fairbench starts.
+# The values of the flag ``--backend``: the simulator, and the real servers that fairbench can
+# start.
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")
 
 
 def split_commas(flag: str, text: str) -> list[str]:
-    """Split a text at commas. Raises UsageError for an empty or a repeated word."""
+    """Split a flag's value at commas into words.
+
+    Raises UsageError for an empty or a repeated word.
+    """
     words = [word.strip() for word in text.split(",")]
     if "" in words or len(set(words)) < len(words):
         raise UsageError(f"{flag} {text}: must be different words, separated by commas")
@@ -119,7 +123,7 @@ def split_commas(flag: str, text: str) -> list[str]:
 
 
 def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
-    """Return a parser of comma-separated values that ``read`` parses."""
+    """Return a parser for comma-separated values; ``read`` parses each of them."""
 
     def values(flag: str, text: str) -> list[Any]:
         try:
@@ -134,7 +138,7 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
 
-    The result is None if no word is given. Raises UsageError for invalid words and duplicates.
+    If no word is given, the result is None. Raises UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]
@@ -157,12 +161,15 @@ def split_words(flag: str, text: str | Iterable[str]) -> list[str] | None:
 
 
 def parse_weights(text: str | None) -> dict[str, float] | None:
-    """Parse ``NAME=WEIGHT,NAME=WEIGHT``; None gives None. Raises UsageError for invalid text."""
+    """Parse the weights ``NAME=WEIGHT,NAME=WEIGHT``; None gives None.
+
+    Raises UsageError if the text has another form.
+    """
     if text is None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
     try:
-        # The text is encoded as ASCII, because ``float`` would accept digits of other scripts.
+        # The text is encoded as ASCII, because ``float`` also accepts digits of other scripts.
         weights = {name.strip(): float(weight.encode("ascii")) for name, _, weight in pairs}
     except ValueError:
         weights = {}
@@ -180,7 +187,7 @@ def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
 def parse_assignment(text: str) -> tuple[str, Any]:
     """Split ``NAME.PARAM=VALUE``; VALUE is parsed as TOML, or taken as text if it is not TOML.
 
-    Raises UsageError for a text without this form.
+    Raises UsageError if a text has another form.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(r"[^.\s]+\.[^\s]+", key):
@@ -193,7 +200,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key, value
     if is_too_deep(parsed):
         raise UsageError(f"--set {key}: {TOO_DEEP}")
-    # A line break in VALUE would begin another TOML key.
+    # A line break in VALUE would begin another key of the TOML text.
     return key, parsed["value"] if len(parsed) == 1 else value
 
 
@@ -203,12 +210,15 @@ def parse_assignments(texts: Iterable[str] | None) -> dict[str, Any]:
 
 
 def columns_of(_: str, texts: list[str]) -> dict[str, str]:
-    """Parse ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for invalid texts."""
+    """Parse the values ``FIELD=COLUMN`` of the flag ``--map``.
+
+    Raises UsageError if a value has another form.
+    """
     return records.parse_map(texts, workloads.NEEDED)
 
 
 def names_of(flag: str, texts: list[str]) -> dict[str, str]:
-    """Parse ``FIELD=NAME`` texts. Raises UsageError for invalid texts and repeated fields."""
+    """Parse ``FIELD=NAME`` texts. Raises UsageError for an invalid text or a repeated field."""
     names: dict[str, str] = {}
     for text in texts:
         field, _, name = text.partition("=")

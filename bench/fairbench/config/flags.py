@@ -104,7 +104,7 @@ class TraceFlags(LogFlags, total=False):
 
 
 class EveryFlags(TypedDict, total=False):
-    """Flags of ``run``, ``compare``, ``plan`` and ``sweep``."""
+    """Flags that ``run``, ``compare``, ``plan`` and ``sweep`` have in common."""
 
     weights: Annotated[
         Mapping[str, float] | None,
@@ -146,7 +146,7 @@ class EveryFlags(TypedDict, total=False):
 
 
 class SetupFlags(TypedDict, total=False):
-    """Flags of ``run``, ``compare`` and ``sweep``."""
+    """Flags that ``run``, ``compare`` and ``sweep`` have in common."""
 
     preset: Annotated[
         str | None,
@@ -288,7 +288,7 @@ class ServedFlags(TypedDict, total=False):
 
 
 class ArrivalFlags(TypedDict, total=False):
-    """Flags of ``run`` and ``plan``."""
+    """Flags that ``run`` and ``plan`` have in common."""
 
     clients: Annotated[
         int | None,
@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Flags that each command declares separately, because the Python functions have their own
-# parameters for these values, or do not need the values.
+# Flags that every command declares separately: its Python function names these values differently,
+# or does not need them.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,

@@ -33,16 +33,18 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import workload_names
 
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
-# keys whose values follow from other keys, and that never count as chosen
+# Keys whose values follow from other keys, so that they never count as chosen by the user.
 IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
-TABLES = frozenset({"weights", "goodput"})  # tables in which a flag overrides single entries
+# tables of an experiment in which a flag overrides single entries
+TABLES = frozenset({"weights", "goodput"})
 
-# Names in the list of chosen values of a manifest that are not keys of an experiment file.
-PROFILE = "timing profile"  # the parts of a timing profile's id besides GPU and model
-# keys of a workload that an experiment file also contains outside the workload
+# The manifest of a run lists the values that the user chose; these names in the list are not keys
+# of an experiment file.
+PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
+# keys of a workload that an experiment file may also contain at its top level
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
@@ -143,7 +145,8 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
     if "gpu" in kept:
         gpu = text_of(draft, "gpu").split("/")[0]
-        with suppress(UsageError):  # An error means that no shorter name exists for this profile.
+        # A UsageError means that the timing profile has no shorter name.
+        with suppress(UsageError):
             if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
                 kept["gpu"] = gpu
     if _is_usual_machine(draft, workload):
@@ -183,7 +186,7 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 
 
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
-    """Return the chosen values of an experiment file ``with_given``.
+    """Return the values that the user chose in an experiment file with ``given``.
 
     A bundled workload is returned as a name, and any other workload as the stored table. With
     ``other_workload``, parameters of the stored workload are left out; the scenario is left out
@@ -213,12 +216,12 @@ def given_values(
     """Return the values that the user chose for an experiment.
 
     Args:
-        flags: Keys of the experiment that flags set.
-        assignments: Settings ``NAME.PARAM`` that flags set.
+        flags: Keys of the experiment that the user's flags set.
+        assignments: Settings ``NAME.PARAM`` that the user's flags set.
         file: Experiment file, returned by ``with_given``; flags override values of the file. {}
             without a file.
     """
-    if _is_stored(flags):  # The flags contain a whole stored experiment.
+    if _is_stored(flags):  # The flags contain all values of a stored experiment.
         flags, file = {}, with_given(flags)
     base = chosen_part(file, other_workload="workload" in flags) if file else {}
     below = {key: value for key, value in base.items() if key in file[GIVEN]}

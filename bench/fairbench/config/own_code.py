@@ -13,7 +13,7 @@ from fairbench.named import imported
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
-# The policies that an unmodified engine implements.
+# Scheduling policies that an unmodified engine offers.
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
 # The eviction policies of a stock engine; SGLang's ``tlru`` needs parameters.
 OWN_EVICTIONS = {
@@ -51,7 +51,7 @@ CARRIED = {
     ),
 }
 
-NO = "no-"  # prefix of a flag that turns a parameter off
+NO = "no-"  # prefix of a server flag that turns a parameter off
 
 
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
 
     Args:
         words: The flags and their values, such as ``--max-num-seqs 64`` or ``--max-num-seqs=64``.
-        engine: Name of the engine.
+        engine: Name of the engine whose flags are given.
 
     Raises UsageError for a flag that the engine's own code does not receive in a simulation.
     """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # limit on the number of programs of a run, so that the records fit into memory
 MAX_PROGRAMS = 2_000_000
 
-# Keys on which the defaults of further keys depend.
+# ``RULING`` lists the keys on which the default values of other keys depend.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -53,12 +53,12 @@ RULING = frozenset(
     }
 )
 
-# Keys that determine which programs the clients send.
+# ``SENT`` lists the keys that determine which programs the clients send.
 SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """Read an experiment file. Raises DataError naming the file, and the key or line."""
+    """Read an experiment file as tables. Raises DataError naming the file, and the key or line."""
     if path.name.removesuffix(".gz").endswith((".csv", ".jsonl")):
         raise DataError(f"{path}: must be an experiment in TOML; for a trace, write --trace {path}")
     data = read_toml(path, str(path))
@@ -72,14 +72,17 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """Return the full spec of an experiment file. Raises DataError naming the file."""
+    """Return the complete experiment of an experiment file.
+
+    Raises DataError with the name of the file.
+    """
     return resolve({}, {}, read_experiment(path), path=path)
 
 
 def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
     """Return the spec of a stored experiment, with defaults of this version for unchosen values.
 
-    Raises DataError that names the file.
+    Raises DataError with the name of the file.
     """
     return resolve({}, {}, file, path=path, new_defaults=True)
 
@@ -267,8 +270,8 @@ def experiment(
 ) -> ExperimentSpec:
     """Build an experiment from a file and from flags, which override the file.
 
-    A flag with value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags of
-    the engine. Raises UsageError naming the wrong value, and DataError for an invalid file.
+    A flag with the value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags
+    of the engine. Raises UsageError naming the wrong value, and DataError for an invalid file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -305,7 +308,7 @@ def with_flags_of_code(
     """Return the flags; with ``engine_code``, ``server_args`` become settings and keys.
 
     Args:
-        given: The flags of the user.
+        given: The flags that the user gave.
         file: The experiment file, which may name the engine.
         settings: Settings of the user, which the flags must not contradict.
     """
@@ -328,8 +331,7 @@ def with_flags_of_code(
     )
 
 
-# limit on the number of floods among which the earliest flood is searched; this flood ends the
-# warm-up
+# at most this number of floods is searched for the earliest flood, whose start limits the warm-up
 MOST_SOUGHT = 20
 
 
@@ -353,7 +355,8 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# Flags that cannot be combined with a trace, because the trace determines the values.
+# ``SAID`` lists flags that cannot be combined with a trace, because the trace determines the
+# values.
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},
     **{"dataset_map": "", "tokenizer": ""},
@@ -387,7 +390,8 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
     params = trace_params(given)
     workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
-    known = params_of(workload) or params  # these parameters include the digest of the trace file
+    # The parameters of a trace workload include the digest of the trace file.
+    known = params_of(workload) or params
     warmup_s = min(workload.warmup_s, _first_flood_s(known))
     workload = workload.model_copy(update={"warmup_s": warmup_s})
     rest = {key: value for key, value in keys.items() if key != "clients"}
@@ -399,7 +403,10 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
 
 
 def trace_params(given: PlacedFlags) -> TraceParams:
-    """Return the parameters for reading the trace. Raises UsageError for unknown fields."""
+    """Return the parameters with which the trace is read.
+
+    Raises UsageError for unknown fields of the trace.
+    """
     trace = given.trace
     columns = dict(trace.get("columns", {}))
     if "client" in trace:

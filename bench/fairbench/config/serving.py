@@ -24,7 +24,7 @@ def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """Merge the backend from flags with the backend of a file; None means the simulator.
 
     If the flags name another kind of backend than the file, the file's backend is ignored.
-    Raises UsageError naming the key.
+    Raises UsageError with the name of the wrong key.
     """
     given, stored = _backend_table(given), _backend_table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))

@@ -1,4 +1,4 @@
-"""Settings ``NAME.PARAM=VALUE``: parameters of schedulers, machine and workload."""
+"""Settings ``NAME.PARAM=VALUE``: parameters of schedulers, of the machine and of the workload."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def resolve_settings(
 
     Values in ``given`` override values of the workload, which override the defaults of ``Params``
     classes. All values in ``given`` are checked, including values of unused parts. Raises
-    UsageError naming the key and the allowed values.
+    UsageError with the wrong key and its allowed values.
     """
     known = params_by_part()
     if workload.name in known:
@@ -151,7 +151,10 @@ def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> No
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
-    """Return the distinct names before the dots. Raises UsageError for a key without a dot."""
+    """Return the different names before the dots of settings.
+
+    Raises UsageError for a setting without a dot.
+    """
     for key, value in settings.items():
         if "." not in key:
             if key in {*params_by_part(), *workload_names()}:

@@ -28,11 +28,14 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-# key of the table of values that the user chose, in specs and stored experiments
+# name of the table with the values that the user chose, in a stored experiment
 GIVEN = "given"
-# fields that fairbench completes; the values as the user gave them are stored in ``given``
+# Fields whose values fairbench completes; the table ``given`` keeps the values as the user wrote
+# them.
 AS_GIVEN = ("gpu", "weights", "workload")
-DIGEST = "digest"  # key in ``given`` of a digest by which edits by hand are detected
+# key of a digest in the table ``given``, by which fairbench detects that a user edited a stored
+# experiment
+DIGEST = "digest"
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -40,8 +43,9 @@ MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
-Rate = Annotated[float, Field(gt=0)]  # infinity: all programs arrive at time 0
-Shape = Annotated[float, Field(ge=0.001)]  # infinity: all gaps are equal
+Rate = Annotated[float, Field(gt=0)]  # with the value infinity, all programs arrive at time 0
+# with the value infinity, all gaps between arrivals are equal
+Shape = Annotated[float, Field(ge=0.001)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -69,7 +73,7 @@ class ExperimentSpec(BaseModel):
     - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
       saturation detector.
     - ``routers``: number of routers that share the workers [one].
-    - ``engine``: engine of simulated workers [the default engine].
+    - ``engine``: engine that simulated workers follow [the default engine].
     - ``engine_code``: Python whose installed engine decides, with the policy ``local`` [fairbench's
       model of the engine]; ``charge_pass``: whether the measured CPU time of the engine's
       scheduling passes delays the iterations.
@@ -86,7 +90,7 @@ class ExperimentSpec(BaseModel):
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # A setting may be infinite.
+        ser_json_inf_nan="constants",  # A setting may have the value infinity.
     )
 
     scheduler: str
@@ -204,7 +208,7 @@ class ExperimentSpec(BaseModel):
 
     @property
     def admission(self) -> AdmissionParams | None:
-        """The parameters of admission control; None without admission control."""
+        """The parameters of admission control, or None if admission control is off."""
         params = make_params(ADMISSION, AdmissionParams, self.settings)
         return None if params.policy == OFF else params
 
@@ -217,7 +221,10 @@ class ExperimentSpec(BaseModel):
         return workloads.load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
-        """Return the plans of the clients. Raises UsageError if a value is impossible."""
+        """Return for each client the plan of its programs.
+
+        Raises UsageError if a value of the experiment is impossible.
+        """
         return plan_clients(
             self.workload,
             self.scenario,
@@ -260,7 +267,7 @@ class Layered(UserDict[str, object]):
                 self.data[key] = value
 
     def origin(self, key: str) -> Origin:
-        """Return the origin of a key."""
+        """Return where the value of a key comes from."""
         return self.origins.get(key, Origin.DEFAULT)
 
     def is_said(self, key: str) -> bool:
@@ -268,7 +275,7 @@ class Layered(UserDict[str, object]):
         return self.origin(key) >= Origin.FILE
 
     def of_flags(self) -> dict[str, object]:
-        """Return the values that come from flags."""
+        """Return the values that the user's flags set."""
         return {key: one for key, one in self.data.items() if self.origin(key) is Origin.FLAG}
 
 
@@ -288,8 +295,8 @@ class Draft(Layered):
         """Add each value of an origin whose key has no value from a stronger origin.
 
         The key ``scheduler`` names a router and a local scheduler, and therefore overrides the keys
-        ``router`` and ``local`` of a weaker file or preset. Likewise, the key ``gateway`` overrides
-        the key ``saturation``.
+        ``router`` and ``local`` of a weaker file or preset. In the same way, the key ``gateway``
+        overrides the key ``saturation``.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()
@@ -299,12 +306,12 @@ class Draft(Layered):
 
     @property
     def flagged(self) -> set[str]:
-        """The keys and settings that come from flags."""
+        """The keys and settings that the user's flags set."""
         return self._keys_of(Origin.FLAG)
 
     @property
     def of_preset(self) -> set[str]:
-        """The keys and settings that come from the preset."""
+        """The keys and settings that the preset sets."""
         return self._keys_of(Origin.PRESET)
 
     def _keys_of(self, origin: Origin) -> set[str]:
@@ -315,7 +322,7 @@ class Draft(Layered):
 def to_toml(spec: ExperimentSpec) -> str:
     """Return a TOML file from which ``fairbench run`` builds an identical spec.
 
-    Secrets in the flags of servers are omitted.
+    Secrets in the flags of servers are left out.
     """
     data = spec.model_dump(mode="json", exclude_none=True)
     if spec.backend is not None:
@@ -341,7 +348,7 @@ def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def file_tables(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the content of a spec's experiment file."""
+    """Return the tables of an experiment's file."""
     return tomllib.loads(to_toml(spec))
 
 

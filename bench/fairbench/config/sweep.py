@@ -26,7 +26,7 @@ from fairbench.workloads.model import MAX_NAME
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
-# values that ``quick`` sets, except for keys that a flag sets
+# Keys that --quick sets, unless a flag of the command sets them.
 SIZES = frozenset({"num_programs", "duration_s"})
 
 
@@ -54,15 +54,16 @@ class Sweep(BaseModel):
 
     The tables ``base``, ``grid`` and ``exclude`` have the keys of an experiment file; settings are
     written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
-    several. ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a few
-    programs (``QUICK_PROGRAMS``). ``_flagged`` are the keys and settings with values from flags.
+    several. ``num_runs`` is the number of seeds for each point of the sweep. If ``quick`` is true,
+    a few programs (``QUICK_PROGRAMS``) replace the durations. ``_flagged`` are the keys and
+    settings with values from flags.
     """
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         strict=True,
-        ser_json_inf_nan="constants",  # A rate or a setting may be infinite.
+        ser_json_inf_nan="constants",  # A rate or a setting may have the value infinity.
     )
 
     name: Annotated[str, Field(max_length=MAX_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -94,7 +95,10 @@ def read_sweep(ref: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """Build a sweep from the tables of a file. Raises UsageError naming the key."""
+    """Build a sweep from the tables of its file.
+
+    Raises UsageError with the name of the wrong key.
+    """
     try:
         sweep = Sweep.model_validate(dict(data))
     except ValidationError as error:
@@ -119,7 +123,9 @@ def sweep_toml(sweep: Sweep) -> str:
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """Parse ``NAME.PARAM=V,W`` into a key and values. Raises UsageError for invalid text.
+    """Parse the text ``NAME.PARAM=V,W`` into a key and its values.
+
+    Raises UsageError if the text has another form.
 
     A value is parsed as TOML, or taken as a text if the value is not valid TOML.
     """
@@ -135,8 +141,8 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
     """Return the sweep with the values in ``axes`` in every grid.
 
-    If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the errors
-    of ``make_sweep``.
+    If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the same
+    errors as ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]
@@ -163,9 +169,9 @@ def sweep_of(
 ) -> Sweep:
     """Build a sweep from a file or bundled name, from named flags, or from both.
 
-    A flag with value None is not given. Values in ``flags`` or ``settings`` may be lists of several
-    values. Raises UsageError if neither a file nor any flag or setting is given, or for wrong
-    values.
+    A flag with the value None counts as not given. Values in ``flags`` or ``settings`` may be lists
+    of several values. Raises UsageError if neither a file nor any flag or setting is given, or for
+    wrong values.
     """
     check_names(flags, SWEEP)
     check_sides(flags)
@@ -179,16 +185,17 @@ def sweep_of(
     return with_axes(quick_form(swept) if quick else swept, axes, **fields)
 
 
-# limit on the number of programs of all well-behaved clients of a point together
+# With the flag --quick, all well-behaved clients together send at most this number of programs in a
+# run.
 QUICK_PROGRAMS = 40
 
 
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
     """Return every distinct experiment of a sweep, for all seeds, in the order of the grids.
 
-    ``file`` is the path of the sweep's file. Raises UsageError for a sweep without points or with
-    too many points, and for an impossible point. Raises DataError naming the file if a value of the
-    file causes the error.
+    ``file`` is the path of the sweep's file, for messages. Raises UsageError for a sweep without
+    points or with too many points, and for an impossible point. Raises DataError naming the file if
+    a value of the file causes the error.
     """
     try:
         return _grid_points(sweep)

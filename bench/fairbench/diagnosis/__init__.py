@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from fairbench.diagnosis.text import diagnosis_json as diagnosis_json
     from fairbench.diagnosis.text import diagnosis_text as diagnosis_text
 
-# The default present scheduler is FCFS, and the fair schedulers are compared with FCFS.
+# The diagnosis assumes by default that the cluster runs FCFS, and compares the fair schedulers with
+# FCFS.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# The default target limits the time to first token, in a log without sessions and with sessions.
+# The default target limits the time to first token; a log with sessions has another default than a
+# log without sessions.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

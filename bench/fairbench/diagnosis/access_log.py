@@ -30,15 +30,17 @@ from fairbench.workloads.traces.read import (
 )
 from fairbench.workloads.traces.table import TraceTable
 
-# At most this number of requests is replayed, because more requests would take too long.
+# At most ``MOST_REPLAYED`` requests of a log are replayed, because more requests would take too
+# long.
 MOST_REPLAYED = 12_000
-# The replay begins before and ends after a flood by this fraction of the flood's length.
+# The replayed part of a log begins before a flood and ends after the flood, by ``AROUND`` times the
+# flood's length.
 AROUND = 0.5
 
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The meaning of a log's waits: unknown, or the time to first token, or the response time.
+# The meaning of the waits in an access log: unknown, time to first token, or response time.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 
@@ -53,7 +55,7 @@ class AccessLog:
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, else "".
     - ``counted`` is false for a log without token counts. Requests of such a log count with equal
       sizes, and cannot be replayed.
-    - ``remarks`` describe records that were changed.
+    - ``remarks`` describe records that were corrected.
     - ``stalls`` has the metrics of stalls as in a summary (``stall_summary``).
     """
 
@@ -73,7 +75,7 @@ class AccessLog:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about the requests whose records were changed."""
+        """Sentences about requests whose records were corrected."""
         return [f"The log holds {one}." for one in self.remarks if one[:1].isdigit()]
 
 
@@ -126,7 +128,7 @@ def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
 def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Scored | None:
     """Return the file as scored records, or None if no column tells when first tokens came.
 
-    Raises DataError for a record with an impossible value.
+    Raises DataError if a record contains an impossible value.
     """
     if not has_waits(requests.columns, counted=counted):
         return None

@@ -24,8 +24,8 @@ from fairbench.metrics.traffic import Traffic
 from fairbench.planning.carry_out import begin_plan, carry_out
 from fairbench.planning.question import Clusters, PlanQuestion
 
-# A plan tries up to LEAST_HIGH replicas or, if larger, up to TIMES_USUAL times the replayed number
-# of replicas.
+# A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times the number of replicas in the
+# replay if that number is larger.
 LEAST_HIGH, TIMES_USUAL = 8, 4
 # A replayed P95 agrees with a recorded P95 up to the ratio AGREES, or up to a difference of
 # NOTICED_S seconds.
@@ -34,13 +34,13 @@ AGREES, NOTICED_S = 2.0, 0.5
 
 @dataclass(frozen=True)
 class DiagnosisInput:
-    """The input of a diagnosis.
+    """The inputs of a diagnosis of an access log.
 
-    - ``flags`` are flags of ``run`` for the replays.
+    - ``flags`` are flags of ``fairbench run`` for the replays.
     - ``dp`` is the number of replicas, None for the fewest that serve the load without floods.
     - ``schedulers`` are replayed; the first scheduler is the scheduler that the log's servers use.
     - ``slos`` are the targets of the plan, by default the time to first token of the well-behaved
-      clients. ``plan`` tells whether replicas are planned.
+      clients. If ``plan`` is true, the diagnosis also plans the number of replicas.
     """
 
     flags: Mapping[str, Any]
@@ -52,14 +52,14 @@ class DiagnosisInput:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of a diagnosis.
+    """The findings of a diagnosis of an access log.
 
     - ``waits`` is the traffic with the recorded waits, or with the waits of the first replay if the
-      log has no waits. ``harm`` is computed from these waits.
+      log has no waits. ``harm`` is computed from the waits that ``waits`` holds.
     - ``replays`` are the finished replays; the replayed requests arrived from ``part_s[0]`` to
       ``part_s[1]``, in seconds.
     - ``dp`` is the number of replicas, and ``dp_given`` tells whether the user chose the number.
-    - ``plan`` is the answer of a capacity plan.
+    - ``plan`` is the answer of the capacity plan.
     - ``present`` is the scheduler that the other schedulers are compared with.
     - ``missing`` names the parts that are missing after an interruption, such as replays.
     """
@@ -83,7 +83,7 @@ class Diagnosis:
 
     @property
     def heavy(self) -> tuple[str, ...]:
-        """The heavy clients by name, the largest flood first."""
+        """The names of the heavy clients, beginning with the largest flood."""
         return heavy_of(self.log.traffic, self.floods)
 
     @property
@@ -122,7 +122,8 @@ def diagnose(log: access_log.AccessLog, asked: DiagnosisInput, context: RunConte
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
         replay = prepared(folder, part, start_s, heavy, asked.flags, clock, log.file)
-        if asked.slos:  # An impossible target is refused before the first replay.
+        # A latency target that no cluster can meet is refused before the first replay.
+        if asked.slos:
             Clusters(_question(replay, asked.slos, asked.schedulers[:1], 1))
         again = access_log.traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
@@ -166,8 +167,8 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     """Return percentiles of the waits in a log or a replay, within the judged times.
 
     ``others_p50_s`` and ``others_p95_s`` are over all requests of clients that do not flood,
-    ``heavy_p50_s`` is over all requests of the heavy clients. A percentile is None if no request
-    counts.
+    ``heavy_p50_s`` is over all requests of the heavy clients. If no request counts, a percentile is
+    None.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
     for start_s, end_s in found.judged_s:
@@ -186,7 +187,7 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
 
 
 def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
-    """Return ``others_waits`` of the answered requests in the log.
+    """Return ``others_waits`` for the answered requests of the log.
 
     The result is None if the log has no times to first token.
     """
@@ -268,7 +269,7 @@ def _question(
     """Return the question for a plan: how many replicas, up to ``high``, meet the targets."""
     flags = {key: value for key, value in replay.all_flags().items() if value is not None}
     gpu = flags.pop("gpu", DEFAULTS["gpu"])
-    # Replays of a trace are not random, so a single seed is enough.
+    # The replay of a trace is deterministic, so a single seed is enough.
     return PlanQuestion(
         slos, schedulers, 1, high, flags, {}, gpus=(gpu,), num_runs=1, sharing=False
     )
@@ -279,7 +280,7 @@ def _plan(
 ) -> Mapping[str, Any] | None:
     """Return the plan of replicas for the best fair scheduler and for the present scheduler.
 
-    The result is None after a signal.
+    If a signal interrupts the plan, the result is None.
     """
     best = best_fair(found)
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
@@ -292,7 +293,7 @@ def _plan(
         return None
 
 
-# These flags of a plan describe the cluster, in addition to the GPU.
+# ``MACHINE`` lists the flags that describe the cluster of a capacity plan, in addition to the GPU.
 MACHINE = ("model", "engine")
 
 
@@ -309,7 +310,8 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     asked = DiagnosisInput({"gpu": question.gpus[0], **known}, schedulers=(FCFS,), plan=False)
     try:
         found = diagnose(log, asked, context)
-    except UsageError:  # The trace cannot be diagnosed, for example because clients are unknown.
+    # fairbench cannot diagnose the trace, for example because the trace names no clients.
+    except UsageError:
         return None
     waits = compared_waits(found)
     if found.first is None or waits is None:

@@ -104,7 +104,8 @@ def _judged(found: Diagnosis) -> JudgedTraffic:
 def _figures(found: Diagnosis) -> Iterator[page.Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.present
     figures = traffic_figures(_judged(found), measured)
-    # The first figure is the load over time. A log of a single instant has no figure.
+    # The first figure of the page shows the load over time. If all requests of a log have the same
+    # time, the page has no figure.
     yield from islice(figures, 1)
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
     yield from (page.Figure(one.svg, f"{shown}. {one.caption}") for one in figures)

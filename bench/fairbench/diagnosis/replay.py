@@ -24,13 +24,14 @@ from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
-USUAL_LOAD = 0.7  # The load without floods may be at most this fraction of the replicas' capacity.
-SAMPLE = 3_000  # The GPU time is computed for at most this number of requests.
+# The load without floods may take at most this fraction of the replicas' capacity.
+USUAL_LOAD = 0.7
+SAMPLE = 3_000  # The GPU time is estimated from at most this number of requests.
 
 
 @dataclass(frozen=True)
 class LogReplay:
-    """The common parts of all replays.
+    """The parts that all replays of a log have in common.
 
     - ``file`` is the trace to replay, and ``flags`` are flags of ``run``.
     - ``start_s`` is the first arrival of a replayed request, in seconds of the log.
@@ -47,7 +48,7 @@ class LogReplay:
     def spec(self, scheduler: str, dp: int) -> ExperimentSpec:
         """Return the experiment that replays the log under a scheduler on ``dp`` replicas.
 
-        Raises UsageError for flags that do not fit together.
+        Raises UsageError if the flags contradict each other.
         """
         return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
 
@@ -77,12 +78,12 @@ def prepared(
 
     Args:
         folder: The folder in which the trace file is written.
-        part: The requests to replay.
+        part: The requests of the log to replay.
         start_s: The first arrival of these requests, in seconds of the log.
         heavy: The names of the heavy clients in the log.
-        flags: Flags of ``run``.
+        flags: Flags of ``fairbench run`` for the replay.
         clock: The conversion of times to the timestamps of the log, or None.
-        name: The name of the log's file.
+        name: Name of the log file, for tables.
     """
     file = folder / f"{Path(name).name.partition('.')[0] or 'access'}.jsonl"
     write_trace(part, file)
@@ -99,8 +100,8 @@ def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
     evictions.
 
     Args:
-        replay: The common parts of the replays.
-        part: The requests to replay.
+        replay: The parts that all replays have in common.
+        part: The requests of the log to replay.
         usual: The rows in ``part`` of the requests outside the floods, shape (n_usual,).
     """
     if not len(usual) or part.span_s <= 0:

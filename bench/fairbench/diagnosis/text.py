@@ -65,7 +65,7 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _basis(found: Diagnosis) -> str:
-    """Return the source of the waits, in words."""
+    """Return in words where the waits in the log come from."""
     return "in the log" if found.log.measured else f"in the replay under {found.present}"
 
 
@@ -175,7 +175,7 @@ def concurrency_lines(found: Diagnosis) -> list[str]:
     if found.log.counted or not known.any():
         return []
     starts, ends = table.arrival_s[known], table.end_s[known]
-    # At one instant, requests end before other requests begin.
+    # If a request ends and another begins at the same instant, the end counts first.
     times = np.concatenate([ends, starts])
     change = np.repeat([-1, 1], len(starts))
     order = np.argsort(times, kind="stable")
@@ -276,7 +276,7 @@ def diagnosis_title(found: Diagnosis) -> str:
 
 
 def log_line(found: Diagnosis) -> str:
-    """Return a description of the log."""
+    """Return a line that describes the log."""
     log = found.log
     count, clients = len(log.traffic.client), len(log.traffic.clients)
     return (
@@ -329,7 +329,7 @@ def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     return [first, f"TTFT of {who}, s{split}P50", p95, *own, *rest]
 
 
-NAME = 13  # A heading cuts a client's name to this number of characters.
+NAME = 13  # In a table's heading, a client's name is cut to this number of characters.
 
 
 def replay_rows(found: Diagnosis) -> list[list[str]]:

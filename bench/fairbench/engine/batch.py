@@ -14,37 +14,42 @@ from fairbench.hardware.gpu_time import Chunk, Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
-CLIP_MAX_NEW_TOKENS = 4096  # the most output tokens that SGLang reserves per request
+CLIP_MAX_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a request at most
 
 
 class RunningBatch:
-    """The sequences that decode together. A decode step gives each sequence one token.
+    """The sequences that decode together on a worker.
 
-    ``steps`` counts decode steps. The output of a sequence is ``produced``, its output tokens when
-    it joined the batch, plus one token for each step since then. A sum over the batch changes by
-    the size of the batch in each step, so only the sum's value at step 0 is stored. ``index`` maps
-    each client to its number in the service log.
+    In a decode step, each sequence gets one token.
+
+    ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, its
+    output tokens when it joined the batch, plus one token for each step since then. A sum over the
+    batch changes by the size of the batch in each step, so only the sum's value at step 0 is
+    stored. ``index`` maps each client to its number in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
         self.steps = 0
-        # ``size`` is the number of sequences, which is stored because every step needs the number.
+        # ``size`` is the number of sequences in the batch, which is stored because every step reads
+        # it.
         self.size = 0
-        # The mapping ``sequences`` holds the sequences and their positions in SGLang's batch.
+        # ``sequences`` maps each sequence of the batch to its position in SGLang's batch.
         self.sequences: dict[Sequence, int] = {}
         self._in_batch = InBatch({} if index is None else index)
-        # ``per_client`` maps clients to numbers of requests.
+        # ``per_client`` maps each client to its number of requests in the batch.
         self.per_client = self._in_batch.per_client
         self._context_base = 0
         self._reserve_base = 0
-        # The remaining outputs of the sequences in ``_long`` may exceed SGLang's reservation.
+        # ``_long`` holds the sequences whose remaining output may be longer than the output that
+        # SGLang reserves.
         self._long: dict[Sequence, None] = {}
-        # The heap ``due`` sorts sequences by the step after which each sequence ends. An entry is
-        # outdated if its step differs from ``Sequence.due``.
+        # ``due`` is a heap of sequences, sorted by the decode step after which each sequence ends.
+        # An entry of the heap is outdated if its step differs from ``Sequence.due``.
         self.due: list[tuple[int, int, Sequence]] = []
-        # ``_joined`` is the position in the batch that was assigned last.
+        # ``_joined`` is the position that the batch assigned to the sequence that joined last.
         self._joined = 0
-        # If ``times_requests`` is true, GPU time is added to ``Sequence.gpu_ps``.
+        # If ``times_requests`` is true, the batch adds each request's part of the GPU time to
+        # ``Sequence.gpu_ps``.
         self.times_requests = True
         self._time = DecodeTime()
 
@@ -59,7 +64,7 @@ class RunningBatch:
     def by_client(self, steps_ago: int) -> InBatch:
         """Return each client's requests and context in the batch ``steps_ago`` steps ago.
 
-        The next call changes the returned object.
+        The returned object changes at the next call.
         """
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
@@ -90,7 +95,7 @@ class RunningBatch:
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
-        """Record ``steps`` decode steps that took ``took_ps`` in all.
+        """Record ``steps`` decode steps that together took ``took_ps``.
 
         ``fixed_ps`` is the part of one step that does not depend on the context.
         """
@@ -160,7 +165,7 @@ class RunningBatch:
     def steps_to_finish(self) -> int:
         """Return how many decode steps remain until the first end of a sequence in the batch."""
         due = self.due
-        # The entry of a retracted sequence is outdated.
+        # After a retraction, the older entry of a sequence in the heap is outdated.
         while due[0][0] != due[0][2].due:
             heappop(due)
         return due[0][0] - self.steps
@@ -171,7 +176,8 @@ class RunningBatch:
         done: list[Sequence] = []
         while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            # A sequence that was retracted may have two equal entries in succession.
+            # If a sequence was retracted, the heap may contain two equal entries of the sequence
+            # one after the other.
             if step == sequence.due and not (done and done[-1] is sequence):
                 done.append(sequence)
         if len(done) > 1:
@@ -192,7 +198,7 @@ class RunningBatch:
 
 
 class BatchView:
-    """A ``RunningView`` of a batch.
+    """A ``RunningView`` that shows a batch to a scheduler.
 
     ``free_tokens`` returns the KV memory in tokens that a request could get. The function
     ``would_fit`` answers calls of the view's method ``would_fit``; by default the answer is False,
@@ -219,7 +225,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # The scheduler has preempted the request in the meantime.
+                # The scheduler has preempted the request since the entry was made.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
@@ -260,8 +266,8 @@ class DecodeRun:
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps
-        # The formula solves growth/2 n^2 + (first - growth/2) n = span for n. The loops correct
-        # rounding errors.
+        # The formula solves growth/2 n^2 + (first - growth/2) n = span for n. The two loops correct
+        # rounding errors of the formula's result.
         if growth:
             twice = float(2 * first - growth)
             guess = int((sqrt(twice * twice + 8.0 * growth * span) - twice) / (2 * growth))
@@ -340,8 +346,8 @@ def shares_of(
     """Return each client's part of the prefill work in an iteration.
 
     Args:
-        prefills: Chunks of the iteration.
-        gpu_ps: Time of each chunk, in picoseconds.
+        prefills: The chunks of prompts in the iteration.
+        gpu_ps: GPU time of each chunk, in picoseconds.
         fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
             for the first time, given the sequence, the number of cached tokens, and the number of
             tokens in the chunk.

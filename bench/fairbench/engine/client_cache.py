@@ -38,7 +38,7 @@ class ResidencyLog(Protocol):
 
     @property
     def now_ps(self) -> int:
-        """The current simulated time in picoseconds."""
+        """The present simulated time in picoseconds."""
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
         """Record that a client holds ``change`` more tokens, as one of ``holders`` clients.
@@ -48,7 +48,9 @@ class ResidencyLog(Protocol):
 
 
 class Residency:
-    """The number of tokens that each client holds. ``log`` receives every change.
+    """The number of tokens that each client has in memory.
+
+    ``log`` records every change of these numbers.
 
     A token held by k clients counts 1/k for each of the k clients. Tokens are therefore counted for
     each k separately, as integers, because sums of fractions would drift.
@@ -58,7 +60,8 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        self._private = Counter[str]()  # tokens of running requests outside the tree, by client
+        # number of tokens, by client, that running requests have outside the prefix tree
+        self._private = Counter[str]()
 
     @property
     def clients(self) -> Iterable[str]:
@@ -94,7 +97,10 @@ class Residency:
             self._add(holder, len(everyone), tokens, pinned=True)
 
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
-        """Count tokens of ``holders`` for one more client. ``pinned`` tokens are in use."""
+        """Count tokens of ``holders`` for one more client that uses them.
+
+        Running requests use ``pinned`` of these tokens.
+        """
         everyone = [*holders, client]
         self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
         self._add(client, len(everyone), tokens, pinned=pinned)
@@ -144,8 +150,9 @@ class PinAudit:
     - ``beyond`` counts the allocations that broke the theorem's assumption: the tokens that running
       requests of some client pin, plus the tokens that the client requests, exceeded the client's
       share.
-    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. A
-      token of k clients counts 1/k. If ``beyond`` is 0, the sum is 0 by the theorem.
+    - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
+      k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the sum is 0 by the
+      theorem.
     """
 
     allocations: int = 0
@@ -158,11 +165,13 @@ class PinAudit:
         self.lost_tokens += other.lost_tokens
 
 
-# ``ROUNDING`` is a tolerance in tokens, because shares are sums of fractions and not exact.
+# ``ROUNDING`` is a tolerance in tokens, because the shares of clients are inexact sums of
+# fractions.
 ROUNDING = 1e-6
 
 
-# Under a policy that does not distinguish clients, the only queue has the name ``EVERYONE``.
+# Under an eviction policy that does not distinguish clients, there is one eviction queue, which has
+# the name ``EVERYONE``.
 EVERYONE = ""
 
 
@@ -175,7 +184,7 @@ class Claimed(Protocol):
       below.
     - ``keep_s`` is the latest time in seconds until which the policy asked to keep tokens of these
       requests.
-    - ``number`` decides between nodes of equal rank.
+    - ``number`` decides the order of nodes with equal rank.
     """
 
     holders: dict[str, None]
@@ -230,8 +239,8 @@ class ClaimedMemory(Protocol[Kept]):
 class Claims(Generic[N]):
     """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
 
-    ``others`` is an optional client that the policy does not know. Cached tokens of this client are
-    evicted first.
+    ``others`` is an optional client that the policy does not know. The client that the policy names
+    loses cached tokens first.
     """
 
     def __init__(
@@ -252,7 +261,7 @@ class Claims(Generic[N]):
         self._others = others
         self.audit = PinAudit()
 
-    # The following methods record that a client uses cached nodes (claims).
+    # The methods of this section record claims: a claim says that a client uses a cached node.
 
     def start(self, node: N, request: Request) -> None:
         """Claim the path to ``node`` for a request that runs."""
@@ -287,15 +296,15 @@ class Claims(Generic[N]):
             node = parent
         self.list_if_leaf(first)
 
-    # The following methods end claims.
+    # The methods of this section end the claims of clients on cached nodes.
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
         """End a claim, or evict a leaf, in the policy's order.
 
         Args:
-            wanted: Tokens for which each client's requests wait.
-            by: Client whose requests need the memory.
-            short: Tokens that are still to be freed.
+            wanted: Tokens that each client's waiting requests need.
+            by: The client whose requests need the memory.
+            short: Number of tokens that must still be freed.
 
         Returns:
             The tokens of the claim or leaf, or 0 if running requests use all tokens.
@@ -307,8 +316,8 @@ class Claims(Generic[N]):
         if self.by_client is None:
             return self._end(leaf, queue, by, short)
         protected, holders = self._is_protected(queue, wanted, by), len(leaf.holders)
-        # The policy may choose another victim after each ended claim, so each step cuts off only
-        # the smallest possible part of a leaf.
+        # After each ended claim, the policy may choose another client to evict from, so each step
+        # cuts off only the smallest possible part of a leaf.
         tokens = self._end(leaf, queue, by)
         if protected:
             self.audit.lost_tokens += tokens / holders
@@ -319,8 +328,8 @@ class Claims(Generic[N]):
 
         Running requests of client i pin P_i tokens, client i requests n_i tokens (``wanted``), and
         the share of client i is S_i. The assumption is P_i + n_i <= S_i for every client. By the
-        theorem, no client with at most its share then loses a token to another client. The proof is
-        in docs/appendix/theory.md, section memory shares.
+        theorem, no client with at most its share then loses a token to another client.
+        docs/appendix/theory.md proves the bound in the section on memory shares.
         """
         if self.by_client is None:
             return
@@ -408,7 +417,7 @@ class Claims(Generic[N]):
         ]
         return self.by_client.choose(claimants) if claimants else None
 
-    # The following methods keep the queues.
+    # The methods of this section maintain the queues of leaves that can be evicted.
 
     def _first(self, queue: str) -> N | None:
         """Return the open leaf with the lowest rank; correct entries whose rank is too low."""
@@ -417,7 +426,8 @@ class Claims(Generic[N]):
             listed, number, node = entries[0]
             if not self.is_open_leaf(node, queue):
                 heappop(entries)
-                # The node is added to the queue again once the node is an open leaf.
+                # A node that was removed from an eviction queue is added again when it becomes a
+                # leaf that can be evicted.
                 node.listed_for.discard(queue)
             elif listed < (rank := self._rank(node)):
                 heapreplace(entries, (rank, number, node))
@@ -488,8 +498,8 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """The KV memory of an SGLang replica, with claims of clients that ``policy`` ends.
 
-    ``capacity`` is a number of tokens. ``others`` is an optional client that the policy does not
-    know. Cached tokens of this client are evicted first.
+    ``capacity`` is the size of the memory in tokens. ``others`` is an optional client that the
+    policy does not know. The client that the policy names loses cached tokens first.
     """
 
     knows_clients = True
@@ -506,7 +516,7 @@ class ClientCache(KVCache):
         self.claims: Claims[ClaimedNode] = Claims(policy, log, self, others)
         self.residency = self.claims.residency
 
-    # The following methods count tokens by client.
+    # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
         """Return a prompt's cached tokens, and those of them that running requests use."""
@@ -538,8 +548,8 @@ class ClientCache(KVCache):
         """End claims, or evict leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
-        # ``blamed`` maps clients to the numbers of tokens still to be evicted for the clients'
-        # requests.
+        # ``blamed`` maps each client to the number of tokens that must still be evicted for the
+        # client's requests.
         blamed = dict(wanted)
         if self.free < target:
             self.claims.check_pins(wanted)
@@ -559,8 +569,8 @@ class ClientCache(KVCache):
     def retain(self, node: KVNode, request: Request) -> None:
         self.claims.finish(cast(ClaimedNode, node), request)
 
-    # The following methods implement ``ClaimedMemory``. A node is pinned or unpinned as a whole,
-    # and its tokens are in memory once.
+    # The methods of this section implement the interface ``ClaimedMemory``. A node of the prefix
+    # tree is pinned or unpinned as a whole, and its tokens are in memory once.
 
     def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
         return (node.length, 0) if node.locks else (0, node.length)
@@ -582,7 +592,7 @@ class ClientCache(KVCache):
             parent.last_access = max(parent.last_access, node.last_access)
 
     def cut(self, node: ClaimedNode, tokens: int) -> None:
-        """Do nothing: SGLang evicts leaves as a whole."""
+        """Do nothing, because SGLang evicts a leaf as a whole."""
 
     def drop(self, node: ClaimedNode) -> None:
         self._drop(node)

@@ -1,12 +1,12 @@
-"""The event heap of the simulation. Time is integer picoseconds."""
+"""The heap of events that drives a simulation. Times are whole numbers of picoseconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-# At one instant, requests arrive first. Then iterations end, worker by worker, and then workers
-# decide.
+# Arrivals of requests are the first events at an instant. After the arrivals, iterations end,
+# worker by worker, and then the workers decide on their next iterations.
 ARRIVE, END, DECIDE = 0, 1, 2
 
 
@@ -19,9 +19,9 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ps = 0
-        # ``events`` is a heap of events, the next event first.
+        # ``events`` is a heap of events with the next event on top.
         self.events: list[Event] = []
-        # ``_latest`` is the position, in the order of events, of the last event that has run.
+        # ``_latest`` is the key of the event that ran last; events run in the order of their keys.
         self._latest: Event = (0, -1, 0, 0, _nothing)
         self._inserted = 0
 
@@ -49,7 +49,7 @@ class Clock:
         event[4]()
 
     def drop_events(self) -> None:
-        """Remove all events together with their callbacks."""
+        """Remove all events and their callbacks."""
         self.events.clear()
         self._latest = (*self._latest[:4], _nothing)
 
@@ -58,7 +58,7 @@ class Clock:
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:
-        """Set the time to ``time_ps``. Precondition: all events due earlier have run."""
+        """Stop the clock at ``time_ps``. Precondition: all earlier events have run."""
         assert time_ps >= self.now_ps, "the clock only moves forward"
         self.now_ps, self._latest = time_ps, (time_ps, DECIDE + 1, 0, 0, _nothing)
 

@@ -1,4 +1,4 @@
-"""The interfaces of simulated engines and of their replicas."""
+"""Interfaces that every simulated engine and its replicas implement."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fairbench.schedulers.views import Room
 
 
 class KVMemory(Protocol):
-    """A worker's KV memory, in tokens."""
+    """The KV memory of a worker, counted in tokens."""
 
     @property
     def capacity(self) -> int: ...
 
     @property
     def free(self) -> int:
-        """The number of free tokens, without cached tokens."""
+        """The number of free tokens; cached tokens do not count."""
 
     @property
     def evictable(self) -> int:
@@ -59,7 +59,7 @@ class Replica(Protocol):
 
     @property
     def running_count(self) -> int:
-        """The number of prefilling and running requests."""
+        """The number of requests in prefill or decoding."""
 
     @property
     def saturated(self) -> bool:
@@ -73,13 +73,13 @@ class Replica(Protocol):
         """Add a request that arrives at the worker."""
 
     def sync(self) -> None:
-        """Record the decode steps that have ended until now."""
+        """Record all decode steps that have ended by now."""
 
     def settle(self) -> None:
         """Call ``sync`` for the last time, and write the remaining records."""
 
     def in_flight(self) -> list[Sequence]:
-        """Return all waiting, prefilling and running requests."""
+        """Return all requests at the worker: waiting, in prefill, and decoding."""
 
 
 class ManagedMemory(NamedTuple):
@@ -95,7 +95,7 @@ class ManagedMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """The parts of a worker.
+    """The parts from which a simulated worker is built.
 
     ``on_evict`` receives reports of evictions if the router uses such reports. ``memory`` is None
     if the engine evicts in its own order and the clients' tokens are not logged.
@@ -135,11 +135,11 @@ class EngineCode(Protocol):
     """An installed engine whose own code decides for the replicas of one run.
 
     An entry point of the group ``doors.CODE_GROUP`` registers a class under the engine's name. The
-    class is called with a ``CodeRun``.
+    class is called with a ``CodeRun`` as its argument.
     """
 
-    # ``about`` has the engine, its version, digest, commit and changed files, and the policy and
-    # its owner.
+    # ``about`` describes the engine: its version, digest, commit and changed files, and its policy
+    # with the owner of the policy.
     about: dict[str, Any]
 
     @classmethod
@@ -150,13 +150,13 @@ class EngineCode(Protocol):
         """Return a replica with an empty cache."""
 
     def close(self) -> None:
-        """End the engine's process."""
+        """End the process that runs the engine's code."""
 
 
 class EngineContract(Protocol):
     """An engine with its settings, on one GPU and model.
 
-    Contracts are created from settings and a timing profile.
+    A contract is created from settings and a timing profile.
     """
 
     # ``pool_tokens`` is the size of a worker's KV memory in tokens.
@@ -165,17 +165,17 @@ class EngineContract(Protocol):
     most_running: int
     # ``chunk_tokens`` is the largest number of prompt tokens in one iteration.
     chunk_tokens: int
-    # If ``mixed_steps`` is true, an iteration may compute prompts and decode together.
+    # If ``mixed_steps`` is true, an iteration may compute prompts and decode at the same time.
     mixed_steps: bool
-    # ``mem_fraction_static`` is the fraction of GPU memory from which the pool was computed, or
-    # None if the pool was given in tokens.
+    # ``mem_fraction_static`` is the fraction of GPU memory from which the size of the KV pool was
+    # computed, or None if the user gave the size in tokens.
     mem_fraction_static: float | None
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
         """Return the settings for a pool of ``tokens`` tokens, or for the smallest valid pool."""
 
     def worker(self, parts: WorkerParts) -> Replica:
-        """Return a worker with an empty cache."""
+        """Return a new worker with an empty cache."""
 
 
 CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(

@@ -57,11 +57,13 @@ class Transfer(NamedTuple):
 
 
 class Transfers:
-    """The links of all workers. A worker sends or receives one prompt at a time.
+    """The network links between prefill and decode workers.
+
+    A worker sends or receives one prompt at a time.
 
     Transfers start in the order in which they were requested, except that a transfer between two
-    free workers overtakes earlier transfers that involve a busy worker. Real engines behave
-    similarly. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
+    free workers overtakes earlier transfers that involve a busy worker. Real engines behave in a
+    similar way. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
     the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``).
     vLLM 0.32 starts every transfer at once without blocking (``start_load_kv`` in
     ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte, and
@@ -74,12 +76,12 @@ class Transfers:
         self.clock = clock
         self._token_ps = token_bytes / (params.bandwidth_gb_s * 10**9) * PS_PER_S
         self._latency_ps = round(params.latency_ms * PS_PER_MS)
-        # ``_free_ps`` is the end of the last transfer of each worker.
+        # ``_free_ps`` holds, for each worker, the time at which its last KV transfer ends.
         self._free_ps = [0] * workers
-        # ``_waiting`` maps pairs of source and target to the transfers that have not started yet,
-        # in order.
+        # ``_waiting`` maps a pair of source and target worker to the KV transfers that have not
+        # started yet, in order.
         self._waiting: dict[tuple[int, int], deque[Transfer]] = {}
-        self._requested = 0  # the number of transfers requested so far
+        self._requested = 0  # number of KV transfers that were requested so far
 
     def send(self, sequence: Sequence, source: int, target: int, done: Then) -> None:
         """Transfer the KV cache of a prompt; ``done`` is called when the cache has arrived."""
@@ -117,7 +119,7 @@ class PrefillReplica:
 
     A request is assigned at its arrival to the decode worker with the fewest assigned requests. The
     replica ``engine`` computes a copy of the request, which ends with the first output token.
-    Subclasses define when the decode worker reserves memory.
+    Subclasses define at which time the decode worker reserves memory.
     """
 
     def __init__(
@@ -128,12 +130,12 @@ class PrefillReplica:
         self.scheduler, self.batch = engine.scheduler, engine.batch
         self._decodes = decodes
         self._transfers = transfers
-        # ``_copies`` maps requests that no decode worker has received yet to the engine's copies of
-        # the requests.
+        # ``_copies`` maps each request that no decode worker has received yet to the engine's copy
+        # of the request.
         self._copies: dict[Sequence, Sequence | None] = {}
-        self._unreserved = 0  # number of requests not passed to the engine yet
+        self._unreserved = 0  # number of requests that the engine has not received yet
 
-    # The following methods are the interface of a replica.
+    # The methods of this section implement the interface of a replica.
 
     @property
     def on_pass(self) -> Then | None:
@@ -184,7 +186,7 @@ class PrefillReplica:
         self._unreserved += 1
         self._arrived(sequence)
 
-    # The following methods follow the path of a request.
+    # The methods of this section follow a request from its prefill worker to its decode worker.
 
     def _arrived(self, sequence: Sequence) -> None:
         """Assign a request that has arrived to a decode worker, and start its prefill."""
@@ -270,15 +272,15 @@ def _take_over(sequence: Sequence, copy: Sequence) -> None:
 class DecodeRoom(NoCap):
     """A load cap for prefill engines: a request is admitted if a decode worker has room.
 
-    The engine's copy of a request has no outputs. ``whole`` maps the id of a request that is not
-    admitted yet to the original request, from which the need for memory is computed.
+    The engine's copy of a request produces no outputs. ``whole`` maps the id of a request that is
+    not admitted yet to the original request, from which the need for memory is computed.
     """
 
     def __init__(self, decodes: list[DecodeWorker]) -> None:
         super().__init__()
         self._decodes = decodes
         self.whole: dict[int, Sequence] = {}
-        # The methods ``leave`` and ``finish`` keep no count, because decode workers count their
+        # ``leave`` and ``finish`` do not count requests, because the decode workers count their
         # requests.
         self.enter = self._enter
 
@@ -356,10 +358,10 @@ def disaggregated(
     """Return the prefill workers of a cluster, followed by the decode workers.
 
     Args:
-        settings: Values of the experiment by ``NAME.PARAM``.
+        settings: The experiment's settings, by ``NAME.PARAM``.
         engine: Name of the engine, such as ``sglang``.
-        contract: The engine's contract, for the decode workers.
-        prefills: Parts of each prefill worker.
+        contract: The contract of the engine, for the decode workers.
+        prefills: The parts of each prefill worker.
         decode_count: Number of decode workers.
     """
     params = make_params(DISAGGREGATION, DisaggregationParams, settings)
@@ -423,7 +425,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     after ``may_take``. The caller calls ``receive`` when a request's KV cache has arrived; the
     request runs from the next step on. ``assigned`` is the number of requests that run or will run
     on the worker, and ``members`` is the number of requests that hold memory. ``on_release`` is
-    called for each request that ends.
+    called each time a request ends.
 
     Requests share no prefixes: SGLang keeps no prefix cache on a decode worker, and this model
     keeps no prefix cache for vLLM either. Memory is counted in tokens.
@@ -445,7 +447,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _fits_beside(self, request: Request, tokens: int) -> bool:
         """Return whether ``tokens`` tokens of a request fit beside the members' tokens."""
 
-    # Prefill workers call the following methods.
+    # Prefill workers call the methods of this section.
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether memory, slots and load cap allow a request of ``tokens`` tokens.
@@ -465,7 +467,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def reserve(self, sequence: Sequence) -> None:
-        """Reserve memory for a prompt. Precondition: ``may_take`` returned True.
+        """Reserve a decode worker's memory for a prompt. Precondition: ``may_take`` returned True.
 
         The present run of decode steps ends early, because the run was planned to use this memory.
         """
@@ -482,14 +484,14 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.wake()
 
     def receive(self, sequence: Sequence) -> None:
-        """Add a request whose KV cache has arrived."""
+        """Add a request whose KV cache has been transferred."""
         sequence.received_ps = self._clock.now_ps
         self._received.append(sequence)
         if self._run is not None:
             self._stop_run(self._run)
         self.wake()
 
-    # The following methods are the interface of a replica.
+    # The methods of this section implement the interface of a decode worker as a replica.
 
     @property
     def queued_count(self) -> int:
@@ -506,7 +508,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def _may_admit(self) -> bool:
         return False
 
-    # The following methods make a step.
+    # The methods of this section execute the steps of a decode worker.
 
     def _start(self) -> bool:
         self._readmit()
@@ -530,7 +532,8 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            # The rest of the memory is reserved for prompts that are being sent.
+            # The rest of the decode worker's memory is reserved for prompts that prefill workers
+            # are sending.
             return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())
@@ -563,7 +566,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self.assigned -= 1
         self.on_release(sequence)
 
-    # The following methods manage memory.
+    # The methods of this section manage the memory of a decode worker.
 
     def _has_room(self, request: Request, tokens: int) -> bool:
         """Return whether a request may take memory; without other members, every request may."""
@@ -619,14 +622,14 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _store(self, sequence: Sequence, tokens: int) -> None:
-        """Retract a sequence, whose ``tokens`` tokens lose their memory."""
+        """Retract a sequence: its ``tokens`` tokens lose their memory."""
 
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:
         """Return a retracted sequence, for which memory was reserved again, to the batch."""
 
 
-# With at most ``FEW_RUNNING`` running requests, SGLang allocates twice as many slots in advance.
+# While at most ``FEW_RUNNING`` requests run, SGLang allocates twice as many slots in advance.
 FEW_RUNNING = 32
 
 
@@ -691,8 +694,8 @@ class VLLMDecode(DecodeWorker):
         own = DecodeLimits(pool, size, UNLIMITED, limits.load_cap, step_by_step=step_by_step)
         super().__init__(parts, own)
         self._block_size, self._watermark = limits.block_size, limits.watermark_blocks
-        self._fresh: dict[Sequence, None] = {}  # requests without a first token
-        self._again: list[Prefill] = []  # preempted requests that are being recomputed
+        self._fresh: dict[Sequence, None] = {}  # requests that have not produced their first token
+        self._again: list[Prefill] = []  # preempted requests whose tokens are being computed again
 
     def in_flight(self) -> list[Sequence]:
         return [*super().in_flight(), *(prefill.sequence for prefill in self._again)]

@@ -2,7 +2,7 @@
 
 Accounting, in tokens: capacity = free + tree (evictable + locked) + private. Private tokens are
 tokens of a running request that are not in the tree yet: the tokens of a prefill in progress, and
-decoded tokens. The rules are those of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+decoded tokens. The cache follows the rules of SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MatchCache(Protocol[N]):
         """Match ``waiters``, and mark the cached prefixes of all attached requests as used."""
 
     def detach(self, waiter: AttachedRequest[N]) -> None:
-        """Detach a waiting request from its node."""
+        """Detach a waiting request from its tree node."""
 
 
 class PrefixCache(MatchCache[N], Protocol[N]):
@@ -74,16 +74,16 @@ class PrefixCache(MatchCache[N], Protocol[N]):
         """Walk down from the root along the prompt, to depth ``limit`` in tokens."""
 
     def touch(self, node: N) -> None:
-        """Mark the path to ``node`` as used now."""
+        """Mark the whole path to ``node`` as used now."""
 
 
 class KVNode(Node):
-    """A cached stretch of a prompt.
+    """A node of the prefix tree: a cached part of a prompt.
 
     To avoid walks, a lock or a use of a path is recorded only at the end of the path. ``locks``
     counts the locks that end at the node, plus 1 for each child with locks. ``last_access`` is the
-    latest use that ended at the node, or at an evicted node below the node. A leaf's values include
-    all its locks and uses.
+    latest use that ended at the node, or at an evicted node below the node. The values of a leaf
+    include all its locks and uses.
 
     A use is a pair of a time stamp and a position in the queue. At a refresh, all waiting requests
     use their prefixes with one stamp, in the order of the queue.
@@ -92,7 +92,7 @@ class KVNode(Node):
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # The code of ``Node.__init__`` is repeated here, because many nodes are created.
+        # The code of ``Node.__init__`` is repeated here for speed: a run creates many nodes.
         self.parent = parent
         self.edge = edge
         self.start = 0
@@ -101,17 +101,18 @@ class KVNode(Node):
         self.children = {}
         self.locks = 0
         self.last_access: Access = (0, 0, 0)
-        # ``number`` is the order of creation, which decides between leaves of equal rank.
+        # ``number`` is the node's number in the order of creation, which decides between leaves of
+        # equal rank.
         self.number = 0
-        # ``listed`` is true if the node has an entry in the heap of leaves.
+        # ``listed`` is true if the heap of leaves has an entry of the node.
         self.listed = False
         self.waiters: Waiters | None = None
 
 
 KVWaiter = AttachedRequest[KVNode]
-# A node's waiting requests are the requests whose cached prefix ends at the node, grouped by the
-# key of the child that would extend the prefix. The key is None for requests whose whole prompt is
-# cached.
+# A node's waiting requests are the requests whose cached prefix ends at the node; they are grouped
+# by the child that would extend the prefix. The group with key None holds the requests whose whole
+# prompt is cached.
 Waiters = dict[tuple[str, int] | None, dict[KVWaiter, None]]
 
 
@@ -133,7 +134,8 @@ class KVCache(PrefixTree[KVNode]):
     ``on_evict(prefix, tokens)`` is called when the last ``tokens`` tokens of a prefix are evicted.
     """
 
-    # If ``knows_clients`` is true, ``claim``, ``retain`` and ``pin`` have an effect.
+    # If ``knows_clients`` is true, the cache counts memory by client, and ``claim``, ``retain`` and
+    # ``pin`` have an effect.
     knows_clients = False
 
     def __init__(
@@ -150,24 +152,28 @@ class KVCache(PrefixTree[KVNode]):
         self.evictable = 0
         self.locked = 0
         self.on_evict = on_evict
-        # ``on_moved`` receives an attached request whose cached prefix may have changed.
+        # ``on_moved`` is called with each waiting request whose cached prefix may have changed.
         self.on_moved: Callable[[KVWaiter], None] | None = None
-        # ``refresh_stamp`` is the time stamp of the last refresh.
+        # ``refresh_stamp`` is the time stamp of the last refresh of the waiting requests' cached
+        # prefixes.
         self.refresh_stamp = 0
         self._stamp = 0
         self._created = 0
-        # ``_leaves`` is a heap of leaves by rank and number; the rank of an entry may be too low.
+        # ``_leaves`` is a heap of the tree's leaves by rank and number; the rank in an entry may be
+        # too low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
-        self._latest: KVWaiter | None = None  # the request that was attached last
-        self._stored: tuple[Prompt, KVNode] | None = None  # the prompt that was locked last
-        self._matching: KVWaiter | None = None  # the request that is being attached
+        # the waiting request that was matched with the tree last
+        self._latest: KVWaiter | None = None
+        self._stored: tuple[Prompt, KVNode] | None = None  # the prompt whose nodes were locked last
+        # the waiting request that is being matched with the tree
+        self._matching: KVWaiter | None = None
 
     # Memory.
 
     def allocate(self, tokens: int) -> None:
         """Take ``tokens`` tokens for a request, and evict cached tokens if memory is short.
 
-        Precondition: the free and evictable tokens suffice.
+        Precondition: enough tokens are free or can be evicted.
         """
         if tokens > self.free:
             self.evict(tokens - self.free)
@@ -177,7 +183,8 @@ class KVCache(PrefixTree[KVNode]):
     def release(self, tokens: int) -> None:
         self.free += tokens
 
-    # The following methods with clients' names have an effect in ``ClientCache`` only.
+    # The methods of this section that have a client as argument have an effect only in
+    # ``ClientCache``.
 
     def allocate_for(self, client: str, tokens: int) -> None:
         """Take ``tokens`` tokens for a request of the client, as ``allocate`` does."""
@@ -192,7 +199,7 @@ class KVCache(PrefixTree[KVNode]):
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
         """Take one token for each of ``size`` requests in each of ``steps`` decode steps.
 
-        ``requests`` maps clients to their numbers of requests.
+        ``requests`` maps each client to its number of requests.
         """
         tokens = steps * size
         if tokens > self.free:
@@ -222,7 +229,8 @@ class KVCache(PrefixTree[KVNode]):
             listed, _, node = heappop(self._leaves)
             node.listed = False
             if node.locks or node.children:
-                # The node is added to the heap again once the node has no locks and no children.
+                # A node without an entry in the heap is added again when it has no locks and no
+                # children.
                 continue
             rank = self.policy.rank(new_tuple(Leaf, (self._access_of(node), 0, 0.0, False)))
             if listed == rank:
@@ -243,8 +251,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # The rank in the order of last use may be too low, because uses of prefixes by waiting
-            # requests are not counted here.
+            # The stored rank of a node may be too low, because uses of prefixes by waiting requests
+            # are not counted here.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))
@@ -270,7 +278,7 @@ class KVCache(PrefixTree[KVNode]):
         self.root.children.clear()
         self._leaves.clear()
 
-    # Locks and last uses.
+    # The methods of this section lock nodes and record when nodes were last used.
 
     def touch(self, node: KVNode) -> None:
         """Mark the whole path to ``node`` as used now."""
@@ -327,13 +335,13 @@ class KVCache(PrefixTree[KVNode]):
 
         Returns:
             The end node, and the number of private tokens whose copies were cached already. The
-            caller releases these private tokens.
+            caller must release these private tokens.
         """
         end = node
         if node.children:
             stored = self._stored
             if stored is not None and stored[0] is prompt and stored[1].depth == depth:
-                end = stored[1]  # branches of a program often share a prompt
+                end = stored[1]  # The parallel branches of a program often have the same prompt.
             else:
                 end, place = self.descend(node, prompt, place, depth)
         cached = end.depth - node.depth
@@ -358,19 +366,20 @@ class KVCache(PrefixTree[KVNode]):
         upper.number = self._created
         upper.locks = 1 if lower.locks else 0
         upper.last_access = lower.last_access
-        # SGLang marks a node that matches in part as used before cutting the node.
+        # When a prompt matches only a part of a node, SGLang marks the node as used and then cuts
+        # the node.
         if self._matching is not None:
             lower.last_access = self._refreshed(self._matching)
         else:
             self.touch(lower)
 
-    # Waiting requests are attached to the nodes at which their cached prefixes end.
+    # Each waiting request is attached to the tree node at which its cached prefix ends.
 
     def refresh(self, waiters: Iterable[KVWaiter]) -> None:
-        """Match the given waiting requests.
+        """Match the given waiting requests with the cache again.
 
-        A refresh also counts as a use of the cached prefixes of all other attached requests. The
-        method ``_refreshed`` records such uses on demand.
+        A refresh also counts as a use of the cached prefixes of all other attached requests.
+        ``_refreshed`` records such uses when they are needed.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp
@@ -380,15 +389,15 @@ class KVCache(PrefixTree[KVNode]):
     def attach(self, waiter: KVWaiter) -> None:
         """Match a waiting request at a refresh, starting from the end of its last match.
 
-        A request without a match starts from the root. ``on_moved`` is called when the request must
-        be matched again.
+        A request that was never matched starts at the root. ``on_moved`` is called when the request
+        must be matched again.
         """
         start: KVNode | None = waiter.node
         node, place, latest = start or self.root, waiter.place, self._latest
         if start is not None:
             self._unfile(waiter, start)
         elif latest is not None and latest.prompt is waiter.prompt and latest.node is not None:
-            # Branches of a program often wait with the same prompt.
+            # The branches of a program often wait at the same time with the same prompt.
             node, place = latest.node, latest.place
         self._matching = waiter
         waiter.node, waiter.place = self.descend(node, waiter.prompt, place, waiter.total)

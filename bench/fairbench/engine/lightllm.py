@@ -1,16 +1,16 @@
 """The simulated engine S-LoRA / LightLLM, with which measured runs are replayed.
 
-The engine has no prefix cache and no preemption. A request is admitted only if the KV pool then has
-room for the whole batch until all answers are complete. The test knows the lengths of the answers,
-because the measured runs ignored the end-of-sequence token. The engine tries to start a minibatch
-(a prefill batch) when the server is idle, ``max_wait_tokens`` decode steps after the last
+The LightLLM engine has no prefix cache and no preemption. A request is admitted only if the KV pool
+then has room for the whole batch until all answers are complete. The test knows the lengths of the
+answers, because the measured runs ignored the end-of-sequence token. The engine tries to start a
+minibatch (a prefill batch) when the server is idle, ``max_wait_tokens`` decode steps after the last
 minibatch, and then after each step. Source: [VTC-artifact],
 slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
 the coroutine that reads. A request that arrives during a step is therefore seen one decision late.
 After a step in which a request ends, arrivals are seen at once, because the removal of the request
-from the batch lets the reader run. An idle server checks for requests every 10 ms.
+from the batch lets the reader run. While idle, the server looks for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fairbench.schedulers.params import make_params
 
 
 class UncachedMemory:
-    """A ``KVMemory`` without a prefix cache.
+    """The ``KVMemory`` of an engine without a prefix cache.
 
     The memory of a minibatch counts as used from the end of its prefill on.
     """
@@ -55,23 +55,22 @@ class UncachedMemory:
         return 0
 
     def abandon(self) -> None:
-        """Do nothing: this engine caches nothing."""
+        """Do nothing, because this engine has no cache."""
 
 
 class FitTest:
     """A test whether the batch and a new request can decode to their ends in the pool.
 
-    The pool must suffice whenever a request finishes. If the requests are sorted by remaining
-    outputs, the longest first, remaining_k * k + (sum of the first k current lengths) must be less
-    than the pool for every k. The last token of a request needs no memory. A new request counts as
-    if its prefill had ended.
+    Whenever a request finishes, the pool must be large enough. If the requests are sorted by
+    remaining outputs, the longest first, remaining_k * k + (sum of the first k current lengths)
+    must be less than the pool for every k. The last output token of a request needs no memory. A
+    new request counts as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
         self._limits = limits
         self._clients = set(batch.per_client)
-        # The array ``_lengths`` has the remaining outputs and current lengths of the requests, in
-        # tokens.
+        # ``_lengths`` lists the remaining output and the current length of each request, in tokens.
         self._lengths: list[tuple[int, int]] = []
         for sequence in batch.sequences:
             produced = batch.produced(sequence)
@@ -140,13 +139,12 @@ class LightLLMWorker(EngineLoop[KVNode]):
         waiting.running = BatchView(batch, lambda: self.cache.free)
         self._overhead_ps = round(limits.prefill_overhead_ms * PS_PER_MS)
         self._poll_ps = round(limits.idle_poll_ms * PS_PER_MS)
-        self._decoded = 0  # decode steps since the last minibatch
+        self._decoded = 0  # number of decode steps since the last minibatch of prompts
         self._prefilling: list[Sequence] = []
         self._prefill_start_ps = 0
         self._idle_since_ps = 0
 
-    # The inbox holds the requests that have arrived and that the engine has not read from the
-    # socket yet.
+    # The inbox holds requests that have arrived, but that the engine has not read from its socket.
 
     def fits(self, request: Request) -> bool:
         return request.input_tokens <= self.limits.minibatch_tokens
@@ -187,7 +185,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
         if done:
             self._read_inbox()
 
-    # The following methods are the loop of the engine.
+    # The methods of this section form the loop of the LightLLM engine.
 
     @property
     def _may_admit(self) -> bool:
@@ -212,7 +210,8 @@ class LightLLMWorker(EngineLoop[KVNode]):
             return True
         if not self.batch.size:
             return False
-        # A minibatch that is overdue is tried after every step.
+        # If the next minibatch of prompts is overdue, the engine tries to start the minibatch after
+        # every decode step.
         self._start_run(min(self.batch.steps_to_finish(), max(due, 1)), 0)
         self._read_inbox()
         return True

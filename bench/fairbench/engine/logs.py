@@ -1,7 +1,8 @@
 """The logs of a simulation, which are tables of integers that are filled row by row.
 
-The service log records the work of the engines. The request log records the times of each request.
-The memory log records the KV tokens of each client. All times are in picoseconds.
+The service log records which work the engines did for clients. The request log records the times of
+each request's life. The memory log records the KV tokens of each client. All times are in
+picoseconds.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ ROWS_PER_BLOCK = 8_192
 
 
 class BlockStore(Protocol):
-    """The storage of a table's rows in blocks. Columns are numbered from 0."""
+    """Storage for the rows of a table, in blocks. The columns of the table are numbered from 0."""
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Append a block, which is an array of rows and may be empty."""
 
     def column(self, number: int) -> NDArray[np.int64]:
-        """Return a copy of one column of all blocks."""
+        """Return one column of all blocks as an array."""
 
     def release(self) -> None:
         """Free the memory of the blocks; the blocks cannot be read afterwards."""
@@ -66,15 +67,16 @@ class IntegerTable:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
         self.blocks: BlockStore = MemoryBlocks(len(names))
-        # ``on_full`` is called when a block is full, in place of ``file_block``.
+        # If ``on_full`` is set, the log calls this function instead of ``file_block`` when a block
+        # of rows is full.
         self.on_full: Callable[[], None] | None = None
         self.pack = Struct(f"{len(names)}q").pack
         self._block = bytearray()
         self._row_bytes = 8 * len(names)
         self._block_bytes = ROWS_PER_BLOCK * self._row_bytes
-        # ``_bytes_apart`` is the size in bytes of the rows that a subclass stores elsewhere.
+        # ``_bytes_apart`` is the size in bytes of the log rows that a subclass stores elsewhere.
         self._bytes_apart = 0
-        self._filed = 0  # number of rows in ``blocks``
+        self._filed = 0  # number of log rows that are already in ``blocks``
 
     def __len__(self) -> int:
         return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
@@ -84,7 +86,7 @@ class IntegerTable:
         self.extend(self.pack(*row))
 
     def extend(self, packed: bytes) -> None:
-        """Add rows that ``pack`` has packed."""
+        """Add rows in the form that ``pack`` returns."""
         self._block += packed
         if len(self._block) + self._bytes_apart >= self._block_bytes:
             (self.on_full or self.file_block)()
@@ -112,7 +114,7 @@ class IntegerTable:
 
 
 def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
-    """Return the smallest type that holds all values."""
+    """Return the smallest integer type that holds all values."""
     low, high = values.min(), values.max()
     for narrow in (np.int8, np.int16, np.int32):
         if np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:
@@ -130,7 +132,7 @@ class Stretch:
 
     start_ps: int
     growth_ps: int
-    context_tokens: int  # context at the first step
+    context_tokens: int  # total context of the batch in tokens at the first step
     fixed_ps: int
     steps: int = 0
     end_ps: int = 0
@@ -139,15 +141,15 @@ class Stretch:
     def unreported_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
         """Yield each client with its part of the time that was not reported yet.
 
-        The time then counts as reported. ``first`` has each client's requests and context in the
-        first step.
+        The returned time then counts as reported. ``first`` has each client's requests and context
+        in the first step.
         """
         before, self.reported_ps = self.reported_ps or {}, self.gpu_ps(first)
         for client, gpu_ps in self.reported_ps.items():
             yield client, gpu_ps - before.get(client, 0)
 
     def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
-        """Return each client's part of the time.
+        """Return each client's part of the GPU time.
 
         ``first`` has each client's requests and context in the first step.
         """
@@ -156,7 +158,7 @@ class Stretch:
 
 
 Ints: TypeAlias = NDArray[np.int64]
-# Up to the total ``EXACT``, ``shares_upto`` is exact with machine integers.
+# Up to the total ``EXACT``, ``shares_upto`` computes exact shares with machine integers.
 EXACT = 2**50
 HEAD_COLUMNS = 10
 HEAD = Struct(f"{HEAD_COLUMNS}q")
@@ -175,7 +177,7 @@ class InBatch:
 
     def __init__(self, index: dict[str, int]) -> None:
         self.index = index
-        # ``per_client`` maps clients to numbers of requests.
+        # ``per_client`` maps each client to its number of requests in the stretch.
         self.per_client: dict[str, int] = {}
         self.clients, self.requests, self.base_tokens = array("q"), array("q"), array("q")
         self.step = 0
@@ -227,7 +229,8 @@ class OpenStretches:
     """The decode stretches in a log's last block, whose rows are created when the block is full."""
 
     def __init__(self) -> None:
-        # The heads of the stretches are packed, because many Python objects would live for long.
+        # The heads of the stretches are packed into bytes, because millions of Python objects would
+        # take much memory for a long time.
         self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
@@ -296,7 +299,8 @@ def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
-    # The guess is close to the result, so the remainder modulo 2**64 gives the exact difference.
+    # The floating-point guess is close to the result, so the remainder modulo 2**64 gives the exact
+    # difference.
     guess = (total * (upto / whole)).astype(np.int64)
     guess += (total * upto - guess * whole) // whole
     return guess
@@ -313,8 +317,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# The columns are the number of the decode worker, and the times at which the worker reserved memory
-# and the prompt was computed, sent and received.
+# Columns about the decode worker: its number, and the times at which it reserved memory, and at
+# which the prompt was computed, sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
@@ -341,8 +345,8 @@ class ServiceLog(IntegerTable):
       ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
       been computed.
     - Each step of a decode stretch yields ``output_tokens / steps`` tokens, and lasts
-      ``step_growth_ps`` longer than the previous step. The time of each step can therefore be
-      recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
+      ``step_growth_ps`` longer than the previous step. The time of each decode step can therefore
+      be recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
     - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
       decoding requests.
     - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The parts of a stretch
@@ -363,7 +367,7 @@ class ServiceLog(IntegerTable):
         shares: Mapping[str, PrefillShare],
         context_tokens: int = 0,
     ) -> None:
-        """Log a prefill iteration of ``batch`` requests.
+        """Log a prefill iteration that computed ``batch`` requests.
 
         ``context_tokens`` is the context of the requests that decode in the same step.
         """
@@ -388,12 +392,12 @@ class ServiceLog(IntegerTable):
 class RequestLog(IntegerTable):
     """A log with one row per request, written when the request or the run has ended.
 
-    ``more`` names further columns, each an attribute of ``Sequence``:
+    ``more`` names further columns, which are attributes of ``Sequence``:
 
     - ``routed_ps`` is the time at which a request was sent to its worker, at or after its arrival.
     - ``swapped_tokens`` is the number of tokens copied to CPU memory and back.
     - ``demoted`` is 1 if admission control put the request behind all other requests.
-    - ``DECODE_COLUMNS`` are the columns of a disaggregated cluster.
+    - ``DECODE_COLUMNS`` are the columns for separate prefill and decode workers.
     """
 
     def __init__(self, clients: list[str], more: tuple[str, ...] = ()) -> None:

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 class FrontendQueue:
     """A queue that passes each request on in order of arrival, after the request's processing time.
 
-    The queue models one process. While the process works on a request, the next request and the
-    first tokens of answers wait. The delay of an answer on its way to the client is added to the
-    delay of the request, because the two delays have equal effects on latencies. Without costs,
-    requests pass immediately.
+    The queue models the engine's process for HTTP and the tokenizer. While the process works on a
+    request, the next request and the first tokens of answers wait. The delay of an answer on its
+    way to the client is added to the delay of the request, because the two delays have equal
+    effects on latencies. If the process costs no time, requests pass immediately.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """The loop that all simulated replicas share.
+    """The loop of iterations that all simulated replicas share.
 
     ``submit`` adds a request, whose ``on_done`` is called at its end.
     """
@@ -151,35 +151,38 @@ class EngineLoop(ABC, Generic[N]):
         self.batch, self.waiting = batch, waiting
         self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
         self.cap = load_cap(cap, self._costs)
-        # ``share`` hides requests of clients that are above their share of KV memory.
+        # If ``share`` is set, it hides waiting requests of clients whose KV memory exceeds their
+        # share.
         self.share: MemoryShare | None = None
-        # ``on_pass`` is called after every decision of the replica on its next step.
+        # ``on_pass`` is called each time the replica has decided on its next step.
         self.on_pass: Callable[[], None] | None = None
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock, self._profile, self._log = clock, profile, parts.log
-        # The step times are stored here, because the profile's cached properties are slow.
+        # The step times are stored in the worker, because reading the profile's cached properties
+        # is slow.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
         self._preempts = parts.scheduler.preempts
-        # The requests in ``_inbox`` have arrived since the present iteration began.
+        # ``_inbox`` holds the requests that have arrived since the present iteration began.
         self._inbox: list[Sequence] = []
         self._run: DecodeRun | None = None
-        # ``_end_ps`` is the planned end of the latest run of decode steps.
+        # ``_end_ps`` is the time at which the latest run of decode steps is planned to end.
         self._end_ps = NEVER
-        # The next two values are the time (ps) of a step of this run without context, and the
-        # context in tokens at the beginning of the run.
+        # ``_fixed_ps`` is the time of a step of this run without context, and ``_context_tokens``
+        # is the context at the beginning of the run.
         self._fixed_ps = self._context_tokens = 0
-        # ``_stretch`` is the stretch of decode steps in progress, which is logged when the batch
-        # changes.
+        # ``_stretch`` is the present series of decode steps with an unchanged batch; it is logged
+        # when the batch changes.
         self._stretch: Stretch | None = None
         self._idle = True
         # ``_computes_prompts`` is true if the present iteration computes prompts and is not a run
         # of decode steps.
         self._computes_prompts = False
         self._wake_up = WakeUp(clock, index, self._awake)
-        # ``_passed`` is the decode step of the batch at which the last pass blocked the worker.
+        # ``_passed`` is the number of the decode step at which a scheduling pass last blocked the
+        # worker.
         self._passed = 0
-        # ``_blocked`` is true if the present pass blocks the worker. A scheduler without ``pass_s``
-        # takes part in every pass.
+        # ``_blocked`` is true if the present scheduling pass blocks the worker. A scheduler without
+        # ``pass_s`` takes part in every scheduling pass.
         self._blocked = True
 
     @abstractmethod
@@ -189,14 +192,14 @@ class EngineLoop(ABC, Generic[N]):
     @property
     @abstractmethod
     def _may_admit(self) -> bool:
-        """Whether the next pass may admit waiting requests."""
+        """Return whether the next pass may admit waiting requests."""
 
     @abstractmethod
     def _start(self) -> bool:
         """Begin an iteration; return False if there is no work."""
 
     def _running(self) -> list[Sequence]:
-        """Return the sequences that are prefilling or running."""
+        """Return the sequences in prefill or decoding."""
         return list(self.batch.sequences)
 
     def _finished(self) -> list[Sequence]:
@@ -236,7 +239,7 @@ class EngineLoop(ABC, Generic[N]):
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
 
-    # The following methods handle arrivals.
+    # The methods of this section handle the arrival of requests.
 
     def submit(self, sequence: Sequence) -> None:
         sequence.worker = self.index
@@ -315,7 +318,8 @@ class EngineLoop(ABC, Generic[N]):
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         return [*self._running(), *waiting, *self._inbox, *self.frontend]
 
-    # The following methods are the loop.
+    # The methods of this section form the loop of an engine: decide on an iteration, run it, end
+    # it.
 
     def _decide(self) -> None:
         self._blocked = self.scheduler.pass_s is None
@@ -325,7 +329,7 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        # Matching the requests that arrive at an idle worker delays no iteration.
+        # If a worker is idle, matching arriving requests with its cache delays no iteration.
         self._idle, self.waiting.matched = True, 0
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
@@ -389,7 +393,7 @@ class EngineLoop(ABC, Generic[N]):
         """Log and report an iteration that computed chunks and in which the batch decoded.
 
         Args:
-            chunks: Chunks of prompts.
+            chunks: The chunks of prompts in the iteration.
             start_ps: Time at which the iteration began, in picoseconds.
             context_tokens: Total context of the decoding sequences.
             saved_ps: Time by which the iteration was shorter than the timing profile says.
@@ -415,7 +419,7 @@ class EngineLoop(ABC, Generic[N]):
     def _delay_ps(self, *, prompts: bool = False) -> int:
         """Return the time (ps) of copies, matches and the scheduler's pass before an iteration.
 
-        ``prompts`` is true if the iteration computes prompts.
+        ``prompts`` is true if the next iteration computes prompts.
         """
         copying_ps = self.host.delay_ps() if self.host.copied else 0
         delay_ps = copying_ps + self.waiting.matching_ps()
@@ -426,7 +430,7 @@ class EngineLoop(ABC, Generic[N]):
         self._passed, self._blocked = self.batch.steps, True
         return delay_ps + round(pass_s() * PS_PER_S)
 
-    # The following methods handle runs of decode steps.
+    # The methods of this section handle runs of decode steps without a change of the batch.
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
         """Start a run of decode steps, after the delays of copies and of matches.
@@ -437,7 +441,7 @@ class EngineLoop(ABC, Generic[N]):
         if delay_ps := self._delay_ps():
             self._end_stretch()
             start_ps += delay_ps
-        # The run ends at the next pass that blocks the worker.
+        # The run of decode steps ends at the next scheduling pass, which blocks the worker.
         if self.scheduler.pass_s is not None:
             steps = min(steps, self._passed + self.scheduler.steps_per_pass - batch.steps)
         size, context = batch.size, batch.context_tokens
@@ -459,20 +463,23 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return the number of steps until the next boundary. Precondition: ``sync`` was called."""
+        """Return how many decode steps are left until the next event of the run.
+
+        Precondition: ``sync`` was called.
+        """
         return 0 if run.start_ps == self._clock.now_ps else 1
 
     def _end_decode(self) -> None:
         run, now_ps = self._run, self._clock.now_ps
         if run is None or now_ps != self._end_ps:
-            # The event belongs to a run that was stopped earlier.
+            # This event belongs to a run of decode steps that was stopped in the meantime.
             return
         self._run = None
         self._book_decode(run, run.steps, now_ps)
         self._end_iteration()
 
     def sync(self) -> None:
-        """Record the decode steps that have ended until now.
+        """Record all decode steps that have ended by now.
 
         A step that ends at this instant counts if its event would come before the present event.
         """

@@ -20,10 +20,10 @@ class DecodeTime:
     """Cumulative times over the decode steps of a batch, from which a request's part is computed.
 
     All times are in picoseconds. ``each`` sums a request's part of the fixed time of each step.
-    ``read`` sums the time per token of context. ``numbered`` sums the time per token of context
-    multiplied by the number of the step. A request whose context has ``base + n`` tokens in step n
-    costs ``each + base * read + numbered``, where each sum counts only the steps since the request
-    joined.
+    ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
+    context multiplied by the number of the step. A request whose context has ``base + n`` tokens in
+    step n costs ``each + base * read + numbered``, where each sum counts only the steps since the
+    request joined.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -34,15 +34,15 @@ class DecodeTime:
     def add(
         self, took_ps: int, fixed_ps: int, requests: int, context: int, first: int, steps: int
     ) -> None:
-        """Add a number of steps.
+        """Add the times of several decode steps.
 
         Args:
             took_ps: Time of all steps, in picoseconds.
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
             context: Context of all requests in the first of the steps, in tokens.
-            first: Number of the first of the steps.
-            steps: Number of steps.
+            first: Number of the first of these decode steps.
+            steps: Number of decode steps.
         """
         grown = steps * (steps - 1) // 2
         token_ps = (took_ps - fixed_ps) / (context * steps + requests * grown)
@@ -64,7 +64,9 @@ NEVER = -1
 
 
 class Sequence:
-    """The state of one request. Times are in picoseconds, and NEVER before their events.
+    """The state of one request at a worker.
+
+    Times are in picoseconds, or NEVER if the event has not occurred.
 
     ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
     the outputs so far. ``output`` is the segment that the request produces, and ``output.length``
@@ -97,36 +99,41 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # Only requests of a disaggregated cluster have the following times.
+        # The following times are set only in a cluster with separate prefill and decode workers.
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
-        # ``node`` is the end of a running request's locked prefix.
+        # ``node`` is the tree node at which the locked prefix of a running request ends.
         self.node: KVNode | None = None
-        # ``place`` is the position in the prompt at which the locked prefix ends.
+        # ``place`` is the position in the prompt at which the request's locked prefix ends.
         self.place: Place = (0, 0)
         # ``filled`` is the number of prompt tokens whose KV values are in memory.
         self.filled = 0
-        # ``private`` is the number of tokens of a running prefill that are not in the tree yet.
+        # ``private`` is the number of tokens of a request in prefill that are not in the prefix
+        # tree yet.
         self.private = 0
-        # ``gpu_ps`` is the request's part of the time of ended iterations.
+        # ``gpu_ps`` is the request's part of the GPU time of all iterations that have ended.
         self.gpu_ps = 0.0
-        # ``joined_time`` has the batch's ``DecodeTime`` sums when the request joined the batch.
+        # ``joined_time`` holds the ``DecodeTime`` sums of the batch at the moment when the request
+        # joined.
         self.joined_time = NO_TIME
-        # ``due`` is the number of the batch's decode step after which the request ends.
+        # ``due`` is the number of the batch's decode step after which the request will end.
         self.due = NEVER
-        # ``joined_step`` is the number of the batch's decode steps before the request joined.
+        # ``joined_step`` is the number of decode steps that the batch had executed when the request
+        # joined.
         self.joined_step = 0
         self.cached_tokens = self.extend_tokens = self.recompute_tokens = 0
-        # ``compulsory_tokens`` is set when the request has finished; see ``DistinctPrefixes``.
+        # ``compulsory_tokens`` is the number of tokens that any cache must compute; it is set when
+        # the request has finished (``DistinctPrefixes``).
         self.compulsory_tokens = 0
         self.retractions = 0
-        # ``host_tokens`` is the length of the prefix that has a copy in CPU memory.
+        # ``host_tokens`` is the length of the request's prefix that has a copy in CPU memory.
         self.host_tokens = 0
-        # ``swapped_tokens`` is the number of tokens copied to and from CPU memory so far.
+        # ``swapped_tokens`` is the number of the request's tokens copied to and from CPU memory so
+        # far.
         self.swapped_tokens = 0
 
     def refuse(self) -> None:
-        """End the request as refused, without an answer."""
+        """End the request as refused; it gets no answer."""
         self.status = REFUSED
         self.on_done(self)
 
@@ -150,19 +157,20 @@ class Sequence:
 
 @dataclass(slots=True)
 class HostMemory:
-    """CPU memory for ``capacity`` tokens of KV cache.
+    """Host memory for the KV cache of ``capacity`` tokens.
 
-    Copying a token to CPU memory or back takes ``token_ps`` picoseconds. With 0, no token can be
-    copied.
+    Copying a token to CPU memory or back takes ``token_ps`` picoseconds. If the capacity is 0, no
+    token can be copied.
     """
 
     capacity: int
     token_ps: int
     used: int = 0
-    copied: int = 0  # tokens copied since the last ``delay_ps``
+    # number of tokens copied between GPU and CPU memory since ``delay_ps`` was last computed
+    copied: int = 0
 
     def fits_copy(self, tokens: int) -> bool:
-        """Return whether a copy of ``tokens`` tokens fits."""
+        """Return whether the memory has room for a copy of ``tokens`` tokens."""
         return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
@@ -185,7 +193,7 @@ class HostMemory:
         self.free_copy(sequence)
 
     def free_copy(self, sequence: Sequence) -> None:
-        """Free the CPU memory that a request holds."""
+        """Free the host memory that holds a copy of a request's cache."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 

@@ -1,10 +1,10 @@
 """SGLang's pass, iteration by iteration: admit, compute chunks, decode, retract.
 
-The methods of ``SGLangReplica`` are in the order of their calls. An iteration begins in ``_start``.
+The methods of ``SGLangReplica`` are in the order of their calls. ``_start`` begins each iteration.
 The iteration either admits requests and computes chunks of their prompts (parts 1 and 2), or
 decodes (part 3). If a decode step lacks memory, running requests first lose their memory (part 4).
 ``Admission`` has the budgets of a pass and decides on each candidate (``try_admit``). The functions
-after ``Admission`` store and free a request's memory. Overlap scheduling is off.
+after ``Admission`` store and free a request's memory. Overlap scheduling is off;
 docs/appendix/engine.md has the rules.
 """
 
@@ -59,19 +59,20 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._passes = PassInterval(limits.num_continuous_decode_steps)
         self._has_tail = parts.profile.longest_ps > 0
         self._always_due = limits.num_continuous_decode_steps == 1
-        # While ``_batch_is_full`` is true, the scheduler makes no admission pass until a running
-        # request leaves the batch, unless the scheduler may preempt.
+        # While ``_batch_is_full`` is true, SGLang admits no request until a running request leaves
+        # the batch, unless the scheduler may preempt.
         self._batch_is_full = False
-        # ``_admission`` is the present or the latest pass.
+        # ``_admission`` is the present admission pass, or the latest pass.
         self._admission: Admission | None = None
-        # ``_chunked`` is the admitted request that has further chunks to compute.
+        # ``_chunked`` is the admitted request whose prompt needs further chunks.
         self._chunked: Sequence | None = None
-        # ``_prefills`` holds the chunks of the present iteration.
+        # ``_prefills`` holds the prompt chunks of the present iteration.
         self._prefills: list[Prefill] = []
-        # ``_computed`` holds the chunks of the present iteration in the format of timing profiles.
+        # ``_computed`` holds the prompt chunks of the present iteration in the format of timing
+        # profiles.
         self._computed: list[Chunk] = []
         self._prefill_start_ps = 0
-        # ``_kept`` holds finished sequences that releases before 0.5.23 keep in the batch.
+        # ``_kept`` holds finished sequences, which SGLang before release 0.5.23 keeps in the batch.
         self._kept: list[Sequence] = waiting.ended
         waiting.running = BatchView(
             batch, lambda: cache.free + cache.evictable, self._would_fit_without
@@ -82,8 +83,8 @@ class SGLangReplica(EngineLoop[KVNode]):
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
-    # Part 1 is admission. The chunked request continues first, and then the scheduler names
-    # candidates.
+    # Part 1 of the SGLang engine: admission. In an admission pass, the request with a begun prompt
+    # continues first, and then the scheduler names candidates.
 
     def _start_prefill(self) -> bool:
         """Admit requests and start to compute chunks; return False if there are no chunks."""
@@ -149,7 +150,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _reserved_tokens(self) -> int:
         return self.batch.reserved_tokens()
 
-    # Part 2 is prefill. The admitted chunks are computed, and complete prompts join the batch.
+    # Part 2 of the SGLang engine: prefill. An iteration computes the admitted chunks of prompts;
+    # requests with complete prompts join the batch.
 
     def _start_chunks(self, prefills: list[Prefill]) -> None:
         """Allocate memory for admitted requests, and start the iteration with their chunks."""
@@ -180,9 +182,9 @@ class SGLangReplica(EngineLoop[KVNode]):
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
         if self._chunked is not None or not (self.batch.size or self._kept):
-            # SGLang clears the flag ``batch_is_full`` when taking the unfinished request out of its
-            # batch, or when replacing an empty batch. The next pass is made although the last pass
-            # found no room.
+            # SGLang clears the flag ``batch_is_full`` when it takes the unfinished request out of
+            # its batch, or replaces an empty batch. The next admission pass takes place although
+            # the last pass found no room.
             self._batch_is_full = False
         start_ps = self._prefill_start_ps
         if self.scheduler.on_iteration is not None:
@@ -199,8 +201,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
 
-    # Part 3 is decoding. A run of decode steps goes on as long as nothing else happens; each
-    # running request gets one token per step.
+    # Part 3 of the SGLang engine: decoding. A run of decode steps lasts until something else
+    # happens; in each step, every running request gets one token.
 
     def _start_decode(self) -> bool:
         batch, cache = self.batch, self.cache
@@ -254,19 +256,21 @@ class SGLangReplica(EngineLoop[KVNode]):
         self.cache.grow(steps, self.batch.per_client, self.batch.size)
 
     def _release(self, sequence: Sequence) -> None:
-        # The flag is cleared, because SGLang removes finished requests before its next pass.
+        # SGLang removes finished requests before its next pass, so the batch no longer counts as
+        # full.
         self._batch_is_full = False
         self.batch.remove_sequence(sequence)
         store_outputs(self.cache, sequence, self.limits.rules.splits)
 
-    # Part 4 is retraction. Requests lose their memory and wait again if the next step lacks memory.
+    # Part 4 of the SGLang engine: retraction of running requests. If the next step lacks memory,
+    # running requests lose their memory and wait again.
 
     def _retract(self) -> None:
         """Retract one request after the other until the next decode step has memory.
 
         Like SGLang, the method first evicts all cached tokens that are not in use. Requests are
         then retracted until the remaining requests have memory for 20 steps each. At least one
-        request stays.
+        request keeps running.
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache
@@ -310,7 +314,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         to_go = sequence.request.max_new_tokens - self.batch.produced(sequence)
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.ratio_after(self.batch.steps)
 
-    # The following methods are the rest of a replica's interface.
+    # The methods of this section complete the interface of a replica.
 
     @property
     def _may_admit(self) -> bool:
@@ -395,8 +399,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which ``steps`` more decode steps of the present run will end.
 
-        The time is at most the end of the run. Return None if no decode steps run. Precondition:
-        ``sync`` was called.
+        The time is at most the end of the run. If no decode steps run, the result is None.
+        Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
@@ -411,9 +415,9 @@ class SGLangReplica(EngineLoop[KVNode]):
 class Admission:
     """The budgets of one pass, and the decision on each candidate (SGLang's PrefillAdder).
 
-    SGLang's page size is 1. ``reserved_tokens`` is the memory that the running requests will need
-    for their outputs. ``most`` is the largest number of running requests. With mixed chunks, each
-    running request takes a token of the budgets and of memory.
+    The page size of SGLang's cache is 1. ``reserved_tokens`` is the memory that the running
+    requests will need for their outputs. ``most`` limits the number of running requests. With mixed
+    chunks, each running request takes a token of the budgets and of memory.
     """
 
     def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
@@ -422,27 +426,29 @@ class Admission:
         self._cache = replica.cache
         self._most = most
         beside = replica.batch.size if limits.enable_mixed_chunk else 0
-        # ``_total_offset`` is the memory reserved for running and admitted requests.
+        # ``_total_offset`` is the memory in tokens that is reserved for running and admitted
+        # requests.
         self._total_offset = reserved_tokens + beside
-        self._current_offset = beside  # memory taken by this pass
+        self._current_offset = beside  # memory in tokens that this admission pass has taken
         self._input_left = limits.max_prefill_tokens - beside
         self._chunk_left = limits.chunked_prefill_size - beside
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         self._tries_within_budget = limits.rules.tries_within_budget
-        self._slotless: Request | None = None  # the last candidate that found no slot
-        self._size_then = 0  # batch size when that candidate was tried
+        self._slotless: Request | None = None  # the last candidate that found no free slot
+        self._size_then = 0  # batch size at the time when ``_slotless`` was tried
         self.prefills: list[Prefill] = []  # the admitted chunks
-        self.chunked: Sequence | None = None  # a request that has further chunks
+        # the request whose prompt continues with another chunk in the next iteration
+        self.chunked: Sequence | None = None
         self.preempted: list[Sequence] = []
-        # ``no_slots`` is true if the slots or the load cap kept a candidate out.
+        # ``no_slots`` is true if a candidate was not admitted because of the slots or the load cap.
         self.no_slots = False
         self.out_of_memory = False
 
     def try_admit(self, request: Request) -> Tried:
         """Admit a candidate if budget, slots, load cap and memory allow the admission.
 
-        The pass ends when a budget is used up. Releases without ``tries_within_budget`` still try
-        one more candidate, for which the load cap is ignored.
+        The admission pass ends when a budget is used up. Releases without ``tries_within_budget``
+        still try one more candidate, for which the load cap is ignored.
         """
         replica, cache, batch = self._replica, self._cache, self._replica.batch
         spent = self._used_up and self.spent
@@ -459,7 +465,7 @@ class Admission:
         waiting = replica.waiting
         sequence = waiting.entries[request].sequence
         node, place = waiting.match(request)
-        # A locked prefix does not count as free.
+        # A locked prefix does not count as free memory.
         cache.lock(node)
         if not self._fits(sequence, node, self._total_offset):
             cache.unlock(node)
@@ -487,8 +493,9 @@ class Admission:
         if limit <= 0:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
-            # With mixed chunks, decoding takes the whole chunk or all memory. SGLang's server fails
-            # in this case; in the simulator the prompt waits until fewer requests run.
+            # With mixed chunks, decoding may leave no tokens of the chunk or no memory for the
+            # prompt. In this case, SGLang's server fails; in the simulator, the prompt waits until
+            # fewer requests run.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled
@@ -497,7 +504,7 @@ class Admission:
             limit = limit if most is None else min(limit, most)
         tokens = min(left, limit)
         self._commit(sequence, tokens, 0, first=False, last=tokens == left)
-        # The test of the next candidate decides whether the pass ends.
+        # The test of the next candidate decides whether the admission pass ends.
         self.out_of_memory = False
 
     def _commit(
@@ -518,7 +525,7 @@ class Admission:
         self._chunk_left -= tokens
         self._used_up = self._input_left <= 0 or self._chunk_left <= 0
         if self._reserved_all():
-            # Like SGLang, set ``out_of_memory`` although the present request was admitted.
+            # SGLang, too, sets ``out_of_memory`` although it has just admitted the present request.
             self.out_of_memory = True
             return True
         return self._used_up
@@ -542,7 +549,7 @@ class Admission:
         """
         return self._used_up and not self._reserved_all()
 
-    # The following methods handle preemption by a scheduler.
+    # The methods of this section handle preemption by the scheduler.
 
     def preempt(self, wish: Preempt) -> bool:
         """Take the memory of a running request that the scheduler wants to preempt.
@@ -555,7 +562,7 @@ class Admission:
         sequence = next((one for one in batch.sequences if one.request is request), None)
         if sequence is None:
             return False
-        # The last token has no KV values yet.
+        # The output token that was produced last has no KV values yet.
         held = request.input_tokens + batch.produced(sequence) - 1
         if wish.swap and not replica.host.fits_copy(held):
             return False
@@ -613,7 +620,7 @@ def store_prompt(
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
     if sequence.filled > request.input_tokens and splits == "prefilled":
-        # This call splits the node after the prompt.
+        # ``match`` also splits the tree node at the end of the prompt.
         cache.match(request.prompt, request.input_tokens)
 
 

@@ -1,7 +1,7 @@
 """Variants of SGLang's replica, and the contract, which chooses the variant of a run.
 
 The variants are for releases before 0.5.23, for mixed chunks, and for replicas that only compute
-prompts. Each variant overrides methods of ``SGLangReplica``.
+prompts. Each variant of the engine overrides methods of ``SGLangReplica``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class OlderSGLangReplica(SGLangReplica):
     """A replica of a release before 0.5.23, whose finished requests leave at the next decode step.
 
     Until the next decode step, finished requests take slots and reserve tokens in every pass, and
-    the batch stays marked as full. Requests that finish with their first token leave immediately.
+    the batch stays marked as full. A request that finishes with its first token leaves at once.
     """
 
     __slots__ = ()
 
     def _start(self) -> bool:
-        # The method ``_start_decode`` removes finished requests; if no request is left, another
-        # pass is made.
+        # ``_start_decode`` removes finished requests; if none is left, another admission pass takes
+        # place.
         if not self._kept:
             return super()._start()
         return self._start_prefill() or self._start_decode() or super()._start()
@@ -75,7 +75,7 @@ class MixedSGLangReplica(SGLangReplica):
 
     def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
         super().__init__(parts, limits, cache)
-        # ``_mixes`` is true if running requests decode in the present iteration.
+        # ``_mixes`` is true if the present iteration also decodes running requests.
         self._mixes = False
         self._context_tokens_mixed = self._saved_mixed_ps = 0
 
@@ -89,7 +89,7 @@ class MixedSGLangReplica(SGLangReplica):
             return super()._chunks_ps()
         context = self._context_tokens_mixed = batch.context_tokens
         saved_ps = self._saved_mixed_ps = self._saved_beside_prompts_ps()
-        self.waiting.computed_tokens += size  # the size of the iteration, as in SGLang
+        self.waiting.computed_tokens += size  # SGLang counts the size of the whole iteration here.
         return self._profile.step_ps(self._computed, size, context) - saved_ps
 
     def _saved_beside_prompts_ps(self) -> int:
@@ -130,7 +130,7 @@ class MixedSGLangReplica(SGLangReplica):
             if prefill.last:
                 self._produce_first(prefill.sequence)
                 joined.append(prefill.sequence)
-        # SGLang appends the running requests to the batch of the prompts
+        # SGLang puts the running requests behind the requests whose prompts are computed.
         batch.rearrange([*joined, *decoding])
         self._end_iteration()
 
@@ -141,7 +141,7 @@ class MixedSGLangReplica(SGLangReplica):
 class SGLangPrefillOnly(SGLangReplica):
     """A replica that only computes prompts, whose requests produce a single token.
 
-    A finished request keeps its memory until ``free_sent``.
+    A finished request keeps its memory until ``free_sent`` is called.
     """
 
     def _release(self, sequence: Sequence) -> None:

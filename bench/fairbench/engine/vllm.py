@@ -55,13 +55,13 @@ class VLLMReplica(EngineLoop[BlockNode]):
         super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
         waiting.running = RunningListView(running, waiting, self.cache, self.cap)
         self._booking = Booking()
-        # ``_chunks`` holds the chunks of the present step.
+        # ``_chunks`` holds the prompt chunks of the present step.
         self._chunks: list[Prefill] = []
-        # ``_stalled`` holds decoding sequences that get no token in the present step.
+        # ``_stalled`` holds the decoding sequences that get no token in the present step.
         self._stalled: list[Sequence] = []
-        # ``_short`` is true if the last decision left a request waiting for blocks.
+        # ``_short`` is true if after the last decision a request still waited for KV blocks.
         self._short = False
-        # ``_taken_ps`` is the time of the last decision that lacked memory and preempted a request.
+        # ``_taken_ps`` is the time at which a decision last lacked memory and preempted a request.
         self._taken_ps = NEVER
 
     def _start(self) -> bool:
@@ -114,8 +114,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         others = threshold and len(self.running) + len(self.waiting) > 1
         return threshold if others else self.limits.max_num_batched_tokens
 
-    # Part 1 serves running requests. Each decoding request gets a token, and a prompt gets its next
-    # chunk.
+    # Part 1 of the vLLM engine: service for running requests. Each decoding request gets one token,
+    # and each prompt gets its next chunk.
 
     def _schedule_running(self, step: Step) -> None:
         """Give running sequences tokens and blocks, in one operation if enough blocks are free.
@@ -161,12 +161,12 @@ class VLLMReplica(EngineLoop[BlockNode]):
             if sequence not in running.sequences:
                 if not self.limits.goes_on_after_self:
                     break
-                # The variable ``index`` is the position of the next sequence now.
+                # After the preemption, ``index`` is the position of the next sequence.
                 continue
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = running.sequences.index(sequence) + 1
-        # An empty step is decided again, and needs its blocks then.
+        # If a step is empty, vLLM decides the step again later, and the step needs its blocks then.
         if scheduled:
             running.provided_steps = batch.steps + 1
         for sequence, tokens in scheduled.items():
@@ -185,13 +185,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         step.chunks.append(Prefill(sequence, sequence.filled, tokens, first=False, last=last))
         step.budget -= tokens
 
-    # Part 2 admits waiting requests. A candidate gets a chunk if budget, slots and blocks allow.
+    # Part 2 of the vLLM engine: admission of waiting requests. A waiting request gets a chunk if
+    # the token budget, the slots and the blocks allow the chunk.
 
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the candidates that the scheduler names.
 
-        In vLLM the first request that does not fit ends the pass, as with ``fcfs``. Any other
-        scheduler may name further candidates.
+        In vLLM the first request that does not fit ends the pass, as with ``fcfs``. Any scheduler
+        except ``fcfs`` may name further candidates.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
 
@@ -228,7 +229,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
         finally:
             waiting.end_pass()
 
-    # Part 3 is preemption. A request loses its memory, and waits again at the head of the queue.
+    # Part 3 of the vLLM engine: preemption. A preempted request loses its memory and waits again at
+    # the head of the queue.
 
     def _preempt_for_memory(self) -> Sequence:
         """Preempt the last request of the running list, or the request that the scheduler names."""
@@ -251,7 +253,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
             return False
         chunk = next((chunk for chunk in step.chunks if chunk.sequence is sequence), None)
         if chunk is not None and chunk.first:
-            # This pass has admitted the request.
+            # The present pass has admitted the request, so the request cannot be preempted.
             return False
         held = running.computed_tokens(sequence)
         if wish.swap and not host.fits_copy(held):
@@ -281,14 +283,14 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.scheduler.on_retract(sequence.request, self.waiting, now_s)
         self.waiting.enter(sequence, first=True)
 
-    # Part 4 handles steps with chunks of prompts, and steps in which some decoding sequences get no
-    # token.
+    # Part 4 of the vLLM engine: steps with chunks of prompts, and steps in which some decoding
+    # sequences get no token.
 
     def _start_mixed(self, step: Step) -> None:
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
-            # This call tells the scheduler that fewer requests of the client run.
+            # ``on_tokens`` with 0 tokens tells the scheduler that fewer requests of the client run.
             self.scheduler.on_tokens(sequence.request.client, 0)
         self._stalled, self._chunks = step.stalled, step.chunks
         self._computes_prompts = True
@@ -326,10 +328,10 @@ class VLLMReplica(EngineLoop[BlockNode]):
         self.running.finish(sequence)
         self._booking.finish(sequence)
 
-    # Part 5 handles steps that only decode.
+    # Part 5 of the vLLM engine: steps that only decode.
 
     def _start_decode(self) -> None:
-        """Start a run of decode steps.
+        """Start a run of decode steps with an unchanged batch.
 
         The run ends when a sequence ends, when blocks run out, or when a waiting request may be
         admitted. If evictions are reported, a run also ends before the first eviction, so that each
@@ -352,7 +354,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
         return self._profile.saved_ps(self.running.tables.shared_tokens(apart))
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return the number of steps until the next boundary.
+        """Return how many decode steps are left until the next event of the run.
 
         If the decision at this instant has preempted requests, the next step counts as begun.
         """
@@ -361,7 +363,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _provide(self, steps: int) -> None:
         self.running.provide(self.batch.steps + steps)
 
-    # The following methods are the rest of a replica's interface.
+    # The methods of this section complete the interface of a replica.
 
     @property
     def _may_admit(self) -> bool:
@@ -388,7 +390,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def fits(self, request: Request) -> bool:
         """Return whether the request could run alone on this worker.
 
-        The last token of the request needs no memory.
+        The last output token of the request needs no memory.
         """
         tokens = request.input_tokens + request.max_new_tokens - 1
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
@@ -440,7 +442,7 @@ class PromptsOnly(Booking):
 class VLLMPrefillOnly(VLLMReplica):
     """A replica that only computes prompts, whose requests produce a single token.
 
-    A finished request keeps its memory until ``free_sent``.
+    A finished request keeps its memory until ``free_sent`` is called.
     """
 
     def __init__(
@@ -464,8 +466,9 @@ class StepInFlight:
     """The state of a step from its decision to its results.
 
     ``decoding`` are the sequences that decode, and ``ends`` are the sequences that the step
-    finishes. ``batch`` is the composition of the decode batch. The step takes ``took_ps``. In a
-    step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that does not depend on context.
+    finishes. ``batch`` describes which clients' requests decode in the step. ``took_ps`` is the
+    duration of the step. In a step that only decodes, ``fixed_ps`` is the part of ``took_ps`` that
+    does not depend on context.
     """
 
     step: Step
@@ -481,7 +484,7 @@ class StepInFlight:
 
     @property
     def tokens(self) -> list[Sequence]:
-        """The sequences that get a token in the step."""
+        """The sequences that get a token in this step."""
         return [*self.decoding, *(chunk.sequence for chunk in self.step.chunks if chunk.last)]
 
 
@@ -489,7 +492,7 @@ class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
     Before the tokens of the running step are known, vLLM already counts one token for each of its
-    requests. Four decisions therefore differ from synchronous scheduling:
+    requests. Four decisions differ from synchronous scheduling for this reason:
 
     - A request that arrives during a step joins the step after the next step.
     - A request keeps its slot and its blocks while the step with its last token runs. A request
@@ -503,11 +506,11 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        # ``_now`` is the running step.
+        # ``_now`` is the step that runs at present.
         self._now: StepInFlight | None = None
-        # ``_next`` is the decided step that follows the running step.
+        # ``_next`` is the step that is already decided and follows the running step.
         self._next: StepInFlight | None = None
-        # ``_stretch_batch`` is the batch of the decode stretch in progress.
+        # ``_stretch_batch`` counts the requests by client in the present series of decode steps.
         self._stretch_batch = self.batch.by_client(0)
 
     def _start(self) -> bool:
@@ -518,7 +521,7 @@ class AsyncVLLMReplica(VLLMReplica):
         self._next = self._plan()
         return True
 
-    # The following methods decide on a step.
+    # The methods of this section decide which requests take part in the next step.
 
     def _plan(self) -> StepInFlight | None:
         """Decide on a step; return None if the step would be empty.
@@ -568,7 +571,7 @@ class AsyncVLLMReplica(VLLMReplica):
             if sequence.output.length == sequence.request.max_new_tokens:
                 self.running.end_ahead(sequence)
 
-    # The following methods run a step.
+    # The methods of this section execute a step.
 
     def _begin(self, flight: StepInFlight) -> None:
         self._now, self._computes_prompts = flight, True
@@ -588,7 +591,7 @@ class AsyncVLLMReplica(VLLMReplica):
         self._end_requests(flight.ends)
 
     def _report(self, flight: StepInFlight) -> None:
-        """Log an ended step, and charge its tokens."""
+        """Log a step that has ended, and charge its tokens to clients."""
         scheduler, chunks, parts = self.scheduler, flight.step.chunks, flight.parts
         tokens = [one for one in flight.decoding if one.status != FINISHED]
         counts = Counter(one.request.client for one in tokens)
@@ -647,7 +650,7 @@ class AsyncVLLMReplica(VLLMReplica):
             self._log.decode(self.index, self._stretch, self._stretch_batch)
             self._stretch = None
 
-    # The following methods end requests.
+    # The methods of this section end requests.
 
     def _release(self, sequence: Sequence) -> None:
         """Remove a sequence whose last token is known, even if it waits after a preemption."""

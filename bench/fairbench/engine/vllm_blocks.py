@@ -19,10 +19,10 @@ from fairbench.engine.sequence import Sequence
 from fairbench.schedulers.eviction.policies import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 
-# A slice is a part of a segment, and consists of the segment's key, the offset of the part, and the
-# part's number of tokens.
+# A slice is a part of a prompt segment: the segment's key, the offset of the part, and the part's
+# number of tokens.
 Slice = tuple[str, int, int]
-Key = tuple[Slice, ...]  # the tokens of one block
+Key = tuple[Slice, ...]  # the slices of the prompt that make up one block
 
 
 def prefix_of(prompt: Prompt, depth: int) -> Prompt:
@@ -33,11 +33,11 @@ def prefix_of(prompt: Prompt, depth: int) -> Prompt:
 def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
     """Return the slices of the next ``tokens`` tokens from position ``place`` of a prompt.
 
-    Precondition: the prompt has so many tokens after ``place``.
+    Precondition: the prompt has at least ``tokens`` tokens after ``place``.
     """
     index, offset = place
     key, length = prompt[index]
-    # Usually a block lies within one segment.
+    # A block usually lies within one segment of the prompt.
     if length - offset >= tokens:
         return ((key, offset, tokens),)
     slices = []
@@ -63,8 +63,8 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
     """Return how many tokens are equal from ``at`` in one prompt and from ``place`` in the other.
 
-    At most ``most`` tokens are counted. Precondition: the first prompt has at least ``most`` tokens
-    after ``at``.
+    The function counts at most ``most`` tokens. Precondition: the first prompt has at least
+    ``most`` tokens after ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -83,7 +83,7 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 
 
 class RunCopy:
-    """A copy of a node's blocks in memory.
+    """A copy in memory of the blocks of a tree node.
 
     ``users`` are the owners of requests that hold all blocks of the copy. Unused copies are linked
     in the order of their eviction; within a copy, the last block is evicted first. In a cache that
@@ -122,9 +122,9 @@ class RunCopy:
 class BlockNode:
     """A node of the block tree, which stands for a prefix of ``depth`` tokens in whole blocks.
 
-    The prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix belong to
-    the node and begin at position ``start``. The parent's ``children`` have the node under ``key``,
-    the tokens of the node's first block.
+    The node's prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix
+    belong to the node and begin at position ``start``. The parent's ``children`` have the node
+    under ``key``, the tokens of the node's first block.
     """
 
     __slots__ = (
@@ -145,16 +145,16 @@ class BlockNode:
         self.depth = depth
         self.blocks = 0
         self.children = {}
-        # Requests use the first copy of a node; usually a node has only one copy.
+        # Requests use the first copy of a node's block; usually a node has only one copy.
         self.copies: list[RunCopy] = []
-        # The next two mappings hold the requests whose cached prefix ends at the node, without
-        # order and by the key of the block that would extend the prefix. For most nodes, the
-        # mappings are None.
+        # Both mappings hold the requests whose cached prefix ends at the node: in the first without
+        # groups, in the second by the block that would extend the prefix. For most nodes of the
+        # tree, both mappings are None.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 
     def path(self) -> Iterator[BlockNode]:
-        """Yield the node and its ancestors, without the root."""
+        """Yield the node and its ancestors below the root."""
         node = self
         while (parent := node.parent) is not None:
             yield node
@@ -165,7 +165,10 @@ BlockWaiter = AttachedRequest[BlockNode]
 
 
 class BlockTree:
-    """A radix tree of blocks of ``block_size`` tokens. Every node has a copy in memory."""
+    """A radix tree whose edges are blocks of ``block_size`` tokens.
+
+    Every node of the tree has a copy in memory.
+    """
 
     def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
         self.block_size = block_size
@@ -288,7 +291,7 @@ class BlockTree:
         node.blocks += blocks
         return node, advance(prompt, place, tokens)
 
-    # Waiting requests are attached to the nodes at which their cached prefixes end.
+    # Each waiting request is attached to the tree node at which its cached prefix ends.
 
     def refresh(self, waiters: Iterable[BlockWaiter]) -> None:
         self.refresh_stamp += 1
@@ -341,19 +344,22 @@ class BlockTree:
 
 
 class BlockCache(BlockTree):
-    """A pool of ``blocks`` blocks of ``block_size`` tokens. Each block is blank or in the tree.
+    """vLLM's pool of ``blocks`` KV blocks of ``block_size`` tokens each.
 
-    A blank block has no cached tokens. ``on_evict(prefix, tokens)`` is called when the last
+    Each block of the pool is either blank or in the tree.
+
+    A blank block holds no cached tokens. ``on_evict(prefix, tokens)`` is called when the last
     ``tokens`` tokens of a prefix are evicted; one call reports all blocks of a prefix that are
     evicted in succession.
 
     vLLM's free list has the blank blocks at its head, followed by the unused cached blocks, the
     least recently used first. vLLM returns full blocks to the tail of the list, and other blocks to
-    the head. Only the number of blank blocks is stored. Without ``prefix_caching`` all free blocks
-    are blank.
+    the head. The pool stores only the number of blank blocks. If ``prefix_caching`` is off, all
+    free blocks are blank.
     """
 
-    # If ``knows_clients`` is true, ``claim`` and ``retain`` have an effect.
+    # If ``knows_clients`` is true, the cache counts memory by client, and ``claim`` and ``retain``
+    # have an effect.
     knows_clients = False
 
     def __init__(
@@ -367,24 +373,27 @@ class BlockCache(BlockTree):
     ) -> None:
         super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
-        # ``unused_blocks`` is the number of cached blocks that no request uses.
+        # ``unused_blocks`` is the number of cached blocks that no running request uses.
         self.unused_blocks = 0
-        # ``shared`` is the sum over all blocks of the number of users beyond the first.
+        # ``shared`` sums, over all blocks, the number of requests that use the block beyond the
+        # first request.
         self.shared = 0
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        # The element ``_end`` links the last unused copy to the first.
+        # ``_end`` closes the circular list of unused copies: it stands between the last copy and
+        # the first copy.
         self._end = RunCopy(self.root, set())
         self._end.before = self._end.after = self._end
-        # ``_row`` describes adjacent blocks whose evictions are not reported yet: their prompt, and
-        # the end of the last block in tokens from the start of the prompt. ``_row_tokens`` is the
-        # number of tokens in these blocks.
+        # ``_row`` describes adjacent evicted blocks that are not reported yet: their prompt, and
+        # the position in tokens at which the last block ends. ``_row_tokens`` is the number of
+        # tokens in the blocks of ``_row``.
         self._row: tuple[Prompt, int] = ((), 0)
         self._row_tokens = 0
-        # The eviction of the node ``_above`` belongs in the same report.
+        # ``_above`` is the parent node; its eviction belongs in the same report as the blocks of
+        # ``_row``.
         self._above: BlockNode | None = None
 
-    # The following amounts are in tokens, for callers that do not count in blocks.
+    # The following properties count memory in tokens, for callers that do not count in blocks.
 
     @property
     def capacity(self) -> int:
@@ -411,7 +420,7 @@ class BlockCache(BlockTree):
             node.waiters = node.awaited = None
         self._end.before = self._end.after = self._end
 
-    # The following methods count in blocks.
+    # The methods of this section count memory in blocks.
 
     @property
     def free_blocks(self) -> int:
@@ -472,7 +481,7 @@ class BlockCache(BlockTree):
                 self.unused_blocks += copy.node.blocks
 
     def _evict(self, copy: RunCopy, blocks: int) -> None:
-        """Evict the last ``blocks`` blocks of an unused copy."""
+        """Evict the last ``blocks`` blocks of a copy that no request uses."""
         node = copy.node
         self.unused_blocks -= blocks
         alone = len(node.copies) == 1
@@ -498,7 +507,8 @@ class BlockCache(BlockTree):
             self.on_evict(prefix_of(*self._row), self._row_tokens)
         self._row_tokens, self._above = 0, None
 
-    # The following methods are the rest of ``PrefixCache``, the interface for a waiting queue.
+    # The methods of this section complete ``PrefixCache``, the cache interface that a waiting queue
+    # uses.
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
         return self.match(prompt, limit)[0].depth
@@ -547,12 +557,12 @@ class ClientBlockCache(BlockCache):
     The policy chooses among the nodes that have an unused copy and no continuation, and the last
     block of the chosen node is evicted. vLLM keeps several copies of the same tokens, each with its
     own last use. A look-up finds the first copy only, so other copies count as never used. A node
-    with several copies may lose a copy although the node's continuation is cached. Owners of blocks
-    are sequences.
+    with several copies may lose a copy although the node's continuation is cached. Sequences own
+    the blocks of running requests.
     """
 
     knows_clients = True
-    # The memory log records the time of each eviction.
+    # The memory log stores the time of each eviction.
     tells_evictions = True
 
     def __init__(
@@ -567,10 +577,10 @@ class ClientBlockCache(BlockCache):
         super().__init__(blocks, block_size, prefix_caching=prefix_caching, node_type=ClaimedRun)
         self.claims: Claims[ClaimedRun] = Claims(policy, log, self)
         self.residency = self.claims.residency
-        self._given_back = 0  # number of requests that returned blocks
-        self._created = 0  # number of nodes created so far
+        self._given_back = 0  # number of requests that have returned their KV blocks
+        self._created = 0  # number of tree nodes created so far
 
-    # The following methods count tokens by client.
+    # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
         """Return how many tokens of a prompt are cached, and how many of these are in use."""
@@ -612,7 +622,7 @@ class ClientBlockCache(BlockCache):
 
     def _list_anew(self, node: ClaimedRun) -> None:
         if len(node.copies) > 1:
-            # A further copy may lower the rank of the node.
+            # A further copy of a block may lower the eviction rank of its node.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
@@ -676,7 +686,7 @@ class ClientBlockCache(BlockCache):
         super().abandon()
         self.claims.abandon()
 
-    # The following methods implement ``ClaimedMemory``.
+    # The methods of this section implement the interface ``ClaimedMemory``.
 
     def tokens_of(self, node: ClaimedRun) -> tuple[int, int]:
         used, tokens = sum(1 for copy in node.copies if copy.users), node.blocks * self.block_size

@@ -21,10 +21,10 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 @dataclass(slots=True)
 class BlockTable:
-    """The blocks of a sequence. The blocks that are stored in the cache end at ``node``.
+    """The KV blocks that a sequence uses. The blocks that are stored in the cache end at ``node``.
 
     ``prompt`` includes all future outputs, and ``place`` is the position in the prompt at which
-    ``node`` ends. ``blocks`` is the number of all blocks.
+    ``node`` ends. ``blocks`` is the number of blocks of all running requests.
     """
 
     prompt: Prompt
@@ -34,7 +34,7 @@ class BlockTable:
 
 
 class BlockTables:
-    """The block tables of running requests.
+    """The KV blocks of all running requests, by request.
 
     As in vLLM, a block is stored in the cache when the step that will fill the block is scheduled.
     Other requests may therefore find the block in the same step.
@@ -52,7 +52,7 @@ class BlockTables:
     ) -> bool:
         """Allocate blocks for the first ``tokens`` tokens of a prompt.
 
-        Return False if too few blocks are free. ``alone`` is true if no other request runs.
+        Return False if too few blocks are free. ``alone`` is true if no other request is running.
         """
         cached = [each.copies[0] for each in node.path()]
         whole = sequence.total if self._reserve_full else tokens
@@ -82,7 +82,7 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # The new request would use the copy.
+            # Otherwise the new request would use this copy of the block.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
@@ -105,7 +105,7 @@ class BlockTables:
         return True
 
     def add_block(self, sequence: Sequence) -> None:
-        """Add a block to a sequence. Precondition: a block is free."""
+        """Give a sequence one more KV block. Precondition: a block is free."""
         self._cache.take_blocks(1, sequence)
         self._tables[sequence].blocks += 1
 
@@ -134,7 +134,7 @@ class BlockTables:
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
         """Return the number of tokens in shared blocks, counted once for each user but the first.
 
-        The sequences ``apart`` do not count as users.
+        Sequences in ``apart`` do not count as users of tokens.
         """
         shared = self._cache.shared
         others = Counter(copy for sequence in apart for copy in self.copies(sequence))
@@ -181,7 +181,7 @@ class BlockPhases:
         self._phase: dict[Sequence, int] = {}
 
     def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
-        """Add a sequence that decodes from ``step`` on.
+        """Add a sequence that decodes from step number ``step`` on.
 
         ``context`` is the sequence's length at this step, and ``seat`` is its position in the
         running list.
@@ -223,14 +223,16 @@ class BlockPhases:
 
 @dataclass(slots=True)
 class Step:
-    """The work of a step. ``budget`` is the number of tokens that the step may still compute.
+    """The work that a step of vLLM does.
+
+    ``budget`` is the number of tokens that the step may still compute.
 
     ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the
-    number of decoding sequences. ``preempted`` is true if a sequence lost its memory for lack of
-    blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled`` holds decoding
-    sequences that get no token, for one of two reasons: a sequence that lacked blocks preempted
-    itself, which needs a scheduler with its own retraction order, or earlier prompts took the
-    budget, which needs ``long_prefill_token_threshold``.
+    number of sequences that decode in the step. ``preempted`` is true if a sequence lost its memory
+    for lack of blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled``
+    holds decoding sequences that get no token, for one of two reasons: a sequence that lacked
+    blocks preempted itself, which needs a scheduler with its own retraction order, or earlier
+    prompts took the budget, which needs ``long_prefill_token_threshold``.
     """
 
     budget: int
@@ -251,7 +253,7 @@ class RunningList:
 
     Normally, only the last sequence may be prefilling, because an incomplete prompt takes the rest
     of every budget, so that no other request is admitted. With ``long_prefill_token_threshold``,
-    any sequence may be prefilling. All other sequences decode, and are in ``batch``. With
+    any sequence may be prefilling. All other sequences decode, and are members of ``batch``. With
     asynchronous scheduling, ``batch`` has the state after the step that runs. The running step
     gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
     """
@@ -268,7 +270,7 @@ class RunningList:
         self._phases = BlockPhases(cache.block_size)
         self._seats: dict[Sequence, int] = {}
         self._admitted = 0
-        # ``provided_steps`` is the number of decode steps whose blocks are allocated.
+        # ``provided_steps`` is the number of decode steps whose KV blocks are already allocated.
         self.provided_steps = 0
         self._ahead = limits.async_scheduling
         self.pending: set[Sequence] = set()
@@ -336,11 +338,11 @@ class RunningList:
         self.ending.discard(sequence)
         del self._seats[sequence]
 
-    # The following methods belong to a step.
+    # The methods of this section belong to a single step.
 
     @property
     def prefilling(self) -> list[Sequence]:
-        """The sequences whose prompts are incomplete, in running order."""
+        """The sequences whose prompts are incomplete, in the order of running."""
         count = len(self.sequences) - len(self.batch) - len(self.ending)
         found: list[Sequence] = []
         for sequence in reversed(self.sequences):
@@ -356,7 +358,7 @@ class RunningList:
         The step computes ``tokens`` more tokens of the sequence ``prefilling``, if there is one.
         """
         steps = self.batch.steps
-        # A step that is decided a second time already has its blocks.
+        # If a step is decided a second time, its blocks are already allocated.
         blocks = self._phases.count(steps) if steps == self.provided_steps else 0
         if prefilling is not None:
             blocks += self.tables.missing(prefilling, prefilling.filled + tokens)
@@ -368,7 +370,7 @@ class RunningList:
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
                     self.tables.add_block(sequence)
-                # All tokens of the previous block are known now.
+                # At this point, all tokens of the previous block are known.
                 if begins and self._ahead:
                     self.tables.store_full(sequence)
                 if fills and not self._ahead:
@@ -395,12 +397,13 @@ class RunningList:
 class Booking:
     """A record of which prompt tokens are computed for the first time and which are recomputed.
 
-    A request may lose its memory during its prefill. When the prompt is computed again, the rest of
-    the prompt is computed for the first time.
+    A request may lose its memory while its prompt is computed. When the prompt is computed again,
+    the rest of the prompt is computed for the first time.
     """
 
     def __init__(self) -> None:
-        # ``_reached`` maps preempted requests to the prompt tokens computed before the preemption.
+        # ``_reached`` maps each preempted request to the number of prompt tokens that were computed
+        # before the preemption.
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
@@ -464,7 +467,7 @@ class RunningListView:
             elif sequence in running.sequences:
                 produced, held = sequence.produced, sequence.filled
             else:
-                # The scheduler has preempted the request in the meantime.
+                # The scheduler has preempted the request since the step was decided.
                 continue
             if sequence in running.pending:
                 produced -= 1

@@ -25,11 +25,11 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Place, head_of, place_at
 from fairbench.schedulers.views import ListScan, NothingRunning, RunningView, Waiting
 
-# ``DEPRIORITIZED, ARRIVED`` are the sort keys of requests that come last. The key of a matched
-# request is minus its number of cached tokens.
+# ``DEPRIORITIZED, ARRIVED`` are the sort keys of requests at the end of the queue. The sort key of
+# a matched request is minus its number of cached tokens.
 DEPRIORITIZED, ARRIVED = 1, 2
-# A request's position in the sorted list consists of the sort key, and the rank among requests with
-# equal keys.
+# A waiting request's position consists of its sort key, its rank among requests with equal keys,
+# and the request.
 Order = tuple[int, int, "Entry[Any]"]
 
 
@@ -48,20 +48,20 @@ class Entry(Generic[N]):
         self.total = sequence.total
         self.number = number
         # ``since`` is the number of prompt tokens that the engine had computed when the request
-        # entered.
+        # entered the queue.
         self.since = 0
         self.node: N | None = None
         self.place: Place = (0, 0)
         self.key, self.rank = ARRIVED, number
-        # ``before`` is the stamp of the last refresh that moved the request, with the key and rank
-        # before the move.
+        # ``before`` is the stamp of the refresh that moved the request last, with the request's key
+        # and rank before the move.
         self.before = (0, 0, 0)
-        # ``head`` has the first tokens of a request with at most 32 cached tokens (a cold request),
-        # which name the request's group.
+        # ``head`` holds the first tokens of a cold request (at most 32 cached tokens); they name
+        # the group of the request.
         self.head: Prompt | None = None
-        # ``dirty`` is true if the match may have changed since the last refresh.
+        # ``dirty`` is true if the request's cached prefix may have changed since the last refresh.
         self.dirty = True
-        # ``placed`` is true if the request is in the sorted list.
+        # ``placed`` is true if the waiting request is in the sorted list.
         self.placed = False
         self.admitted = False
 
@@ -76,7 +76,10 @@ class Entry(Generic[N]):
 
     @property
     def matched(self) -> int:
-        """The number of cached tokens by which LPM sorts. Precondition: the request is attached."""
+        """Return the number of cached tokens by which LPM sorts requests.
+
+        Precondition: the request is attached to a tree node.
+        """
         assert self.node is not None
         depth, most = self.node.depth, self.total - 1
         return depth if depth < most else most
@@ -121,11 +124,14 @@ class MatchOrder:
             del self._lists[client]
 
     def heads(self) -> Iterator[Order]:
-        """Return the first request of each client, in order."""
+        """Return each client's first request, in the order of the queue."""
         return iter(self._heads)
 
     def orders_of(self, client: str) -> Iterator[Order]:
-        """Return a client's requests in order. Precondition: the client has a request."""
+        """Return a client's requests in the order of the queue.
+
+        Precondition: the client has a waiting request.
+        """
         return iter(self._lists[client])
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
@@ -139,7 +145,7 @@ class MatchOrder:
 
 
 class QueueScan(ListScan):
-    """A scan of the waiting requests in queue order."""
+    """A scan over the waiting requests in the order of the queue."""
 
     def __init__(self, requests: Iterator[Request], waiting: Container[Request]) -> None:
         super().__init__([], waiting)
@@ -153,14 +159,16 @@ class MatchScan(ListScan):
         super().__init__([], ())
         self._ordered = ordered
         self._heads = ordered.heads()
-        # ``_head`` is the position of the first request of the next client to enter the merge.
+        # ``_head`` is the queue position of the first request of the client that enters the merge
+        # next.
         self._head = next(self._heads, None)
-        # ``_merge`` is a heap of clients, by the position of a client's next request, with an
-        # iterator over the client's later requests.
+        # ``_merge`` is a heap with an entry per client: the position of the client's next request,
+        # and an iterator over its later requests.
         self._merge: list[tuple[Order, str, Iterator[Order]]] = []
-        # ``_held`` holds clients that were skipped and removed from the merge.
+        # ``_held`` holds the clients that the scheduler skipped, and that were removed from the
+        # merge.
         self._held: dict[str, None] = {}
-        self._at: Order | None = None  # position of the last returned request
+        self._at: Order | None = None  # position in the queue of the request that was returned last
 
     def __next__(self) -> Request:
         if (order := self._following()) is None:
@@ -181,7 +189,7 @@ class MatchScan(ListScan):
             head = self._head
             if merge and (head is None or merge[0][0] < head):
                 order, client, rest = merge[0]
-                # Requests that were admitted earlier in this pass are skipped below.
+                # Requests that the present pass has already admitted are skipped below.
                 has_left = order[2].admitted
                 if not has_left and (
                     client in skipped or (credit is not None and credit[client] <= 0)
@@ -203,7 +211,7 @@ class MatchScan(ListScan):
             has_left = head[2].admitted
             if has_left or (client not in skipped and (credit is None or credit[client] > 0)):
                 rest = self._ordered.orders_of(client)
-                # This call skips the head, which is returned now or has left.
+                # The head of the queue is skipped: it is returned now, or it has left the queue.
                 next(rest)
                 self._join(client, rest)
                 if has_left:
@@ -218,19 +226,19 @@ class MatchScan(ListScan):
 
 REQUEST = attrgetter("request")
 PS_PER_US = PS_PER_S // 10**6
-FIRST = -(1 << 62)  # sort key in front of all matched requests
+FIRST = -(1 << 62)  # a sort key that comes before the keys of all matched requests
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MatchedQueue(ABC, Generic[N]):
     """The waiting queue of a simulated engine with a prefix cache, as a ``WaitingView``.
 
-    The host calls ``enter`` for each arrival. In a pass, the scheduler reads the view; the host
-    calls ``admit`` for each admitted request, and then ``end_pass``.
+    The engine calls ``enter`` for each request that arrives. In a pass, the scheduler reads the
+    view; the host calls ``admit`` for each admitted request, and then ``end_pass``.
 
     Args:
         cache: Cache whose prefixes the waiting requests are matched with.
-        cache_aware: Whether the queue has a match order.
+        cache_aware: Whether requests can be sorted by their cached prefix.
         in_batch: Whether a cold request (at most 32 cached tokens) comes last if an earlier cold
             request has equal first tokens.
         match_us: CPU time, in microseconds, of matching one waiting request.
@@ -255,28 +263,29 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted = MatchOrder()
         self._leaving: list[Entry[N]] = []
         self._dirty: list[Entry[N]] = []
-        # ``_fresh`` holds new requests that are not in the sorted list yet.
+        # ``_fresh`` holds new waiting requests that are not in the sorted list yet.
         self._fresh: list[Entry[N]] = []
-        # Cold requests (at most 32 cached tokens) form a group if their first tokens are equal. The
-        # next three mappings hold all requests of a group, the group's leader, and the new requests
-        # of the groups that have to elect a leader.
+        # Cold requests (at most 32 cached tokens) with equal first tokens form a group. For cold
+        # requests, the next three mappings hold the requests of each group, the leader of each
+        # group, and the new requests of groups that need a leader.
         self._cold: dict[Prompt, dict[Entry[N], None]] = {}
         self._leader: dict[Prompt, Entry[N]] = {}
         self._joined: dict[Prompt, list[Entry[N]]] = {}
-        # ``_number`` and ``_front`` are the latest numbers at the tail and at the head of the
-        # queue.
+        # ``_number`` and ``_front`` are the numbers that were assigned last at the tail and at the
+        # head of the queue.
         self._number = self._front = 0
-        # ``_low`` and ``_high`` are the ranks of the latest moves backward and forward.
+        # ``_low`` and ``_high`` are the ranks that the latest moves backward and forward assigned.
         self._low = self._high = 0
-        # ``_looked`` is true if ``match_order`` has been called in this pass.
+        # ``_looked`` is true if the present pass has already called ``match_order``.
         self._looked = False
-        # ``matched`` is the number of waiting requests matched since the last ``matching_ps``.
+        # ``matched`` counts the waiting requests that were matched with the cache since
+        # ``matching_ps`` was last read.
         self.matched = 0
-        self.computed_tokens = 0  # prompt tokens that the engine has computed
+        self.computed_tokens = 0  # number of prompt tokens that the engine has computed so far
         if cache_aware:
             cache.on_moved = self._on_moved
 
-    # The following methods implement ``WaitingView``.
+    # The methods of this section implement the interface ``WaitingView``.
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -306,7 +315,7 @@ class MatchedQueue(ABC, Generic[N]):
             return self.matched_now(request)
         return entry.matched
 
-    # A subclass implements the following methods.
+    # Each subclass implements the methods of this section.
 
     @abstractmethod
     def matched_now(self, request: Request) -> int:
@@ -315,7 +324,7 @@ class MatchedQueue(ABC, Generic[N]):
     def pass_unmatched(self) -> None:
         """Mark prefixes as used, as the engine does in a pass that matches no waiting request."""
 
-    # The host calls the following methods.
+    # The engine that owns the queue calls the methods of this section.
 
     def matching_ps(self) -> int:
         """Return the CPU time (ps) of the matches since the last call."""
@@ -345,19 +354,28 @@ class MatchedQueue(ABC, Generic[N]):
             self._fresh.append(entry)
 
     def sequence_of(self, request: Request) -> Sequence:
-        """Return a request's sequence. Raises KeyError if the request does not wait."""
+        """Return the engine's sequence of a waiting request.
+
+        Raises KeyError if the request does not wait.
+        """
         return self.entries[request].sequence
 
     def __contains__(self, request: object) -> bool:
         return request in self.entries
 
     def withdraw(self, request: Request) -> None:
-        """Remove a request that will not run. Precondition: no pass is in progress."""
+        """Remove a waiting request that will never run.
+
+        Precondition: no admission pass is in progress.
+        """
         self.admit(request)
         self.end_pass()
 
     def admit(self, request: Request) -> None:
-        """Remove an admitted request from the view. Scans of this pass skip the request."""
+        """Remove a request from the queue because it was admitted.
+
+        Scans of the present pass skip the admitted request.
+        """
         entry = self.entries.pop(request)
         entry.admitted = True
         mine = self._of_client[request.client]
@@ -380,7 +398,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._leaving.clear()
         self._looked = False
 
-    # The following methods keep the order.
+    # The methods of this section keep the waiting requests in order.
 
     def _match_scan(self) -> MatchScan:
         """Return a scan in match order, after new requests have been added to the sorted list."""
@@ -408,7 +426,7 @@ class MatchedQueue(ABC, Generic[N]):
             self._regroup(entry)
         self._elect_leaders(changed)
         self._move(changed, self._cache.refresh_stamp)
-        # The method ``_move`` has added all new requests to the sorted list.
+        # ``_move`` has already added all new requests to the sorted list.
         self._fresh.clear()
 
     def _regroup(self, entry: Entry[N]) -> None:
@@ -460,7 +478,8 @@ class MatchedQueue(ABC, Generic[N]):
 
         ``refresh`` is the stamp of the present refresh.
         """
-        moves: list[tuple[int, int, int, Entry[N]]] = []  # old key and rank, and new key
+        # for each request that moves: its old key, old rank and new key
+        moves: list[tuple[int, int, int, Entry[N]]] = []
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry
             key = DEPRIORITIZED if last else -entry.matched
@@ -468,12 +487,14 @@ class MatchedQueue(ABC, Generic[N]):
                 moves.append((entry.key, entry.rank, key, entry))
                 entry.before = (refresh, entry.key, entry.rank)
         moves.sort()
-        # A request that moves forward goes behind the requests that already have its new key.
+        # A waiting request that moves forward goes behind the requests that already have its new
+        # sort key.
         for old, _, key, entry in moves:
             if old > key:
                 self._high += 1
                 self._place(entry, key, self._high)
-        # A request that moves backward goes in front of the requests that already have its new key.
+        # A waiting request that moves backward goes in front of the requests that already have its
+        # new sort key.
         for old, _, key, entry in reversed(moves):
             if old < key:
                 self._low -= 1
@@ -486,8 +507,8 @@ class MatchedQueue(ABC, Generic[N]):
         self._sorted.add((key, rank, entry))
 
 
-# In every 32nd pass that matches no requests, SGLang marks the prefixes of the first
-# ``TOUCH_COUNT`` requests of the queue as used.
+# In every 32nd pass without matching, SGLang marks the cached prefixes of the first ``TOUCH_COUNT``
+# waiting requests as used.
 TOUCH_EVERY, TOUCH_COUNT = 32, 128
 
 
@@ -510,7 +531,7 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree = cache
         self._touches = touches
         self._unmatched_passes = 0
-        self.ended: list[Sequence] = []  # finished requests still in the batch
+        self.ended: list[Sequence] = []  # finished requests that are still in SGLang's batch
 
     def matched_now(self, request: Request) -> int:
         return self.match(request)[0].depth
@@ -521,7 +542,7 @@ class WaitingQueue(MatchedQueue[N]):
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:
             node, place = self._tree.root, (0, 0)
-        # The last token of the prompt is computed even if the whole prompt is cached.
+        # Even if the whole prompt is cached, the engine computes the last token of the prompt.
         elif node.depth > limit and node.parent is not None:
             node = node.parent
             place = place_at(entry.prompt, node.depth)
@@ -529,7 +550,7 @@ class WaitingQueue(MatchedQueue[N]):
         self._tree.touch(node)
         return node, place
 
-    # The following methods let the scheduler sort the queue.
+    # Through the methods of this section, the scheduler sorts the queue.
 
     def batch(self) -> Iterable[Request]:
         return chain((one.request for one in self.running), (one.request for one in self.ended))

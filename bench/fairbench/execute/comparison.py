@@ -34,7 +34,7 @@ from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.model import MAX_NAME
 
 METRIC = "--metric"
-NUM_RUNS = 5  # default number of seeds of new runs
+NUM_RUNS = 5  # default number of seeds in a new comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ToRun:
 
     @property
     def key(self) -> str:
-        """The ``experiment_key`` of the argument's runs."""
+        """The ``experiment_key`` of the runs that the argument stands for."""
         return experiment_key(experiment_tables(self.spec))
 
 
@@ -64,7 +64,7 @@ class ComparisonPlan:
 
     @property
     def to_run(self) -> list[ToRun]:
-        """The arguments that have no runs yet."""
+        """The arguments for which no runs are stored."""
         return [one for one in self.members if isinstance(one, ToRun)]
 
     @property
@@ -98,7 +98,7 @@ def plan_comparison(
 
     An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or the
     name of a scheduler, which runs with the configuration and seeds of the first directory, if any.
-    ``flags`` and ``settings`` apply to new runs. Raises UsageError for a wrong argument.
+    ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -150,7 +150,7 @@ def check_usage(
 ) -> None:
     """Raise UsageError for flags that exclude each other; ``given`` are all further flags.
 
-    ``codes`` is the number of given values of ``engine_code``.
+    ``codes`` is the number of values given for ``engine_code``.
     """
     if resume is not None:
         if arguments or given or baseline:
@@ -203,7 +203,7 @@ def _spec(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> ExperimentSpec:
-    # No scheduler is named, so the default scheduler runs with each ``engine_code``.
+    # If the comparison names no scheduler, the default scheduler runs with each ``engine_code``.
     if not argument:
         return experiment(flags, settings)
     if argument.endswith(".toml"):
@@ -271,9 +271,9 @@ def compare_experiments(
 
     ``arguments`` are arguments of ``plan_comparison``, or a single directory, whose schedulers are
     compared in each configuration; ``baseline`` is the name of one of these schedulers (default:
-    the first). ``resume`` is the directory of a comparison to continue. New runs are saved in a new
-    directory in ``parent``. The names in ``metrics`` are checked before any run. Raises UsageError
-    for experiments that cannot be compared, and the errors of ``carry_out``.
+    the first). ``resume`` is the directory of a stored comparison that is continued. New runs are
+    saved in a new directory in ``parent``. The names in ``metrics`` are checked before any run.
+    Raises UsageError for experiments that cannot be compared, and the errors of ``carry_out``.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2

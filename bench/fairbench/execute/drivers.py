@@ -34,7 +34,7 @@ class Pipe(Protocol):
     """A connection between a driver and the controlling process, possibly on another machine."""
 
     def send(self, message: Any, /) -> None:
-        """Send a message. Raises OSError if the other end is closed."""
+        """Send a message. Raises OSError if the other end of the pipe is closed."""
         ...
 
     def recv(self) -> Any:
@@ -65,7 +65,7 @@ class Stop(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A message that the driver failed."""
+    """The message by which a driver reports its failure."""
 
     error: FairbenchError
 
@@ -85,7 +85,8 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
                 case Begin() as begin:
                     hearing = Thread(target=_hear_stop, args=(pipe, stop), daemon=True)
                     pipe.send(_driven(begin, pipe, clock, hearing, stop))
-                    if hearing.ident:  # A driver that fails early has not started the thread.
+                    # A driver that fails early has not started its listening thread.
+                    if hearing.ident:
                         hearing.join()
 
 
@@ -123,7 +124,8 @@ def _driven(
 
 
 POLL_S = 0.1
-LEAD_S = 0.2  # seconds between sending the start message and the start time in the message
+# seconds between the sending of the start message and the start time that the message names
+LEAD_S = 0.2
 
 
 class Written(NamedTuple):
@@ -202,8 +204,8 @@ class Team:
     def results(self) -> list[DriveResult]:
         """Return the result of each driver; an interruption or a failed driver stops all.
 
-        Raises RunFailed for a driver that disappears before it has sent its result. A driver may
-        disappear after sending its result.
+        Raises RunFailed for a driver that disappears before it has sent its result. After a driver
+        has sent its result, it may disappear.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
@@ -267,8 +269,12 @@ class Team:
         return self._pipes[number].recv()
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
-        """Return whether a driver has sent a message. Raises RunFailed if the driver has died."""
-        # The pipe is checked first, because a driver may have sent messages before its death.
+        """Return whether a driver has sent a message in time.
+
+        Raises RunFailed if the driver has died.
+        """
+        # The pipe to the driver is read first, because the driver may have sent messages before its
+        # death.
         lost = self._drivers[number].is_lost()
         if self._pipes[number].poll(timeout_s):
             return True
@@ -325,7 +331,7 @@ def drive_sharded(
         for one, offset, host in zip(folders, before, hosts, strict=True):
             one.mkdir(exist_ok=True)
             write_clock(one, ClockComparison(offset, host=host))
-            # The file is created here, because a driver may die before the first message.
+            # The record file is created now, because the driver may die before its first message.
             with Journal(one):
                 pass
         for number, one in enumerate(folders):
@@ -336,7 +342,8 @@ def drive_sharded(
         late = team.clocks_again()
         for one, early, after, host in zip(folders, before, late, hosts, strict=True):
             write_clock(one, ClockComparison(early, after, host))
-    with Journal(folder):  # The files are created here, because a run may end before any request.
+    # The record files are created now, because a run may end before the first request.
+    with Journal(folder):
         pass
     merge(folder, target.time_scale)
     return DriveResult(

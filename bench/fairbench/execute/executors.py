@@ -88,8 +88,8 @@ LAUNCHERS: Mapping[str, Way] = {
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }
 
-# The launcher ``command`` cannot start drivers: drivers receive a secret, and command lines are
-# visible in the process list of a host.
+# The launcher ``command`` cannot start drivers: a driver receives a secret, and every user of a
+# host can see command lines.
 DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
 
 
@@ -103,9 +103,9 @@ def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> 
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return the launcher of drivers; None means this machine.
+    """Return the launcher of load drivers; None means this machine.
 
-    Raises UsageError for an unknown name.
+    Raises UsageError for an unknown launcher.
     """
     check_launchers(LOCAL, LauncherFlags(), drivers=name)
     return None if name == LOCAL else LAUNCHERS[name].make(flags)

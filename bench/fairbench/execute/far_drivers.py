@@ -47,12 +47,15 @@ class Telling:
         self._told = dict.fromkeys((REQUESTS_FILE, PROGRAMS_FILE), 0)
 
     def recv(self) -> Any:
-        """Receive the next message."""
+        """Receive the next message from the driver."""
         message = self._pipe.recv()
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Send a message after all earlier records. Only one thread may call this method."""
+        """Send a message after all records that were sent before.
+
+        Only one thread may call this method.
+        """
         for name, told in self._told.items():
             if not (path := self._folder / name).exists():
                 continue
@@ -68,7 +71,8 @@ def main(host: str, port: str, number: str) -> None:
     """Connect to the controlling process, receive work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
-        suppress(EOFError, OSError),  # The controlling process has closed the connection.
+        # The process that controls the drivers has closed the connection.
+        suppress(EOFError, OSError),
         Client((host, int(port)), authkey=key) as pipe,
         TemporaryDirectory(prefix="fairbench-") as temporary,
     ):
@@ -87,21 +91,22 @@ def main(host: str, port: str, number: str) -> None:
 
 
 POLL_S = 0.2
-ANSWER_S = 10  # seconds within which a connecting driver must send the key; must be an integer
-# limit in seconds on the start of all drivers; the first import is slow on a busy machine
+# limit in seconds, as an integer, on the time within which a connecting driver must send its key
+ANSWER_S = 10
+# limit in seconds on the start of all load drivers; the first import is slow on a busy machine
 START_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class LocalCrew:
-    """A number of drivers on this machine."""
+    """Several load drivers on this machine."""
 
     drivers: int
     serve: Callable[[Connection], None] = serve
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Start the drivers, which end when their pipes close."""
+        """Start the drivers; they end when their pipes close."""
         children: list[Child] = []
         try:
             children.extend(start_child(self.serve) for _ in range(self.drivers))
@@ -116,7 +121,7 @@ class LocalCrew:
 def address_facing(host: str) -> str:
     """Return the IPv4 address of this machine that ``host`` can reach.
 
-    Raises UsageError if no address is found.
+    Raises UsageError if this machine has no such address.
     """
     if ":" in host:
         raise UsageError(
@@ -125,7 +130,8 @@ def address_facing(host: str) -> str:
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
-            toward.connect((host, 9))  # Connecting a UDP socket sends no packet.
+            # Connecting a UDP socket sends no packet, but shows the local address.
+            toward.connect((host, 9))
             address: str = toward.getsockname()[0]
     except OSError as error:
         raise UsageError(f"--driver-launcher: node {host} cannot be reached: {error}") from None
@@ -175,7 +181,8 @@ class RemoteCrew:
                 for number, (pipe, place) in enumerate(zip(pipes, self.places, strict=True))
             ]
             for driver in drivers:
-                with suppress(OSError):  # The driver has died, and the next read raises the error.
+                # The driver has died; the next read from its connection raises the error.
+                with suppress(OSError):
                     driver.pipe.send(self.sent_files)
             yield drivers
 

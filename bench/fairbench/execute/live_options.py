@@ -35,7 +35,7 @@ class LiveFlags(NamedTuple):
     driver_launcher: str = LOCAL
 
     def options(self) -> LiveOptions:
-        """Return the options with the named launchers.
+        """Return the options for real servers with the named launchers.
 
         Raises UsageError for an unknown launcher.
         """
@@ -71,7 +71,7 @@ NO_FLAGS = LiveFlags()
 
 
 class LivePoint(NamedTuple):
-    """A run of a sweep on real servers."""
+    """A point of a sweep that runs on real servers."""
 
     name: str
     spec: ExperimentSpec
@@ -102,7 +102,7 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
 def try_untested(specs: Sequence[ExperimentSpec]) -> None:
     """Allow engine releases that are newer than the supported releases.
 
-    Raises UsageError if no run uses a real engine.
+    Raises UsageError if no run uses an engine's real server.
     """
     from fairbench.live.backends import workers
 

@@ -104,7 +104,7 @@ def cluster_in(
 ) -> Iterator[Workers | None]:
     """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
-    Raises KeyboardInterrupt if interrupted before the workers are ready. After such an
+    Raises KeyboardInterrupt if a signal comes before the workers are ready. After such an
     interruption, ``parent`` is removed if ``fresh`` is True.
     """
     if spec.backend is None or not spec.backend.is_managed:
@@ -133,7 +133,7 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
         if not has_begun(path) and (kept := without_logs(path)):
             error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
-    except Interrupted:  # The run inside the block has already removed its files.
+    except Interrupted:  # An interrupted run has already removed its own files.
         raise
     except KeyboardInterrupt:
         shutil.rmtree(path)
@@ -145,8 +145,8 @@ def run_live_points(
 ) -> list[FailedPoint]:
     """Run all points on real servers; store and return the failures.
 
-    Points that can share servers use one start of the servers. After a failed point, the servers
-    are started again.
+    Points that can share servers use one start of the servers. If a point fails, the servers are
+    started again.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)
@@ -168,7 +168,8 @@ class _Runs:
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
-            except KeyboardInterrupt:  # The interruption came while servers were starting.
+            # The user interrupted the command while the servers were starting.
+            except KeyboardInterrupt:
                 return
             except FairbenchError as error:
                 reason = Failure(error, traceback.format_exc())

@@ -29,15 +29,16 @@ def run_and_save(
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
-    ``options`` is None for a simulation. An interrupted run ends early and is saved. Raises
-    Interrupted if interrupted before the servers were ready (no files remain), UsageError if the
-    run is impossible, and RunFailed if the run cannot continue.
+    ``options`` is None for a simulation. If a run is interrupted, it ends early and is saved.
+    Raises Interrupted if interrupted before the servers were ready (no files remain), UsageError if
+    the run is impossible, and RunFailed if the run cannot continue.
     """
     check_writable(parent)
     with context.progress.watching():
         if spec.backend is None:
             return run_simulated(parent, spec, context)
-        from fairbench.execute.live_run import run_live_in  # needs the extra "live"
+        # Runs on real servers need the packages of the extra `live`.
+        from fairbench.execute.live_run import run_live_in
 
         assert options is not None, "real servers have options"
         return run_live_in(parent, spec, options, context)
@@ -91,7 +92,8 @@ def recover_run(path: Path) -> RunResult:
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
-        if name == SIMULATED:  # This file is removed, because the tables contain all its records.
+        # The file ``SIMULATED`` is removed, because the tables of the run contain all its records.
+        if name == SIMULATED:
             shutil.rmtree(folder)
     return result
 

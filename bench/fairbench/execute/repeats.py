@@ -50,9 +50,9 @@ def repeat(
     """Run ``num_runs`` seeds from ``spec.seed`` on, and save all runs in one new directory.
 
     The directory also contains ``intervals.json`` and the logs of servers. Servers are started
-    once, and the caches of the servers are emptied between runs. After an interruption, begun runs
-    are kept. Raises Interrupted if interrupted before servers were ready, and the error of a failed
-    run.
+    once, and the caches of the servers are emptied between runs. After an interruption, runs that
+    had begun are kept. Raises Interrupted if interrupted before servers were ready, and the error
+    of a failed run.
     """
     check_writable(parent)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
@@ -102,7 +102,8 @@ def simulate_each(
 def _one_after_another(
     specs: Sequence[ExperimentSpec], parent: Path, options: LiveOptions, context: RunContext
 ) -> list[dict[str, Any]]:
-    from fairbench.execute.live_run import cluster_in, run_live_in  # needs the live extra
+    # Runs on real servers need the packages of the extra `live`.
+    from fairbench.execute.live_run import cluster_in, run_live_in
 
     summaries = []
     starting = cluster_in(parent, specs[0], options, context, fresh=True)
@@ -115,7 +116,7 @@ def _one_after_another(
     return summaries
 
 
-# keys of notes in a summary that limit comparisons
+# keys of the notes in a run's summary that limit what a comparison can conclude
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
@@ -143,7 +144,7 @@ class SweepOutcome:
                 yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")
 
     def require_whole(self) -> None:
-        """Raise RunFailed if a point failed."""
+        """Raise RunFailed if any point of the sweep failed."""
         if self.failures:
             raise RunFailed(f"runs failed: {len(self.failures)}; see {self.store.path / 'failed'}")
 
@@ -157,16 +158,17 @@ def run_sweep(
 ) -> SweepOutcome:
     """Run the unfinished points of a sweep, compare all points, and store the comparison.
 
-    After a failed point, the sweep continues. Raises UsageError while another process runs this
-    sweep, and Interrupted after an interruption. ``command`` is the fairbench command that
-    continues the sweep with ``--resume``.
+    If a point fails, the sweep continues with the next point. Raises UsageError while another
+    process runs this sweep, and Interrupted after an interruption. ``command`` is the fairbench
+    command that continues the sweep with ``--resume``.
     """
-    # Without this check, two processes could do the work twice.
+    # Without this lock, two processes could execute the same runs.
     with run_folder(store.path, "alone"):
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)
         if left := live_points_left(store, specs):
-            from fairbench.execute.live_run import run_live_points  # needs the live extra
+            # Runs on real servers need the packages of the extra `live`.
+            from fairbench.execute.live_run import run_live_points
 
             assert options is not None, "real servers have options"
             failures += run_live_points(store, left, options, context)

@@ -38,13 +38,19 @@ class SentFiles:
 
     @classmethod
     def packed(cls, tasks: Iterable[Task]) -> SentFiles:
-        """Pack all files that the tasks read. Raises UsageError for a file that cannot be sent."""
+        """Pack all files that the tasks will read.
+
+        Raises UsageError if a file cannot be sent to other machines.
+        """
         readers = [task for task in tasks if isinstance(task, Reading | Saving)]
         return cls.with_files(name for task in readers for name in task.reads)
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> SentFiles:
-        """Pack the files with these names. Raises UsageError for a file that cannot be sent."""
+        """Pack the files of these names for the nodes.
+
+        Raises UsageError if a file cannot be sent to other machines.
+        """
         files: dict[str, bytes] = {}
         fixed: dict[str, str] = {}
         for name in dict.fromkeys(names):

@@ -34,9 +34,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
-    The workload file is part of the spec. Files of ``FAIRBENCH_SCHEDULERS`` and
-    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A data set on the Hugging
-    Face hub is not a file.
+    The workload file needs no copy, because the experiment contains it. Files of
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out.
+    A data set on the Hugging Face hub is not a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -104,7 +104,8 @@ def _jobs(
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
         if spec.backend is not None:
-            continue  # Runs on real servers are executed by ``live_run``, one after another.
+            # Runs on real servers are executed elsewhere (``live_run``), one after another.
+            continue
         key = identity(spec)
         if key not in finished:
             task = simulation(spec, store.runs)
@@ -130,7 +131,7 @@ def _run_alone(
 def run_jobs(
     store: SweepStore, jobs: Sequence[SimulationJob], context: RunContext
 ) -> list[FailedPoint]:
-    """Run all simulations; store and return the failures."""
+    """Run all simulations, store their results, and return the failures."""
     results = context.run([job.task for job in jobs], [job.requests for job in jobs])
     named = (((jobs[index].key, jobs[index].name), result) for index, result in results)
     return keep_all(store, named, len(jobs), context)
@@ -173,7 +174,8 @@ def keep_outcome(
 ) -> str:
     """Store the error of a failed task and return its reason, or remove an old error, return "".
 
-    ``result`` is the summary of the run or a Failure. An interrupted task does not count as failed.
+    ``result`` is the summary of the run or a Failure. A task that was interrupted does not count as
+    failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)
@@ -197,12 +199,13 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-# number of additions in the test of processor speed, which takes a few hundredths of a second
+# number of additions in the test of the processor's speed, which takes a few hundredths of a second
 ADDITIONS = 500_000
-# measured values for six schedulers on bundled workloads are 4,500 to 30,000
+# Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
+# 30,000 additions.
 ADDITIONS_PER_REQUEST = 10_000
-BYTES_PER_REQUEST = 220  # bytes of stored tables per request
-LARGE = 200_000  # number of requests above which users are shown the estimate
+BYTES_PER_REQUEST = 220  # number of bytes that the stored tables of a run take per request
+LARGE = 200_000  # number of requests from which on the command prints an estimate of its duration
 
 
 class TimeEstimate(NamedTuple):
@@ -237,7 +240,7 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
     """Estimate simulations with the given request counts, run in parallel on all processors."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
-    # fraction of a processor's time that a simulation gets
+    # fraction of a processor's time that a simulation gets beside other processes
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)
@@ -284,7 +287,7 @@ def outdated_runs(
     """Return the finished runs whose engine code has changed since they were stored.
 
     Args:
-        finished: Stored runs, by the identity of their experiments.
+        finished: The stored runs, by the identity of their experiments.
         specs: Experiments; an experiment without ``engine_code`` or without a stored run is
             skipped.
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.errors import FairbenchError, Interrupted, RunFailed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# if the flag is not read within these seconds after a signal, the next signal raises
-# KeyboardInterrupt
+# If the flag for interruption is not read within ``STUCK_S`` seconds after a signal, the next
+# signal raises KeyboardInterrupt.
 STUCK_S = 1.0
 
 
@@ -65,7 +65,7 @@ def interruptible() -> Iterator[Interruption]:
     By default, Python raises KeyboardInterrupt in the middle of a state change. The code in the
     block polls the flag instead, stops at a safe point and saves. If the code does not poll for a
     second, as in an endless loop of a user's scheduler, another signal raises KeyboardInterrupt.
-    Outside the main thread, signals are left unchanged.
+    Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -101,7 +101,7 @@ class Reading:
 class Saving:
     """A task that saves files in only one folder; ``reads`` are the files that the task reads.
 
-    An executor on other machines returns the saved files.
+    An executor on other machines sends back the saved files.
     """
 
     work: Callable[[Path, Interruption], Any]
@@ -127,9 +127,9 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; a failed task has a ``Failure`` as result.
 
-        Tasks begin in the given order. After an interruption, no further task begins, running tasks
-        are asked to stop, and the results of the stopped tasks are still yielded. No task runs
-        after the generator is closed.
+        Tasks are started in the given order. After an interruption, no further task begins, running
+        tasks are asked to stop, and the results of the stopped tasks are still yielded. No task
+        runs after the generator is closed.
         """
         ...
 
@@ -140,7 +140,7 @@ def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
         return task(interrupted)
     except FairbenchError as error:
         return Failure(error, traceback.format_exc())
-    except Exception as error:  # An error in one task must not end all other tasks.
+    except Exception as error:  # An error in one task must not end the other tasks.
         return Failure(RunFailed(f"{type(error).__name__}: {error}"), traceback.format_exc())
 
 
@@ -156,7 +156,7 @@ class Child(NamedTuple):
 
 
 def start_child(target: Callable[..., None], *arguments: Any) -> Child:
-    """Call ``target(pipe, *arguments)`` in a new process.
+    """Call ``target(pipe, *arguments)`` in a new child process.
 
     The child blocks signals until the child's own handlers are installed.
     """
@@ -178,7 +178,7 @@ def leave_signals_to_parent() -> None:
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
     """Delay signals until the end of the block, also in processes that start inside the block."""
-    # The resource tracker is started before signals are blocked, because its start would unblock
+    # The resource tracker must start before signals are blocked, because its start would unblock
     # the signals.
     ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -205,8 +205,8 @@ POLL_S = 0.2
 class LocalProcesses:
     """An executor that runs tasks in one process per processor of this machine.
 
-    A task must be a function of an importable module, not of a script. The processes end when this
-    process ends.
+    A task must be a function of an importable module, not of a script. The worker processes end
+    when this process ends.
     """
 
     def run(
@@ -226,7 +226,7 @@ class LocalProcesses:
                         workers.append(idle[-1])
                     worker = idle.pop()
                     busy[worker] = left.pop()
-                    with suppress(OSError):  # The process has died, which is detected below.
+                    with suppress(OSError):  # The worker process has died, which is detected below.
                         worker.pipe.send(tasks[busy[worker]])
                 if interrupted() and not asked_to_stop:
                     asked_to_stop = True
@@ -268,9 +268,10 @@ def _serve(pipe: Connection) -> None:
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()
-        # The parent has finished or died, or has interrupted a task that does not end.
+        # The parent process has finished or died, or has interrupted a task that does not end.
         with suppress(EOFError, OSError, KeyboardInterrupt):
-            # A task runs even after a request to stop, because the parent waits for a result.
+            # A task runs even after a request to stop, because the parent process waits for its
+            # result.
             goes_on = True
             while goes_on:
                 result = attempt(pipe.recv(), interrupted)
@@ -287,14 +288,14 @@ def _stop_without_parent() -> None:
 
 
 class ProgressReceiver(Protocol):
-    """A receiver of progress reports from tasks and runs."""
+    """The interface for objects that receive progress reports of tasks and runs."""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Show progress within the block."""
+        """Show progress while the block runs."""
         ...
 
     def update(self, state: Any) -> None:
-        """Report the state of a piece of work.
+        """Report how far a piece of work is.
 
         ``state`` is a text, a ``sim.progress.Progress``, or the progress that ``live.run.run_live``
         reports.
@@ -311,7 +312,7 @@ class ProgressReceiver(Protocol):
 
 
 class Silent:
-    """A receiver of progress reports that shows nothing."""
+    """A receiver of progress reports that prints nothing."""
 
     def watching(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -350,7 +351,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """The function ``progress.update``, or None without a progress receiver."""
+        """Return ``progress.update``, or None if nothing receives progress reports."""
         return None if type(self.progress) is Silent else self.progress.update
 
 

@@ -19,8 +19,9 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program,
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
-SAMPLE = 600  # number of programs that are sampled per group of clients
-MOST_CALLS = 3000  # limit on the number of sampled requests of all groups together
+SAMPLE = 600  # number of programs that are sampled from each group of clients
+# limit on the number of requests that are sampled from all groups of clients together
+MOST_CALLS = 3000
 
 
 class MeanCall(NamedTuple):
@@ -81,7 +82,7 @@ class _DryLLM:
         return answer
 
     async def sleep(self, seconds: float) -> None:
-        """Return immediately, because no time passes."""
+        """Return at once, because no time passes in a dry run."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]
@@ -99,7 +100,7 @@ class LoadGroup(NamedTuple):
     @property
     def clients(self) -> str:
         """The names of the clients as text, such as ``client-3..9``; a long list is shortened."""
-        # first and last name of each range of consecutive numbers
+        # the first and the last name of each range of consecutive client names
         words: list[tuple[str, str]] = []
         expected = ""
         for plan in self.plans:
@@ -195,9 +196,10 @@ def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -
     ]
 
 
-BATCHED_TOKENS = 2048  # tokens of a prefill pass in which short prompts are batched
+BATCHED_TOKENS = 2048  # number of tokens in a prefill pass in which short prompts are batched
 MOST_TOGETHER = 8
-# The peak is measured over a minute, or over a tenth of a run shorter than ten minutes.
+# The peak load is the largest load in a minute, or in a tenth of a run that is shorter than ten
+# minutes.
 PEAK_S, PEAK_PARTS = 60.0, 10
 
 
@@ -224,7 +226,7 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
     """Return the GPU seconds of decode for a request in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
-    # Tokens of KV memory per request; engines reserve only slightly more.
+    # The KV memory of a request in tokens; engines reserve only slightly more.
     held = max(1, call.input_tokens + call.output_tokens)
     batch = max(1, min(machine.limit, machine.pool_tokens // held))
     step_s = machine.profile.decode_ps(batch, batch * context) / PS_PER_S
@@ -240,7 +242,7 @@ def busiest_minute(
 ) -> dict[str, float | None]:
     """Return load, ratio to the mean load, and start time of the busiest minute.
 
-    GPU times are computed without a cache. ``peak`` is None if no client sends requests.
+    GPU times are computed as if nothing were cached. If no client sends requests, ``peak`` is None.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)
@@ -263,8 +265,10 @@ def busiest_minute(
     }
 
 
-FEW = 20  # number of programs below which a client's percentiles are unreliable
-IDLE, FLOODED = 0.7, 2.0  # fractions of the cluster's capacity
+FEW = 20  # if a client has fewer programs, its percentiles are unreliable
+# loads in fractions of the cluster's capacity: below IDLE, the cluster is often idle; above
+# FLOODED, it is flooded
+IDLE, FLOODED = 0.7, 2.0
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:

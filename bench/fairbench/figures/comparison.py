@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
-COLUMNS = 3  # A row of a figure has this number of panels.
+COLUMNS = 3  # A figure has this number of panels in a row.
 LATENCY = {"ttft": "time to the first token, s", "program": "latency of a program, s"}
 
 Cells = Sequence[SchedulerResults]
@@ -83,7 +83,7 @@ def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
 
 
 def tradeoff(cells: Cells) -> Figure:
-    """Draw P95 latency against throughput, one mark per scheduler."""
+    """Draw P95 latency against throughput, with one mark per scheduler."""
     tail = tail_key(cells)
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -267,14 +267,14 @@ def _draw_lines(
             elinewidth=0.8, capsize=1.5,
             transform=offset_copy(panel.transData, figure, shift_pt, units="points"),
         )  # fmt: skip
-        # The limits of a panel depend on the values, not on the shifted marks.
+        # The limits of a panel's axes follow from the values, not from the shifted marks.
         panel.update_datalim([point for x, (*_, high) in known for point in ((x, 0), (x, high))])
     panel.autoscale_view()
     panel.set_ylim(0, None)
 
 
 def _fullest(grid: Iterable[Iterable[Axes]]) -> Axes:
-    """Return the panel with the most legend entries."""
+    """Return the panel whose legend has the most entries."""
     panels = (panel for row in grid for panel in row)
     return max(panels, key=lambda panel: len(panel.get_legend_handles_labels()[1]))
 
@@ -305,7 +305,10 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
 def write_pictures(
     cells: Sequence[SchedulerResults], output: Path, name: str, formats: Sequence[str]
 ) -> list[Path]:
-    """Write every kind of figure; return the files. Raises UsageError for an unwritable file."""
+    """Write a figure of every kind, and return the files.
+
+    Raises UsageError for an unwritable file.
+    """
     check_drawable()
     written: list[Path] = []
     for kind, draw in KINDS.items():

@@ -19,11 +19,11 @@ from fairbench.report.comparison_table import (
 from fairbench.results.comparison import SchedulerResults, by_place
 
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
-COLUMN_PT = 229.0  # A column of LaTeX's class article with two columns has this width.
+COLUMN_PT = 229.0  # A column of LaTeX's class article with two columns has this width in points.
 GAP_PT = 6.0  # The space between two columns of the table is twice LaTeX's tabcolsep.
-# One em has this width in footnotesize (means) and in scriptsize (intervals).
+# Width of an em in points at LaTeX's sizes footnotesize (means) and scriptsize (intervals).
 EM_PT, SMALL_EM_PT = 8.5, 8.0
-# Letters in Computer Modern are at most this wide, in em.
+# Upper bounds on the widths of letters in the typeface Computer Modern, in em.
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},

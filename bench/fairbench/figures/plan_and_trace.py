@@ -22,7 +22,10 @@ Row = Mapping[str, Any]
 
 
 def draw_plan(answer: Row, path: Path, title: str) -> None:
-    """Write the figure of a plan's ``answer``. Raises UsageError if the file cannot be written."""
+    """Write the figure that shows the ``answer`` of a plan.
+
+    Raises UsageError if the file cannot be written.
+    """
     by_name: dict[str, list[Row]] = {}
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     for row in answer["choices"]:
@@ -73,14 +76,18 @@ def _tried(panel: Axes, rows: list[Row], size: str) -> None:
 
 
 BINS = 60  # The time of the trace is divided into this number of bins.
-# This number of clients, with the most requests, has a line each; the other clients share a line.
+# A picture draws one line for each of the ``SHOWN`` clients with the most requests, and one line
+# for all other clients.
 SHOWN = 6
 
-REST = "0.7"  # The other clients' line has this grey.
+REST = "0.7"  # The line of the other clients together has this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:
-    """Write the figure of a trace. Raises UsageError if the file cannot be written."""
+    """Write the figure that shows the load of a trace.
+
+    Raises UsageError if the file cannot be written.
+    """
     with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
         _rates(axes[0], table, clock)
         _lengths(axes[1], table)

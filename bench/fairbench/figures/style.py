@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
 LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
-# A legend has this number of letters per inch, line samples of this width in letters, and rows of
-# this height.
+# Sizes in a legend: letters per inch, the width of a line sample in letters, and the height of a
+# row in inches.
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 
@@ -46,7 +46,7 @@ LABELS = {
     "d2lpm": "D²LPM",
     "fair-finish": "fair-finish",
 }
-UNKNOWN = "0.5"  # This grey is for series without a style.
+UNKNOWN = "0.5"  # A series without a style of its own has this grey.
 HATCHES = ("", "///", "...", "xxx")
 
 
@@ -104,7 +104,7 @@ def paper_style() -> Iterator[None]:
 
     lines: Any = {"lines.markersize": 4.5, "lines.linewidth": 1.2}
     fixed: Any = {"svg.hashsalt": "fairbench", "svg.fonttype": "none", "pdf.fonttype": 42}
-    fixed["axes.unicode_minus"] = False  # some viewers' fonts lack this character
+    fixed["axes.unicode_minus"] = False  # The fonts of some viewers lack the minus character.
     with (
         rc_context(seaborn.axes_style("whitegrid")),
         rc_context(seaborn.plotting_context("paper")),
@@ -116,7 +116,7 @@ def paper_style() -> Iterator[None]:
 def panels(
     rows: int, columns: int, width_in: float, height_in: float, **options: Any
 ) -> tuple[Figure, Any]:
-    """Return a figure and its axes, indexed ``[row][column]``."""
+    """Return a figure and its panels, indexed ``[row][column]``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
@@ -182,7 +182,10 @@ def save(figure: Figure, paths: Sequence[Path]) -> None:
 
 
 def save_in(figure: Figure, output: Path, name: str, formats: Sequence[str]) -> list[Path]:
-    """Write ``NAME.FORMAT`` for each format; return the files. Raises UsageError like ``save``."""
+    """Write the figure as ``NAME.FORMAT`` in each format, and return the files.
+
+    Raises UsageError in the same cases as ``save``.
+    """
     paths = [output / f"{name}.{suffix}" for suffix in formats]
     with writing(output, "output_dir"):
         output.mkdir(parents=True, exist_ok=True)

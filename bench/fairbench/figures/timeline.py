@@ -52,7 +52,7 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
     """Return the busy fraction of all workers' time in each interval, shape (intervals,)."""
     log = read_service(run)
-    # Rows of one batch's clients have equal times, which must count only once.
+    # Log rows of clients in the same batch have equal times, which must count only once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)
     _, start_s, end_s = stretch.T
     busy_s = np.array([(np.minimum(end_s, t) - np.minimum(start_s, t)).sum() for t in edges_s])

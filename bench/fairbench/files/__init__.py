@@ -1,4 +1,4 @@
-"""Readers of users' files, whose content is untrusted. Only this package opens files of users."""
+"""Readers of users' files, whose content is untrusted. No other package opens files of users."""
 
 from typing import TYPE_CHECKING
 

@@ -44,7 +44,10 @@ class FilePlace(NamedTuple):
 
 
 def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
-    """Yield the value and the location of each JSON line. Raises DataError naming the line."""
+    """Yield the value and the location of each JSON line.
+
+    Raises DataError with the number of the line.
+    """
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
         yield FilePlace(where, parsed(data, where))
@@ -115,7 +118,9 @@ def _json_object(content: Any, where: str) -> dict[str, Any]:
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
-    """Return the JSON value of a whole file. Raises DataError with the line of the error.
+    """Return the value of a file that contains one JSON text.
+
+    Raises DataError with the line at which the error is.
 
     With ``strict``, NaN, infinities, and numbers too large for a float are also refused.
     """
@@ -129,8 +134,8 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
 
     Args:
         data: Encoded text.
-        where: Location of the text, for messages.
-        several_lines: Whether messages name the line within the text.
+        where: Location of the text, which messages name.
+        several_lines: Whether messages name a line inside the text.
         strict: Whether numbers that are not finite are also refused.
     """
     text = decoded(data, where)
@@ -189,7 +194,7 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-MAX_CELLS = 100_000  # maximum number of cells in a line whose separators are not commas
+MAX_CELLS = 100_000  # limit on the number of cells in a line that is not separated by commas
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 """A first line in which spreadsheets state the separator; this line is skipped."""
 
@@ -204,14 +209,15 @@ class CsvRow(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    See ``lines`` for the meaning of ``streamed``.
+    The function ``lines`` explains ``streamed``.
     """
-    # A single cell may be as long as the longest allowed line.
+    # The CSV reader accepts a single cell as long as the longest allowed line.
     csv.field_size_limit(limit_bytes() // LARGEST_PART)
-    # Blank lines are included, because a quoted text may contain line ends.
+    # Blank lines are kept, because a quoted text may contain line ends.
     found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    above: list[str] = []  # blank lines at the beginning, followed by the line of column names
+    # the blank lines at the beginning of the file, and the line of column names
+    above: list[str] = []
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:
             break
@@ -220,7 +226,7 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     # ``memory_of`` counts only commas, so lines with other separators are checked here.
     if separator != ",":
         texts = (_with_few_cells(text, separator, shown) for text in texts)
-    # The reader is strict, because otherwise a missing quote would turn the rest of the file into a
+    # The CSV reader is strict: otherwise a missing quote would turn the rest of the file into a
     # single cell.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
 
@@ -247,7 +253,7 @@ def _with_few_cells(text: str, separator: str, shown: str) -> str:
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[CsvRow]:
     """Yield the rows below the line of column names; missing cells are empty.
 
-    See ``lines`` for the meaning of ``streamed``. Raises DataError naming the line if the file is
+    The function ``lines`` explains ``streamed``. Raises DataError naming the line if the file is
     not CSV, is unreadable or too large, or has a row that is longer than the line of column names.
     """
     reader = csv_reader(file, shown, streamed=streamed)
@@ -267,25 +273,25 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
             given = cells if len(cells) >= width else [*cells, *blank[len(cells) :]]
             yield CsvRow(rows.line_num, dict(zip(names, given, strict=False)))
     except csv.Error as error:
-        old = "new-line character" in str(error)  # On old Macs, lines end in CR without LF.
+        old = "new-line character" in str(error)  # On old Macs, a line ends with CR without LF.
         reason = "its lines end in CR without LF: save it with LF" if old else error
         raise DataError(f"{shown}, line {rows.line_num}: not CSV: {reason}") from None
 
 
-BATCH_ROWS = 16_384  # number of rows of Parquet that are read at a time
+BATCH_ROWS = 16_384  # number of rows of a Parquet file that are read at a time
 
 
 def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
     """Return the table in a file; text columns are dictionary-encoded.
 
-    ``any_type`` also allows lists, objects and dates. Raises DataError if the file is unreadable or
-    too large, or has a column of a type that is not allowed.
+    If ``any_type`` is true, lists, objects and dates are allowed, too. Raises DataError if the file
+    is unreadable or too large, or has a column of a type that is not allowed.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     shown, memory = f"{path}", ReadMemory(f"{path}")
-    # The file is opened here, because pyarrow cannot open a path that is not UTF-8.
+    # Python opens the file, because pyarrow cannot open a path that is not UTF-8.
     with opened(path, shown) as file:
         try:
             texts = _texts(pq.read_schema(file), shown, any_type=any_type)
@@ -308,7 +314,10 @@ def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
 
 
 def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
-    """Return the names of the text columns. Raises DataError for a column of another type."""
+    """Return the names of the columns that contain texts.
+
+    Raises DataError for a column of another type.
+    """
     from pyarrow import types
 
     names = []
@@ -325,14 +334,14 @@ def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
     return names
 
 
-LONG_KEY = 200  # maximum number of parts of a TOML key
+LONG_KEY = 200  # limit on the number of parts of a TOML key
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{LONG_KEY},}}")
 """A pattern for keys with so many parts that tomllib would need gigabytes of memory."""
 
 MAX_BYTES = (
     4 * MIB
-)  # maximum number of bytes of TOML text; parsed tables take a hundred times as much memory
+)  # limit on the bytes of a TOML text, because parsed tables take a hundred times as much memory
 
 
 def is_path(ref: str) -> bool:
@@ -372,7 +381,7 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
         data = tomllib.loads(text)
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
-    # The error is a TOMLDecodeError, or is due to an integer with thousands of digits.
+    # Either the text is invalid (TOMLDecodeError), or an integer has thousands of digits.
     except ValueError as error:
         if text.lstrip().startswith("{"):
             raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
@@ -392,7 +401,7 @@ def _toml_text(file: Traversable, shown: str) -> str:
     if len(data) > MAX_BYTES:
         raise DataError(f"{shown}: is too large: at most {MAX_BYTES // MIB} MiB")
     try:
-        # Editors on Windows write a byte order mark at the beginning.
+        # Editors on Windows write a byte order mark at the beginning of a file.
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{shown}: cannot be read: not UTF-8 text") from None
@@ -427,7 +436,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    The data must not contain None. Parsing the returned text gives data equal to ``data``.
+    The data must not contain the value None. Parsing the returned text gives the same data.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 
@@ -455,7 +464,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
-        return repr(value)  # the shortest text that is parsed as an equal number
+        return repr(value)  # the shortest text that is read back as the same number
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     assert isinstance(value, list | tuple), f"no TOML for {value!r}"
@@ -463,5 +472,5 @@ def toml_value(value: Any) -> str:
 
 
 def _toml_string(text: str) -> str:
-    # JSON and TOML escape equal characters, except DEL, which only TOML escapes.
+    # JSON and TOML escape the same characters, except DEL, which only TOML escapes.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -28,22 +28,24 @@ from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
 DEFAULT_MIB = (
-    512  # default limit in MiB on memory for reading a file, with which a command stays below 1 GiB
+    512  # default memory limit in MiB for reading a file, at which a command needs less than 1 GiB
 )
-# a line may take 1/8 of the limit, because parsing keeps a line three times in memory
+# A line may take 1/8 of the memory limit, because parsing keeps a line three times in memory.
 LARGEST_PART = 8
 
-CHUNK = 2**16  # bytes of a compressed file that are read at a time
-CHECKED = 16 * MIB  # unpacked bytes after which the compression ratio is checked
-MAX_RATIO = 200  # largest compression ratio; logs have ratios of up to a hundred
-GZIP = 31  # argument with which zlib expects a gzip header
-PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # seconds to wait for the writer of a pipe, and number of tries
+CHUNK = 2**16  # number of bytes of a compressed file that are read at a time
+CHECKED = 16 * MIB  # number of unpacked bytes after which the compression ratio is checked
+MAX_RATIO = 200  # largest allowed compression ratio of a file; logs have ratios of up to a hundred
+GZIP = 31  # argument that tells zlib to expect a gzip header
+# seconds to wait for the writer of a pipe, and the number of such waits
+PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 
-# Bytes of memory in CPython 3.11 for a line, and for each punctuation mark in a line. The values
-# count an object, a list, an entry with a number, a key, and half of a text, which has two quotes.
+# Bytes of memory that CPython 3.11 needs for a line, and for each punctuation mark in a line. The
+# numbers of bytes cover an object, a list, an entry with a number, a key, and half of a text, which
+# has two quotes.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
-MOST_PER_BYTE = 500  # upper limit on the bytes of memory per byte of a line
+MOST_PER_BYTE = 500  # memory in bytes that one byte of a line can need at most
 _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
@@ -68,11 +70,14 @@ class ReadMemory:
 
     @property
     def largest_line(self) -> int:
-        """The largest allowed length of a line in bytes."""
+        """The number of bytes that a line may have."""
         return self.limit // LARGEST_PART
 
     def take_bytes(self, size: int) -> None:
-        """Count bytes of memory. Raises DataError if the sum exceeds the file's limit."""
+        """Count bytes of memory that reading a file takes.
+
+        Raises DataError if the sum exceeds the file's limit.
+        """
         self._left -= size
         if self._left < 0:
             raise self.too_large()
@@ -86,7 +91,10 @@ class ReadMemory:
 
 
 def limit_bytes() -> int:
-    """Return the memory limit of a file. Raises UsageError for an invalid environment variable."""
+    """Return the limit on the memory for reading a file.
+
+    Raises UsageError if the environment variable is invalid.
+    """
     text = os.environ.get(VARIABLE, "") or str(DEFAULT_MIB)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
         raise UsageError(f"{VARIABLE} = {text}: must be a whole number of MiB, at least 1")
@@ -130,7 +138,10 @@ def lines(
 
 
 def read_whole(file: Traversable, shown: str) -> bytes:
-    """Return the whole content of a file. Raises DataError if it is unreadable or too large."""
+    """Return the whole content of a file as bytes.
+
+    Raises DataError if it is unreadable or too large.
+    """
     memory = ReadMemory(shown)
     with opened(file, shown) as stream:
         data = stream.read(memory.largest_line + 1)
@@ -141,7 +152,7 @@ def read_whole(file: Traversable, shown: str) -> bytes:
 
 
 def digest(file: Path, shown: str) -> str:
-    """Return the SHA-256 of a file's bytes. Raises DataError if the file is unreadable."""
+    """Return the SHA-256 of a file's bytes. Raises DataError if the file cannot be read."""
     if file.exists() and not file.is_file():
         raise DataError(f"{shown}: cannot be read: not a file")
     try:
@@ -181,7 +192,7 @@ class Unpacked(io.RawIOBase):
 
     def _restart(self) -> None:
         self._data, self._ready = b"", b""
-        self._member: Any = None  # decompressor of the current member
+        self._member: Any = None  # the decompressor of the gzip member that is being read
         self._read, self._taken, self._next_check = 0, 0, CHECKED
 
     def check_start(self) -> None:
@@ -243,13 +254,14 @@ class Unpacked(io.RawIOBase):
 
 
 def _open_file(file: Traversable, shown: str) -> IO[bytes]:
-    """Open a file or a pipe. Raises DataError for a pipe without a writer."""
+    """Open a file or a pipe. Raises DataError if no process writes to the pipe."""
     if not isinstance(file, Path) or not file.is_fifo():
         return file.open("rb")
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
     for _ in range(PIPE_TRIES):
         start = pipe.read(1)
-        if start != b"":  # None means that a writer exists but has not written data yet.
+        # The result None means that a process has opened the pipe but has not written yet.
+        if start != b"":
             os.set_blocking(pipe.fileno(), True)
             return io.BufferedReader(_Pipe(pipe, start or b""))
         time.sleep(PIPE_WAIT_S / PIPE_TRIES)
@@ -298,13 +310,14 @@ def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
         raise MissingFile(f"{shown}: cannot be read: {error.strerror}") from None
     except OSError as error:
         raise DataError(f"{shown}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # The name of the file contains a zero byte.
+    # The name of the file contains a zero byte, which no path may contain.
+    except ValueError as error:
         raise DataError(f"{shown}: cannot be read: {error}") from None
     except MemoryError:
         raise DataError(f"{shown}: cannot be read: not enough memory") from None
 
 
-MAX_BYTES = 16 * 2**10  # maximum number of bytes of a file that contains a key
+MAX_BYTES = 16 * 2**10  # limit on the bytes of a file that contains a key
 
 
 def is_key(text: str) -> bool:
@@ -313,7 +326,10 @@ def is_key(text: str) -> bool:
 
 
 def read_key(file: Traversable, shown: str) -> str:
-    """Return the key in a file of one line. Raises DataError, which never shows the key."""
+    """Return the key that is stored in a file of one line.
+
+    Raises DataError without showing the key.
+    """
     with opened(file, shown) as stream:
         data = stream.read(MAX_BYTES + 1)
     key = data.decode("utf-8", "replace").strip()
@@ -322,7 +338,7 @@ def read_key(file: Traversable, shown: str) -> str:
     return key
 
 
-_LOADED: set[str] = set()  # paths of the files that ``module_of`` has loaded
+_LOADED: set[str] = set()  # paths of the Python files that ``module_of`` has loaded
 
 
 def module_of(path: Path, named_by: str) -> ModuleType:
@@ -332,7 +348,8 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     from.
     """
     digest = sha256(bytes(path)).hexdigest()
-    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # This name is unique to the file's path.
+    # The name of the loaded module is unique to the path of its file.
+    name = f"{path.stem.replace('.', '_')}_{digest[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = spec_from_file_location(name, path)
@@ -342,7 +359,8 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     _LOADED.add(str(path))
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # The user's code may raise any type of exception.
+    # A Python file of the user may raise any type of exception.
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
     return module

@@ -118,9 +118,9 @@ def duration_s(value: Any) -> float | None:
 
 
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
-"""Nanoseconds of each unit."""
+"""The number of nanoseconds in each unit."""
 
-# The smallest number that is taken for a time since 1970, in each unit.
+# The smallest number, in each unit, that is taken for a time since 1970.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
@@ -141,8 +141,8 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
-    ``unit`` is the unit of numbers. ISO 8601 texts without a zone are in UTC. Raises ValueError for
-    any other value, and for times 146 years or more before or after 1970.
+    Numbers without a unit have the unit ``unit``. An ISO 8601 text without a time zone is in UTC.
+    Raises ValueError for any other value, and for times 146 years or more before or after 1970.
     """
     number = number_of(value)
     if number is None:
@@ -189,7 +189,7 @@ def moment_of(value: Any) -> datetime:
 def zoned_moment_of(value: Any) -> datetime:
     """Parse an ISO 8601 time, or a time of a web server's log, and keep the zone of the text.
 
-    Raises ValueError for any other value.
+    Raises ValueError if the value is no time.
     """
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
@@ -204,7 +204,8 @@ def zoned_moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
-FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9  # Unix times in this range (1973 to 2115) are dates
+# numbers in this range are Unix times in seconds (1973 to 2115)
+FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 
 
 class ClockTime(NamedTuple):
@@ -220,7 +221,7 @@ class ClockTime(NamedTuple):
 
     @property
     def iso(self) -> str:
-        """The date of time 0 in ISO 8601."""
+        """The date of the log's time 0 in ISO 8601."""
         text = self._moment(0.0, whole=False).isoformat(timespec="milliseconds")
         return text.removesuffix("+00:00") + ("Z" if self.zone == UTC_ZONE else "")
 
@@ -248,7 +249,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
     """Return the clock of a log, or None if the times of the log are not dates.
 
     Args:
-        start_s: Unix time of time 0.
+        start_s: The Unix time of the log's time 0.
         zone: UTC offset of times in the log, returned by ``zone_of``.
         span_s: Seconds from the first request to the end of the log.
     """

@@ -100,7 +100,10 @@ def read_profile(gpu: str) -> TimingProfile:
 
 
 def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
-    """Return the profile that a table describes. Raises DataError that names the key."""
+    """Return the timing profile that a table describes.
+
+    Raises DataError with the name of the wrong key.
+    """
     with of_file(where, _KNOWN):
         found = validated(_ProfileTable, data)
     return TimingProfile(
@@ -160,12 +163,13 @@ def canonical_model(name: str, known: Iterable[str]) -> str:
     """Return the known model that a name means, or else the name in normal form.
 
     Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
-    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models with equal layer sizes share
-    a profile.
+    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models whose layers have equal sizes
+    share a timing profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")
-    # Qwen writes no hyphen before its version number, and Llama writes a hyphen.
+    # Names of Qwen models have no hyphen before the version number, and names of Llama models have
+    # a hyphen.
     for spelled in (text, _GLUED.sub(r"\1-\2", text)):
         while True:
             if spelled in models:
@@ -179,7 +183,7 @@ def canonical_model(name: str, known: Iterable[str]) -> str:
 
 
 DERIVED = "derived_profiles.json"
-"""The file of bundled profiles that ``fairbench profile`` derived."""
+"""The file with the bundled profiles that ``fairbench profile`` derived."""
 
 MEASURED = "/measured-sglang"
 """The id of a profile that was fitted to measured serving ends in ``MEASURED``."""
@@ -194,12 +198,12 @@ def _load_json(name: str) -> dict[str, Any]:
 
 @cache
 def _derived() -> dict[str, Any]:
-    """Return the tables of the derived profiles by id."""
+    """Return the tables of the derived timing profiles, by id."""
     return {one["profile"]: one for one in _load_json(DERIVED)["profiles"]}
 
 
 def profile_ids() -> list[str]:
-    """Return the ids of all bundled profiles, ``gpu/model/tp/source``."""
+    """Return the ids of all bundled timing profiles, ``gpu/model/tp/source``."""
     return sorted([*_load_json("engine_profiles.json")["profiles"], *_derived()])
 
 
@@ -232,7 +236,10 @@ def is_known(profile_id: str) -> bool:
 
 
 def named_profile(name: str) -> TimingProfile:
-    """Return the profile with this id or in this file. Raises UsageError for an unknown name."""
+    """Return the profile with this id or in this file.
+
+    Raises UsageError for an unknown timing profile.
+    """
     if not is_profile_file(name) and name not in profile_ids():
         raise unknown_name("profile", name, profile_ids())
     return load_profile(name)
@@ -275,7 +282,7 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 
 def known_model(model: str) -> str:
-    """Return the model that a name means. Raises UsageError for an unknown name."""
+    """Return the model that a name stands for. Raises UsageError for an unknown model."""
     found = canonical_model(model, model_names())
     if found not in model_names():
         raise unknown_name("model", model, model_names())

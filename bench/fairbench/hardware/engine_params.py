@@ -64,7 +64,7 @@ RULES: dict[Release, SGLangRules] = {
 
 
 def releases_from(first: str) -> list[Release]:
-    """Return the known releases of SGLang from ``first`` on."""
+    """Return the known SGLang releases that are at least ``first``."""
     return [release for release in RULES if _release_numbers(release) >= _release_numbers(first)]
 
 
@@ -187,7 +187,7 @@ class VLLMLimits:
     """The settings of a vLLM 0.32.0 engine after all defaults are filled in, mostly in tokens.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints; one block of the pool stays unused.
-    ``VLLMParams`` describes the other settings. The value of ``goes_on_after_self`` follows from
+    ``VLLMParams`` describes all other settings. The value of ``goes_on_after_self`` follows from
     ``release``. Raises ValueError for values with which vLLM does not start.
     """
 
@@ -220,7 +220,7 @@ class VLLMLimits:
 
     @property
     def all_blocks(self) -> int:
-        """The number of KV blocks, vLLM's ``num_gpu_blocks``."""
+        """The number of KV blocks in the pool (vLLM's ``num_gpu_blocks``)."""
         return self.pool_tokens // self.block_size
 
     @property

@@ -14,11 +14,12 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-Chunk = tuple[int, int]  # (cached tokens before, tokens computed) in a prefill
+# number of cached tokens before a chunk of a prompt, and number of tokens that the chunk computes
+Chunk = tuple[int, int]
 
 
 class StepTime:
-    """The coefficients of step times in ms.
+    """The coefficients of a step's duration, in ms.
 
     ``context_ps`` is the time per token of context in whole picoseconds. ``linear_ms`` is a
     function from the number of tokens to the time of the linear layers and the host.
@@ -111,7 +112,7 @@ def decode_parts(
     """Return the part of each client in the time of decode steps of an unchanged batch.
 
     The steps took ``took_ps``, of which ``fixed_ps`` does not depend on context; the rest is spent
-    on reads of context. ``clients`` has the contexts at the first step.
+    on reads of context. ``clients`` holds each client's context at the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -132,8 +133,8 @@ def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> lis
     """Return the part of each chunk in the time of a step that only prefills.
 
     Args:
-        costs: Costs of the engine's steps.
-        took_ps: Duration of the step, in picoseconds.
+        costs: The costs of the engine's steps.
+        took_ps: Measured duration of the step, in picoseconds.
         chunks: Cached tokens before and tokens computed now, for each chunk.
 
     Returns:
@@ -154,7 +155,7 @@ def step_parts(
     ``saved_ps`` is the time that the step saved because shared contexts were read only once.
     """
     least_s = costs.prefill_s(0, 1)
-    # Equal chunks, such as those of a program's branches, are computed only once.
+    # Equal chunks, such as the chunks of a program's branches, are computed only once.
     own_ps = {chunk: _picoseconds(costs.prefill_s(*chunk) - least_s) for chunk in set(chunks)}
     own = [own_ps[chunk] for chunk in chunks]
     decoding, read_ps = 0, 0
@@ -166,7 +167,8 @@ def step_parts(
         )
         read_ps = max(0, read_ps)
     whole = sum(own) + read_ps
-    # If the modelled times exceed the measured time, the measured time is split in proportion.
+    # If the modelled times add up to more than the measured time, the measured time is split in
+    # proportion to the modelled times.
     if whole > took_ps:
         *own, read_ps = split_in_proportion(took_ps, (*own, read_ps))
         whole = took_ps

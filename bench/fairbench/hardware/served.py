@@ -25,9 +25,9 @@ tokens on an H100, the published value is 1,077 ms, and the operators' value is 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
 """``SAMPLING_MS`` is vLLM's time for each sequence of a step on an H100, with the vocabulary.
 
-The time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is sampling with
-``top_p`` over all logits, which moves memory, so the time grows with the vocabulary and shrinks
-with the bandwidth.
+The sampling time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is
+sampling with ``top_p`` over all logits, which moves memory, so the time grows with the vocabulary
+and shrinks with the bandwidth.
 """
 
 
@@ -37,7 +37,7 @@ def with_serving(
     """Return the coefficients of vLLM's operators with the costs that servers on Hopper add.
 
     Args:
-        coefficients_ms: Coefficients of a ``TimingProfile``.
+        coefficients_ms: The coefficients of a ``TimingProfile``.
         gpu: Name of the GPU; coefficients of other GPUs than Hopper are unchanged.
         vocabulary: Tokens of the model's vocabulary.
     """
@@ -71,11 +71,11 @@ def vllm_pool_tokens(
     largest number of sequences.
 
     Args:
-        pool: Memory of the weights and of a token.
+        pool: The memory of the weights and of a token.
         memory: Other memory of the server.
         tokens: vLLM's ``max_num_batched_tokens``.
         sequences: vLLM's ``max_num_seqs``.
-        block: Tokens of a KV block.
+        block: Number of tokens in a KV block.
     """
     forward = tokens * memory.forward_bytes
     sampling = tokens * memory.hidden_bytes + min(sequences, tokens) * memory.logits_bytes

@@ -49,13 +49,15 @@ HEADS = {
 }
 """``HEADS`` maps models with heads of 128 elements to numbers of query heads and KV heads."""
 
-# ``TILE_ROWS, TILE_KEYS`` are the tile sizes of the split-KV kernel, for heads of 128 elements.
+# ``TILE_ROWS, TILE_KEYS`` are the tile sizes of FlashAttention's split-KV kernel for heads of 128
+# elements.
 TILE_ROWS, TILE_KEYS = 64, 128
-# The kernel's heuristic for splits assumes ``BLOCKS_PER_SM`` blocks per multiprocessor.
+# The kernel's heuristic assumes that ``BLOCKS_PER_SM`` thread blocks run on a multiprocessor.
 BLOCKS_PER_SM = 2
-# ``MOST_SPLITS, FULL_SHARE, GOOD_SHARE`` are constants of the heuristic for splits.
+# ``MOST_SPLITS, FULL_SHARE, GOOD_SHARE`` are constants of the kernel's heuristic that splits the
+# keys.
 MOST_SPLITS, FULL_SHARE, GOOD_SHARE = 128, 0.8, 0.85
-# ``TAIL_SHARE`` is the fraction of the longest block's time that is charged.
+# ``TAIL_SHARE`` is the fraction of the longest thread block's time that the model charges.
 TAIL_SHARE = 0.5
 
 
@@ -100,8 +102,8 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
     """Return the smallest number of parts of a context that keeps the GPU busy.
 
     Args:
-        tiles: Tiles of queries in the call, without splits.
-        key_tiles: Tiles of keys in the longest context.
+        tiles: Number of query tiles in the call, without splits.
+        key_tiles: Number of key tiles in the longest context.
         sms: Streaming multiprocessors.
     """
     slots = BLOCKS_PER_SM * sms
@@ -117,7 +119,7 @@ def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
 
 
 Amount = Annotated[float, Ge(0), Lt(1e12)]
-# The coefficients of a timing profile in ``DIMENSIONLESS`` are not times.
+# The coefficients of a timing profile that ``DIMENSIONLESS`` names are not times.
 DIMENSIONLESS = frozenset({"p", "q_e"})
 
 
@@ -158,7 +160,10 @@ class KVPool:
     vllm: VLLMMemory | None = None
 
     def tokens(self, mem_fraction_static: float) -> int:
-        """Return the pool size in tokens. Raises UsageError if no memory is left for KV."""
+        """Return the size of the KV pool in tokens.
+
+        Raises UsageError if no memory is left for the KV pool.
+        """
         gib = self.pre_load_avail_gib * mem_fraction_static - self.weights_gib
         tokens = int(gib * 2**30 / self.kv_bytes_per_token)
         if tokens <= 0:
@@ -226,7 +231,8 @@ class TimingProfile:
     frontend: Frontend = Frontend()
     # ``fit_domain`` is None if the domain of the fit is unknown.
     fit_domain: FitDomain | None = None
-    # ``shared_read`` is the relative cost of context that another sequence also reads.
+    # ``shared_read`` is the relative cost of reading context that another sequence of the batch
+    # reads, too.
     shared_read: float = 1.0
 
     @cached_property
@@ -250,8 +256,8 @@ class TimingProfile:
     def saved_ps(self, shared_tokens: int) -> int:
         """Return the time in ps that a decode step saves on context shared by several sequences.
 
-        Shared tokens count once for each sequence except the first. The result is 0 if
-        ``shared_read`` is 1.
+        Shared tokens count once for each sequence except the first. If ``shared_read`` is 1, the
+        result is 0.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
@@ -302,7 +308,7 @@ class TimingProfile:
         """Return the duration in ps of an iteration of prefill chunks and decoding sequences.
 
         All tokens pass through the linear layers together, and are padded to at least ``rows``.
-        Without chunks the result equals ``decode_ps``.
+        Without prompt chunks, the result equals ``decode_ps``.
         """
         return self._step_time.duration_ps(chunks, sequences, context_tokens, rows)
 
@@ -342,9 +348,9 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` is the largest error in percent. The whole profile, each coefficient, and the cost
-    of context that several sequences share have independent errors in either direction. Errors are
-    drawn once per run from the seed.
+    ``error_pct`` is the largest error of a step time in percent. The whole profile, each
+    coefficient, and the cost of context that several sequences share have independent errors in
+    either direction. Errors are drawn once per run from the seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
@@ -376,7 +382,7 @@ def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProf
 
 
 class ProfileCosts:
-    """The ``CostModel`` of a timing profile."""
+    """The ``CostModel`` that a timing profile defines."""
 
     def __init__(self, profile: TimingProfile) -> None:
         self._profile = profile

@@ -24,11 +24,11 @@ COUNTED = (
     "recomputed_tokens",
     "output_tokens",
 )
-MAX_CLIENTS = 1000  # limit on the number of clients with separate totals or labels
-MAX_HISTOGRAMS = 100  # limit on the number of clients with separate histograms
-BALANCE_EVERY_S = 1.0  # seconds between two updates of the balances
-SHARES_EVERY_S = 5.0  # seconds between two updates of the shares
-WINDOW_S = 60.0  # length in seconds of the window over which the share of a client is measured
+MAX_CLIENTS = 1000  # limit on the number of clients that have totals or a label of their own
+MAX_HISTOGRAMS = 100  # limit on the number of clients that have histograms of their own
+BALANCE_EVERY_S = 1.0  # seconds between two updates of the clients' balances
+SHARES_EVERY_S = 5.0  # seconds between two updates of the clients' shares
+WINDOW_S = 60.0  # length in seconds of the window over which a client's share is measured
 SHARE, BALANCE = "fairbench_client_fair_share_ratio", "fairbench_client_balance"
 SHARE_TEXT = (
     "Service in the last minute, relative to the client's max-min fair share: above 1, the client "
@@ -83,9 +83,9 @@ class RecentShares:
         """Return the ratio of service to fair share of each client that was served or waits.
 
         Args:
-            now_s: The time of this call, in seconds.
+            now_s: The present time in seconds.
             service: Each client's weighted tokens since the start of the process.
-            waiting: The clients with waiting requests.
+            waiting: The clients that have waiting requests.
             weights: The weights of clients; a client that is not listed has weight 1.
         """
         while self._looks and self._looks[0].at_s <= now_s - WINDOW_S:
@@ -96,7 +96,7 @@ class RecentShares:
         gained = {
             name: max(0.0, total - before.get(name, 0.0))
             for name, total in service.items()
-            # This label stands for many clients, whose individual shares are unknown.
+            # The label ``OTHERS`` stands for many clients, whose individual shares are unknown.
             if name != OTHERS
         }
         if now_s - (self._looks or [self._first])[-1].at_s >= SHARES_EVERY_S:
@@ -125,14 +125,14 @@ Totals: TypeAlias = "defaultdict[str, float]"
 
 
 class Ledger:
-    """Sums of tokens and events for each client.
+    """Sums of tokens and of events for each client.
 
     Beyond ``MAX_CLIENTS`` clients, the clients that were inactive for the longest time share one
     entry. ``extend_tokens`` leaves out the tokens that a retracted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # Sums by client. The client that has been inactive for the longest time is first.
+        # Sums by client. The first entry is the client that has been inactive for the longest time.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -207,7 +207,7 @@ class Host(Protocol):
 class Exporter:
     """The Prometheus metrics ``fairbench_client_*``, which have the client as a label.
 
-    The server publishes the metrics beside its own metrics.
+    The server's metrics page shows these metrics beside its own metrics.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -235,10 +235,10 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # clients that have a label, with the position of each client in the order of first use
+        # the clients that have a label of their own, in the order of first use
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
-        self._shown: dict[str, float] = {}  # the shares that the gauges show at present
+        self._shown: dict[str, float] = {}  # the shares that the metrics page shows at present
 
     def count(self, what: str, client: str, amount: int) -> None:
         self._counters[what].labels(self._client_label(client)).inc(amount)
@@ -256,7 +256,7 @@ class Exporter:
     def update_gauges(self, home: Host) -> None:
         """Update the gauges: balances at most once a second, shares every 5 s.
 
-        Balances are also updated whenever the engine becomes idle.
+        Balances are also updated each time the engine becomes idle.
         """
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
@@ -275,7 +275,7 @@ class Exporter:
         if now_s - self._shares_at_s >= SHARES_EVERY_S:
             self._shares_at_s = now_s
             self._show(self._ratios(home, now_s))
-        # No request waits, so every client has received the requested service.
+        # No request waits, so every client has received the service that it requested.
         elif idle and not (home.ranks and home.ranks.waiting):
             self._show(dict.fromkeys(self._shown, 1.0))
 
@@ -285,7 +285,8 @@ class Exporter:
             for client, totals in home.ledger.items()
         }
         waiting = home.waiting
-        if home.ranks is not None:  # the shares are of the whole server, not only of this rank
+        # The shares of clients refer to the whole server, not to this rank alone.
+        if home.ranks is not None:
             service = dict(home.ranks.served(service))
             waiting = {*waiting, *home.ranks.waiting}
         return self._shares.ratios(now_s, service, waiting, home.config.weights)
@@ -298,7 +299,10 @@ class Exporter:
         self._shown = dict(ratios)
 
     def _client_label(self, client: str) -> str:
-        """Return a client's label. A label is never removed, so late clients share one label."""
+        """Return the label under which a client is shown.
+
+        A label is never removed, so late clients share one label.
+        """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:
                 return OTHERS

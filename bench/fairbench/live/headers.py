@@ -19,23 +19,23 @@ from fairbench.targets import NOT_DUE, Due
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # the client of a request that names no client
-# Body fields of OpenAI's APIs that may name the client. In a body of ``/generate``, the field
-# "routing_key" has the same role as ``BODY_CLIENT``.
+# Body fields of OpenAI's APIs that may name the client. In the body of a ``/generate`` request, the
+# field "routing_key" names the client, as ``BODY_CLIENT`` does in other bodies.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# Names that no client can have: the shared label of clients without a separate label, and the
+# Names that no client can have: the label shared by clients without a label of their own, and the
 # client of a server's health checks.
 OTHERS, HEALTH = "(others)", "(health)"
 # Anthropic's API sends the client's API key in this header instead of ``Authorization``.
 API_KEY = "x-api-key"
-# SGLang passes this header to ``Req.routing_key``, from which the plugin reads the client.
+# SGLang stores this header in ``Req.routing_key``, from which fairbench's plugin reads the client.
 ROUTING_KEY = "x-smg-routing-key"
-# vLLM passes this header to ``Request.session_id``, from which the plugin reads the client.
+# vLLM stores this header in ``Request.session_id``, from which fairbench's plugin reads the client.
 SESSION = "x-session-id"
 
-# ``DEADLINE`` holds the milliseconds until a request should be finished. The other headers name the
-# objective of a request (a set of latency targets): llm-d's name first, then the older name in the
-# Gateway API inference extension.
+# The header ``DEADLINE`` holds the number of milliseconds within which a request should be
+# finished. The other headers name the objective of a request (a set of latency targets): first
+# llm-d's name, then the older name of the Gateway API inference extension.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
@@ -44,15 +44,15 @@ PROGRAM = "x-fairbench-program"  # a number
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
-# in answers of the router: the number of the worker that served the request
+# Header of a router's answer: the number of the worker that served the request.
 WORKER = "x-fairbench-worker"
-# in requests: identifiers of the routers that the request has passed; in answers to health checks:
-# the identifier of the answering router
+# Header of a request: the ids of the routers that the request has passed; header of a health
+# check's answer: the id of the answering router.
 ROUTERS = "x-fairbench-routers"
-# in answers of the router: 1 if admission control gave the request a lower priority
+# Header of a router's answer: 1 if admission control gave the request a lower priority.
 DEMOTED = "x-fairbench-demoted"
-# in requests: the number of output tokens that the emulator produces; real servers ignore this
-# header
+# Header of a request: the number of output tokens that the emulator produces; real servers ignore
+# this header.
 OUTPUT_TOKENS = "x-fairbench-output-tokens"
 
 
@@ -92,21 +92,24 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-_MOST_MS = 10**12 - 1  # longest time in a tag in milliseconds (12 digits, 31 years)
+# longest time in a tag of a client name, in milliseconds (12 digits, 31 years)
+_MOST_MS = 10**12 - 1
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
     """Return the client's name with a tag: milliseconds to each deadline, and the target pace.
 
-    The pace is in milliseconds per token. A name without deadlines and pace stays unchanged.
+    The promised pace is in milliseconds per token. Without deadlines and pace, the name stays
+    unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = [
         "" if span_s is None else f"{round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))}"
         for span_s in (*ends, due.token_every_s)
     ]
-    # A name that ends like a tag always gets a tag, so that ``untagged`` returns the full name.
+    # A client name that ends like a tag always gets a tag, so that ``untagged`` returns the full
+    # name.
     return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
 
 

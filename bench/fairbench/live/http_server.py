@@ -4,8 +4,8 @@ The server of asyncio accepts connections until no file descriptor is left, and 
 traceback for each waiting connection. The server in this module accepts fewer connections than the
 limit on open files allows.
 
-Errors are answered in OpenAI's format. The router raises the exception ``Problem`` to refuse a
-request.
+Errors are sent in the format of OpenAI's API. The router raises the exception ``Problem`` to refuse
+a request.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _TYPES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
 }
-RETRY_AFTER_S = 5  # seconds after which a refused client should send the request again
-MOST_SHOWN = 200  # limit on the characters of a path or name in a message
+RETRY_AFTER_S = 5  # seconds after which a refused client should send its request again
+MOST_SHOWN = 200  # limit on the characters of a path or a name that a message quotes
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Return an error as JSON. ``param`` names the field that causes the error, if any."""
+    """Return an error as a JSON body. ``param`` names the field that causes the error, if any."""
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(status, fallback)
     error = {"message": message, "type": kind, "param": param, "code": int(status)}
@@ -168,20 +168,22 @@ def bad_request(message: str) -> Problem:
     return Problem(HTTPStatus.BAD_REQUEST, message)
 
 
-HEADER_S = 20.0  # limit in seconds on the arrival of a new connection's first request header
-IDLE_S = 75.0  # limit in seconds on the idle time of a connection between two requests
-# number of file descriptors reserved for logs, KV events, health checks and listening sockets
+HEADER_S = 20.0  # seconds within which the first request header of a new connection must arrive
+IDLE_S = 75.0  # seconds for which a connection may be idle between two requests
+# number of file descriptors that are reserved for logs, KV events, health checks and listening
+# sockets
 OTHER_FILES = 64
 # number of file descriptors per client: one for the client's connection, one to a worker
 FILES_EACH = 2
-LOOK_S = 1.0  # seconds between two checks for idle connections
+LOOK_S = 1.0  # seconds between two searches for idle connections
 RETRY_S = 0.01  # seconds to wait until closed connections have released their file descriptors
-AT_ONCE = 64  # limit on the connections that are accepted before other tasks run
-# If connections are needed, idle connections are closed: at a time, one in this number of all
-# allowed connections.
+AT_ONCE = 64  # limit on the connections that the server accepts before other tasks run
+# If connections are scarce, the server closes idle connections, at most one in ``CLOSED_AT_ONCE``
+# of all allowed connections at a time.
 CLOSED_AT_ONCE = 16
-COMPLAIN_S = 60.0  # seconds between two equal warnings
-MOST_AHEAD = 2  # limit on requests of a connection that are read before an earlier answer ends
+COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
+# limit on requests of a connection that the server reads before an earlier answer ends
+MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +202,8 @@ def most_connections() -> int:
 def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Return sockets that listen at each address of a host; "" means all addresses. Raises OSError.
 
-    Port 0 means any free port. At most ``backlog`` connections wait in the kernel to be accepted.
+    Port 0 means that any free port is used. At most ``backlog`` connections wait in the kernel to
+    be accepted.
     """
     sockets: list[socket.socket] = []
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
@@ -222,7 +225,7 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The connections of a server, limited to ``most`` connections.
+    """The connections of a server; at most ``most`` may be open.
 
     When the limit is reached, connections that wait for a request are closed, the longest idle
     connections first. If every connection has a request in progress, new connections wait in the
@@ -245,7 +248,7 @@ class Connections:
     def middleware(self) -> Middleware:
         """The middleware that records which connections have a request in progress.
 
-        No other middleware may be outside this middleware.
+        This middleware must be the outermost.
         """
 
         @web.middleware
@@ -265,13 +268,16 @@ class Connections:
     def accept_at(
         self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
     ) -> None:
-        """Accept connections at these sockets. ``aclose`` closes the sockets."""
+        """Accept connections at the given listening sockets.
+
+        ``aclose`` closes the listening sockets.
+        """
         self._server, self._sockets, self.tls = server, sockets, tls
         self._watching = asyncio.create_task(self._close_idle())
         self._resume()
 
     async def stop_accepting(self) -> None:
-        """Accept no more connections. Connections that are already open stay open."""
+        """Accept no more connections. Connections that are open stay open."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -300,7 +306,8 @@ class Connections:
     def _accept(self, listens: socket.socket) -> None:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
-                # The socket is readable, so a first client waits. Further clients may not wait.
+                # The listening socket is readable, so at least one client waits for a connection.
+                # It is not known whether further clients wait for a connection.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -309,7 +316,8 @@ class Connections:
                 accepted, _ = listens.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # usually, other code has opened too many files
+            # The cause is usually that other code has opened too many files.
+            except OSError as error:
                 self._complain(f"no connection can be accepted: {error.strerror}")
                 self._pause()
                 return
@@ -327,11 +335,11 @@ class Connections:
                 ssl=self.tls,
                 ssl_handshake_timeout=HEADER_S if self.tls else None,
             )
-        except OSError:  # The TLS handshake failed, or the client has disconnected.
+        except OSError:  # The client has disconnected, or the TLS handshake failed.
             accepted.close()
             return
-        # aiohttp would read up to 32 requests ahead, whose bodies are not counted by any limit.
-        # Some releases of aiohttp lack these attributes.
+        # aiohttp would read up to 32 requests of a connection ahead, and no limit would count their
+        # bodies. Some releases of aiohttp do not have these attributes.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -397,16 +405,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-# limit in seconds on requests in progress after the server has ended its grace period
+# seconds for which requests in progress may continue after the server's grace period
 SHUTDOWN_S = 0.5
-# Size of a body in bytes from which a thread parses the body. Parsing and tokenizing a body of this
-# size may take 0.1 s, which would block the event loop.
+# A request body of at least ``LONG_BODY_BYTES`` bytes is parsed by a thread. Parsing and tokenizing
+# such a body may take 0.1 s, which would block the event loop.
 LONG_BODY_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A running HTTP server at ``url``. SIGINT and SIGTERM set the event ``stop``."""
+    """An HTTP server that runs at ``url``.
+
+    The signals SIGINT and SIGTERM set the event ``stop``.
+    """
 
     url: str
     site: Connections
@@ -422,18 +433,21 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve the application inside the block. A disconnect cancels the request's handler.
+    """Serve the application while the block runs.
 
-    Port 0 means any free port. With ``tls``, the server accepts only HTTPS. Without ``decompress``,
-    compressed bodies of requests are not decompressed. The number of connections stays within the
-    limit on open files, and connections that send no request are closed. Raises UsageError if the
-    address is not available.
+    If a client disconnects, the handler of its request is cancelled.
+
+    Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS.
+    If ``decompress`` is false, compressed request bodies stay compressed. The number of connections
+    stays within the limit on open files, and connections that send no request are closed. Raises
+    UsageError if the address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    # Signal handlers are set first, because starting the application may take seconds.
+    # The signal handlers are set first, because starting the application may take seconds.
     for signum in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(signum, stop.set)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # The command nohup sets SIG_IGN.
+    # A process that was started with nohup ignores SIGHUP (SIG_IGN).
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     allow_many_connections()
     logging.getLogger("aiohttp.server").addFilter(is_our_fault)
@@ -464,8 +478,8 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
     """Serve a second application on a port of 127.0.0.1 inside the block, and yield its URL.
 
     This server does not handle signals, because another server of this process does. Compressed
-    bodies of requests are not decompressed. Raises UsageError, naming the ``flag``, if the port is
-    not available.
+    request bodies stay compressed. Raises UsageError, naming the ``flag``, if the port is not
+    available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
@@ -497,7 +511,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
     """Return ``parse(raw, *args)``; a long body is parsed in a thread.
 
-    Raises the errors of ``parse``.
+    Raises the same errors as ``parse``.
     """
     if len(raw) < LONG_BODY_BYTES:
         return parse(raw, *args)

@@ -12,7 +12,7 @@ an event is a map. The module also reads three formats of vLLM (distributed/kv_e
 - for a while on the main branch, maps of maps, with replays that lack the topic;
 - in the releases 0.28 to 0.32, SGLang's format.
 
-New releases add fields; unknown fields are ignored.
+New releases add fields to events; unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-END = -1  # the sequence number of the message that ends a replay
+END = -1  # sequence number that marks the last message of a replay
 SEQ_BYTES = 8
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -50,7 +50,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """An event: blocks were removed from the cache."""
+    """A KV event: blocks were removed from the cache."""
 
     block_hashes: Sequence[BlockHash]
     medium: str | None = None
@@ -58,14 +58,14 @@ class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class AllBlocksCleared(msgspec.Struct, tag=True):
-    """An event: all blocks were removed from the cache."""
+    """A KV event: all blocks were removed from the cache."""
 
 
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, gc=False):
-    """The events of one scheduler step. ``ts`` is a time in seconds on the worker's clock."""
+    """The KV events of one scheduler step. ``ts`` is a time in seconds on the worker's clock."""
 
     ts: float
     events: list[Event]
@@ -128,7 +128,7 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     """Return the batch in the frames of a message, or None for the end of a replay.
 
-    Events of unknown types are left out. Raises ValueError if the frames are not a message, or if
+    Events of unknown types are skipped. Raises ValueError if the frames are not a message, or if
     all events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:

@@ -32,7 +32,7 @@ class Wanted:
 
     - ``python`` contains the requirements on the Python that starts the servers.
     - ``chosen`` is the path of the Python that the user named, or None.
-    - ``share_gpus`` allows several replicas on one GPU.
+    - If ``share_gpus`` is true, several replicas may use one GPU.
     - ``spread`` distributes the replicas over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
     - ``asked`` is the setting of the number of replicas for messages, with ``{}`` in place of the
@@ -50,7 +50,7 @@ class Wanted:
 
 
 class Launcher(Protocol):
-    """The interface of launchers, which find places for servers."""
+    """The interface of launchers, which find machines for servers."""
 
     def check(self, wanted: Wanted) -> None:
         """Raise UsageError, before anything is started, if the wanted places are not available."""
@@ -86,7 +86,7 @@ class LocalLauncher:
         return [process.LocalPlace(python, own) for own in gpus]
 
 
-OWN_CODE = "fairbench"  # key of the version of fairbench's code in the result of ``versions``
+OWN_CODE = "fairbench"  # name of fairbench's own code in the result of ``versions``
 
 
 def versions(*modules: str) -> dict[str, str]:
@@ -100,7 +100,7 @@ def ports(count: str) -> list[int]:
     return free_ports(int(count))
 
 
-# the name of this module, which another machine runs as a program
+# name of this module, which fairbench runs as a program on another machine
 PROBE = "fairbench.live.launchers"
 WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
@@ -113,7 +113,7 @@ def engine_modules(wanted: Wanted) -> Sequence[str]:
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
     """Raise UsageError, naming the machine, if software versions differ between machines.
 
-    ``found`` contains the result of ``versions`` for each machine. For emulators, which are code of
+    ``found`` holds the result of ``versions`` for each machine. For emulators, which are code of
     fairbench, all versions must equal the versions in this process. For the Python of an engine,
     only the version of fairbench must equal the version in this process.
     """
@@ -132,9 +132,11 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 
 
 HOST = "{host}"
-# servers listen at this address, because a host may resolve its own name to the loopback address
+# Servers listen at all addresses, because a host may resolve its own name to the loopback address.
 ANYWHERE = "0.0.0.0"
-ASK_S = 120.0  # limit in seconds on ``Reach.ask``; a first import from a remote file system is slow
+# limit in seconds on a host's answer (``Reach.ask``); the first import from a remote file system is
+# slow
+ASK_S = 120.0
 
 T = TypeVar("T")
 
@@ -160,13 +162,14 @@ class Reach:
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
-        # The import is in this function, because msgspec is in the extra `live`, which checks of
-        # flags do not need.
+        # msgspec is imported here, because it belongs to the extra `live`, which checks of flags do
+        # not need.
         import msgspec
 
         line = self.line([python, "-m", PROBE, *words], {})
         try:
-            # The command runs in a separate session, so that Ctrl-C reaches only fairbench.
+            # The command runs in a session of its own, so that Ctrl-C at the terminal reaches only
+            # fairbench.
             done = subprocess.run(
                 line,
                 stdin=subprocess.DEVNULL,
@@ -193,7 +196,8 @@ class ReachedPlace:
     python: str
     environment: Mapping[str, str]
     listen: str = ANYWHERE
-    is_lost: bool = False  # always False, because an unreachable host may soon be reachable again
+    # ``is_lost`` is always False, because an unreachable host may soon be reachable again.
+    is_lost: bool = False
 
     @property
     def host(self) -> str:
@@ -229,7 +233,7 @@ class CommandLauncher:
         if not hosts:
             raise UsageError("--launcher command needs --hosts A,B,...")
         for host in hosts:
-            # A shell must read the name as a single word that is not an option.
+            # A shell must read the host's name as a single word that is not an option.
             is_word = host.isascii() and host.isprintable() and not set(host) & set(" /:@'\"\\")
             if not host or host.startswith("-") or not is_word:
                 raise UsageError(f"--hosts {host!r}: must be the name or the address of a host")

@@ -27,7 +27,7 @@ class MessagePart(msgspec.Struct):
 
 
 class Message(msgspec.Struct):
-    """A turn of a conversation."""
+    """A message (turn) of a conversation."""
 
     role: str
     content: str | list[MessagePart] | None = None
@@ -78,11 +78,11 @@ class UsageDetails(msgspec.Struct):
         self.cached_tokens = _token_count(self.cached_tokens)
 
 
-MOST_TOKENS = 2**53  # largest count that a float represents exactly
+MOST_TOKENS = 2**53  # largest integer up to which a float represents every integer exactly
 
 
 def _token_count(value: Any) -> int | None:
-    """Return a count as an int, or None for None. Raises ValueError for an invalid count."""
+    """Return a count as an int, or None for None. Raises ValueError if the count is invalid."""
     if value is None:
         return None
     if type(value) not in (int, float) or value % 1 or not 0 <= value <= MOST_TOKENS:
@@ -91,7 +91,9 @@ def _token_count(value: Any) -> int | None:
 
 
 class ReportedUsage(msgspec.Struct):
-    """The ``usage`` of an answer. Counts are None if the server does not report them.
+    """The token counts (``usage``) that an answer reports.
+
+    Counts are None if the server does not report them.
 
     In the Responses API and the Messages API, the counts are called input and output. The Messages
     API counts cached tokens separately from the input; ``prompt_tokens`` then becomes the sum of
@@ -126,10 +128,10 @@ def _known(value: Any, other: Any) -> Any:
     return other if value is None else value
 
 
-# Names of token counts in a ``usage``, in the chat API and in the Responses API.
+# Names of token counts in a ``usage``, in OpenAI's chat API and Responses API.
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-# names of the count of cached tokens in Moonshot and in DeepSeek
+# names of the number of cached tokens in the APIs of Moonshot and DeepSeek
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens")
 _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
@@ -138,7 +140,7 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
     """Return the token counts in an event: the field ``usage``, or counts in any other place.
 
     Some servers put the counts into a choice, or into a special object such as ``x_groq``. Raises
-    ``msgspec.MsgspecError`` for invalid counts.
+    ``msgspec.MsgspecError`` if a count is invalid.
     """
     found = _counts_in(usage) if usage else None
     if found is None and b'_tokens"' in payload:
@@ -178,18 +180,19 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# Fields of an answer whose texts are not output of the model.
+# Fields of an answer whose texts are not written by the model.
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
 RESPONSE = "response"
 _RESPONSE_EVENT, _DELTA = "response.", ".delta"
-# Types of events that contain the whole response and end the stream.
+# Types of events that contain the whole response and mark the end of the stream.
 _RESPONSE_ENDS = frozenset(
     f"{_RESPONSE_EVENT}{status}" for status in ("completed", "incomplete", "failed", "cancelled")
 )
 MESSAGE = "message"
-# Types of events of a message, each with the field that contains new output.
+# ``_MESSAGE_EVENTS`` maps the type of an event in the Messages API to the field that contains new
+# output.
 _MESSAGE_EVENTS = {
     "message_start": None,
     "content_block_start": "content_block",
@@ -205,8 +208,8 @@ _MESSAGE_END = "message_stop"
 class Typed(NamedTuple):
     """The parsed content of an answer or event that names its type, as in the Responses API.
 
-    ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` means
-    that the stream has ended.
+    ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` is true
+    if the stream has ended.
     """
 
     texts: Sequence[str] = ()
@@ -260,7 +263,8 @@ def _message_event(answer: Any, kind: str) -> Typed:
     usage = answer.usage
     told = answer.message.get("usage") if isinstance(answer.message, dict) else None
     if not usage and isinstance(told, dict):
-        # The usage at the start of a message does not count the output, so the number is left out.
+        # The usage at the start of a message does not count the output, so the number of output
+        # tokens is left out.
         usage = {name: count for name, count in told.items() if name != "output_tokens"}
     complete = kind == _MESSAGE_END
     return Typed(texts, ended.get("stop_reason"), usage, answer.error, complete=complete)
@@ -268,7 +272,8 @@ def _message_event(answer: Any, kind: str) -> Typed:
 
 def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
     """Yield the texts in a JSON value in order, except texts in fields named in ``labels``."""
-    # A loop is used instead of recursion, because the server chooses the depth of nesting.
+    # The code uses a loop instead of recursion, because the server chooses how deep its values are
+    # nested.
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -280,8 +285,8 @@ def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
             waiting += reversed(one)
 
 
-# Finish reasons of a complete answer: reasons of OpenAI, "repetition" of vLLM, reasons of TGI and
-# Mistral, stop reasons of the Messages API, and statuses and reasons of the Responses API.
+# Finish reasons of a complete answer: reasons of OpenAI, TGI and Mistral, "repetition" of vLLM,
+# stop reasons of the Messages API, and statuses and reasons of the Responses API.
 GOOD_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
@@ -290,14 +295,15 @@ GOOD_REASONS = frozenset(
         *("completed", "incomplete", "max_output_tokens"),
     )
 )
-# Reasons for which an answer may end before the server has produced a token.
+# Finish reasons with which an answer may contain no token.
 _MAY_BE_EMPTY = (
     *("length", "max_tokens", "model_length", "content_filter", "refusal"),
     *("incomplete", "max_output_tokens"),
 )
-# with these finish reasons, an answer must contain output
+# Finish reasons with which an answer must contain output.
 _CALLS = ("tool_calls", "function_call", "tool_use")
-# Types and codes of errors that the request itself causes, in OpenAI, vLLM and TGI.
+# Types and codes of errors for which the request itself is the cause, in OpenAI's API, vLLM and
+# TGI.
 _REFUSALS = frozenset(
     (
         *("invalid_request_error", "badrequesterror", "validation", "validation_error"),
@@ -306,10 +312,10 @@ _REFUSALS = frozenset(
 )
 ABORTED = "abort"
 ERROR = "error"
-DONE = b"[DONE]"  # data of the event that ends a stream
+DONE = b"[DONE]"  # data of the event that marks the end of a stream
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CODE = re.compile("[45][0-9]{2}")
-MOST_SHOWN = 200  # limit on the characters of a server's text in a message
+MOST_SHOWN = 200  # limit on the characters of a server's text that a message quotes
 
 
 class Fault(NamedTuple):
@@ -375,8 +381,8 @@ def answered(payload: bytes) -> Answered | None:
         try:
             return _decode(payload)
         except msgspec.DecodeError:
-            # Some gateways split texts by UTF-16 code units, and thereby cut characters such as
-            # emoji.
+            # Some gateways split texts by UTF-16 code units, and so cut characters such as emoji in
+            # two.
             return _decode(_SURROGATE.sub(rb"\\ufffd", payload))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
@@ -406,7 +412,8 @@ def reason_fault(reason: Any) -> Fault | None:
 
 def texts_of(part: Delta) -> list[str]:
     """Return all texts of the model in a message or delta: content, reasoning, tool calls."""
-    # Servers that renamed the field for reasoning send the text under the old and the new name.
+    # Some servers renamed the field for reasoning, and send the text under the old and the new
+    # name.
     thought = part.reasoning_content or part.reasoning or part.reasoning_details or part.thinking
     found: list[str] = []
     for value in (
@@ -419,7 +426,7 @@ def texts_of(part: Delta) -> list[str]:
 
 
 def choice_texts(choice: Choice) -> list[str]:
-    """Return all texts of the model in a choice."""
+    """Return all texts that the model wrote in a choice."""
     found = [choice.text] if choice.text else []
     for part in (choice.delta, choice.message):
         if part is not None:
@@ -430,7 +437,7 @@ def choice_texts(choice: Choice) -> list[str]:
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
     """Judge an answer, or the data of an event with the name ``event``.
 
-    ``answered`` is None if the payload cannot be read.
+    If the payload cannot be read, ``answered`` is None.
     """
     if answer is None:
         return AnswerJudgement(None, fault=Fault("not an answer of this API"))
@@ -458,9 +465,11 @@ def whole_fault(payload: bytes) -> Fault | None:
 
 
 class StreamJudge:
-    """A judge of the events of a streamed answer. The attributes describe all events so far.
+    """A judge that reads the events of a streamed answer.
 
-    - ``output`` means that the stream has contained output.
+    The attributes describe all events read so far.
+
+    - ``output`` is true if the stream has contained output.
     - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have
       ended.
     """
@@ -470,7 +479,7 @@ class StreamJudge:
         self.ended = False
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
-        self._promised = False  # whether a finish reason requires output
+        self._promised = False  # true if the finish reason says that the answer contains output
         # output tokens that the server has reported so far, or None
         self._told: int | None = None
 
@@ -573,8 +582,8 @@ def _reported(answer: Answered) -> int | None:
     return output_tokens_in(told) if isinstance(told, dict) else None
 
 
-# Estimated number of tokens of an image, a sound or a video. The true number depends on the model:
-# in current models, an image of 1,024 x 1,024 pixels takes about 600 to 1,400 tokens.
+# Estimated number of tokens of an image, a sound or a video. The true number of tokens depends on
+# the model: in current models, an image of 1,024 x 1,024 pixels takes about 600 to 1,400 tokens.
 MEDIA_TOKENS = 1_024
 _MEDIA = frozenset(
     {"image", "image_url", "input_image", "image_data", "image_embeds", "audio", "audio_url"}
@@ -584,16 +593,16 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# Fields of a body that contain turns, in the order of a prompt, each with the role that a plain
-# text gets.
+# Fields of a request body that contain turns, in the order of the prompt, each with the role of a
+# plain text in this field.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
-SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # body fields that a chat template may use
-_CONTENTS = ("content", "output")  # a tool's result has its text in the field ``output``
+SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request body that a chat template may use
+_CONTENTS = ("content", "output")  # The text of a tool's result is in the field ``output``.
 _TURN = frozenset({"role", *_CONTENTS})
 
 
 class Media(NamedTuple):
-    """An image, a sound or a video. Equal media have equal keys."""
+    """An image, a sound or a video in a prompt. Equal images, sounds or videos have equal keys."""
 
     key: int
 
@@ -639,7 +648,7 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
     """Return ``start``, the content of a message, and further fields such as tool calls as JSON.
 
-    Adjacent texts are joined to one text.
+    Neighbouring texts are joined.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -679,11 +688,11 @@ def _json(fields: Mapping[str, Any]) -> str:
     return msgspec.json.encode(known).decode() if known else ""
 
 
-# A blank line, with any of the three line ends. The group is atomic, so that CR LF counts as one
-# line end.
+# A blank line ends an event; its two line ends may be CR LF, LF or CR. The group is atomic, so that
+# CR LF counts as a single line end.
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}")
 _BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
-_LONGEST_END = 4  # number of bytes of the longest blank line, CR LF CR LF
+_LONGEST_END = 4  # length in bytes of the longest blank line, CR LF CR LF
 
 
 class EventSplitter:
@@ -696,14 +705,15 @@ class EventSplitter:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._begun = bytearray()
-        self._searched = 0  # position before which no blank line begins
-        self._oversized = False  # whether a piece of the current event was already returned
+        self._searched = 0  # position in the bytes before which no blank line begins
+        self._oversized = False  # true if a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
         """Add received bytes; return the completed events (True) and pieces of events (False)."""
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
-            return [(chunk, b"data" in chunk)]  # in most streams, a chunk is a single event
+            # In most streams, a chunk of bytes is a single event.
+            return [(chunk, b"data" in chunk)]
         self._begun += chunk
         starts = [(self._begun.rfind(end, self._searched), len(end)) for end in _BLANK_LINES]
         end = max(at + length if at >= 0 else 0 for at, length in starts)
@@ -711,7 +721,7 @@ class EventSplitter:
         del self._begun[:end]
         found = self._events_in(whole) if whole else []
         if len(self._begun) > self._most_bytes:
-            # The last bytes are kept, because a blank line may begin there.
+            # The last bytes of a chunk are kept, because a blank line may begin there.
             stop = len(self._begun) - _LONGEST_END
             found.append((bytes(self._begun[:stop]), False))
             del self._begun[:stop]
@@ -728,7 +738,7 @@ class EventSplitter:
         for end in _BLANK_LINE.finditer(whole):
             found.append((whole[start : end.end()], not self._oversized))
             start, self._oversized = end.end(), False
-        if start < len(whole):  # the remaining bytes are a line end without data
+        if start < len(whole):  # The remaining bytes are a line end without data.
             found.append((whole[start:], False))
         return found
 
@@ -740,7 +750,8 @@ class EventSplitter:
 def data_lines(event: bytes) -> list[bytes]:
     """Return the contents of an event's ``data`` lines; an empty list for a comment."""
     if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
-        return [event[5:].strip()]  # In most streams, an event has a single line.
+        # In most streams of server-sent events, an event has a single line.
+        return [event[5:].strip()]
     if b"data:" not in event:
         return []
     lines = event.removeprefix(BOM_UTF8).splitlines()

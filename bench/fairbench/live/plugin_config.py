@@ -27,11 +27,12 @@ SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
 EVICTION = "FAIRBENCH_EVICTION"
 
-# Gauges in a server's metrics. The labels of ``PROOF`` hold the scheduler's name and parameters;
-# the value of ``LIMIT`` is the limit on running requests.
+# ``PROOF`` and ``LIMIT`` are gauges on a server's metrics page. The labels of ``PROOF`` name the
+# scheduler and its parameters; the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-LOAD_CAP = "engine.load_cap"  # the only engine setting that the plugin enforces, and not the engine
+# The plugin itself enforces only this setting; the engine enforces all other settings.
+LOAD_CAP = "engine.load_cap"
 
 
 class Classes(Enum):
@@ -51,7 +52,7 @@ class PluginConfig:
     - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes
       ``clients``; None means the server's own order.
     - ``classes`` is the order in which the engine serves priorities; each priority then has a
-      separate scheduler. None means a single scheduler.
+      separate scheduler. None means that the server has a single scheduler.
     """
 
     local: str
@@ -70,7 +71,7 @@ class PluginConfig:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
-        """Build a new eviction policy. Precondition: ``eviction`` is not None."""
+        """Build the eviction policy that is configured. Precondition: ``eviction`` is not None."""
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 
@@ -103,7 +104,7 @@ class Evicting(NamedTuple):
     clients: tuple[str, ...] = ()
 
 
-OWN_ORDER = Evicting()  # the engine evicts in its own order
+OWN_ORDER = Evicting()  # The engine evicts cached tokens in its own order.
 
 
 def plugin_config(
@@ -119,7 +120,7 @@ def plugin_config(
 
     Args:
         local: Name of the local scheduler.
-        settings: Settings of the run, as ``NAME.PARAM``.
+        settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
         evicting: Eviction policy and clients of the policy; the policy LRU means the server's own
             order.
@@ -131,7 +132,7 @@ def plugin_config(
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
-    # ``prepare`` raises UsageError for unknown clients.
+    # ``prepare`` raises UsageError if the settings name an unknown client.
     build_eviction(policy, settings).prepare(Setup(clients, checked))
     told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
@@ -144,9 +145,9 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Return the configuration in the variables of ``PluginConfig.environment``.
+    """Return the configuration that environment variables describe.
 
-    Raises UsageError for an invalid variable.
+    Raises UsageError if a variable is invalid.
     """
     local = environment[LOCAL]
     if local_class(local).sort_queue is not None:
@@ -191,7 +192,8 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
     return found
 
 
-# This environment variable with value 1 allows engine releases newer than the supported releases.
+# The environment variable ``UNTESTED`` with value 1 allows engine releases that are newer than the
+# supported releases.
 UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
@@ -211,7 +213,7 @@ def installed(distributions: Sequence[str]) -> str:
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
     """Return True for a supported release, and False for a newer release that the user allows.
 
-    ``supported`` lists the supported releases, oldest first. Raises UsageError for any other
+    ``supported`` lists the supported releases; the oldest is first. Raises UsageError for any other
     release, and if the engine is not installed.
     """
     if not found:
@@ -241,7 +243,7 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
         function = pkgutil.resolve_name(target)
     except AttributeError as error:
         raise UsageError(f"{engine} has no {target}: {error}") from None
-    except Exception as error:  # A broken dependency may raise any exception.
+    except Exception as error:  # If a package is broken, its import may raise any exception.
         raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:

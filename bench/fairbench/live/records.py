@@ -1,6 +1,7 @@
 """Records of live runs: files of JSON lines, conversion to tables, and merging of drivers.
 
-Times are seconds since the start of the run. Clients and states of requests are written as names.
+Times in live records are seconds since the start of the run. Live records name clients and states
+instead of numbering them.
 
 With several drivers, each driver has a folder with its records and its clock's offset. A record is
 written as soon as a request or program ends, so that ``fairbench recover`` can merge the records of
@@ -30,7 +31,7 @@ REQUESTS_FILE, PROGRAMS_FILE = "requests.jsonl", "programs.jsonl"
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-# seconds since the start of the run
+# time in seconds since the start of the run
 Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
@@ -40,7 +41,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
     - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
       driver had no free slot.
     - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
-      In the file, this field has the key "sent_s".
+      In the file, this field is called "sent_s".
     - ``admitted_s`` is None unless the server reports how long the request was queued.
     - ``cached_tokens`` is None unless the server reports the number.
     - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the received chunks.
@@ -119,7 +120,7 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The time at which a request was sent is dropped, because the tables have no such column.
+    # The time at which a request was sent is dropped, because the stored table has no such column.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]
@@ -155,7 +156,10 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field except lists. None becomes NaN; names become indices."""
+    """Return an array for each field that is no list.
+
+    In the arrays, None becomes NaN, and names become indices.
+    """
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -184,7 +188,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
     records = []
     for number, line in lines(path, f"{path}", blank=True, streamed=True):
         if not line.endswith(b"\n"):
-            break  # the writing process ended before the line was complete
+            break  # The writing process ended before it had written the whole line.
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -244,8 +248,8 @@ R = TypeVar("R", RequestRecord, ProgramRecord)
 class Offset(msgspec.Struct, frozen=True):
     """The number of seconds by which a driver's clock is ahead of this machine's clock.
 
-    The error of ``offset_s`` is at most ``uncertainty_s`` seconds. ``at_s`` is the time of the
-    measurement on this machine's clock, in seconds.
+    The true offset differs from ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the
+    time of the measurement on this machine's clock, in seconds.
     """
 
     at_s: float
@@ -258,9 +262,9 @@ def compare_clocks(
 ) -> Offset:
     """Return by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` requests the time from the other process. The reading is assigned to the midpoint
-    between request and reply. The error is at most half the round trip, even if the two directions
-    take different times (Cristian, "Probabilistic clock synchronization", 1989). The result is from
+    ``ask`` asks the other process for its time. The reading is assigned to the midpoint between
+    request and reply. The error is at most half the round trip, even if the two directions take
+    different times (Cristian, "Probabilistic clock synchronization", 1989). The result comes from
     the fastest of ``rounds`` readings.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
@@ -328,7 +332,7 @@ def write_clock(folder: Path, comparison: ClockComparison) -> None:
 def clocks(folder: Path) -> list[ClockComparison]:
     """Return the clock comparisons of all drivers in order; the list is empty with a single driver.
 
-    Raises DataError if a comparison cannot be read.
+    Raises DataError if a comparison of clocks cannot be read.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():
@@ -342,8 +346,8 @@ def clocks(folder: Path) -> list[ClockComparison]:
 def merge(folder: Path, time_scale: float) -> None:
     """Write the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. A second call writes equal
-    records again.
+    ``time_scale`` is the number of emulated seconds per real second. If the function is called
+    again, it writes the same records.
     """
     found = clocks(folder)
     if not found:

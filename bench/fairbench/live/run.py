@@ -39,7 +39,7 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# pages on which a router reports that it is ready; some routers lack some pages
+# Pages on which a router reports that it is ready; some routers do not have all these pages.
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 
@@ -48,8 +48,8 @@ def router_recipe(
 ) -> servers.Recipe:
     """Return the recipe for ``fairbench serve`` with the experiment's router and its parameters.
 
-    If the backend has an external router, the recipe has the command of the external router. The
-    router listens at the address ``listen``.
+    If the backend has an external router, the recipe has the command of the external router.
+    ``listen`` is the address at which the router listens.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -59,8 +59,8 @@ def router_recipe(
     def command(ports: Sequence[int]) -> list[str]:
         arguments = [sys.executable, "-m", "fairbench", "serve", "--router", spec.router]
         arguments += ["--host", listen, "--port", str(ports[0])]
-        # The load of an experiment may overload the workers, so the queue has no limit. The router
-        # ends immediately, because at the end of a run no client waits for answers.
+        # An experiment may overload the workers, so the router's queue has no limit. The router
+        # ends without a grace period, because no client waits for answers at the end of a run.
         arguments += ["--max-queue", str(UNLIMITED), "--grace", "0", "--no-client-limit"]
         for worker in workers:
             arguments += ["--worker-url", worker.as_option()]
@@ -74,7 +74,7 @@ def router_recipe(
 
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
-    """Return the flags of admission control.
+    """Return the flags of ``fairbench serve`` for admission control.
 
     The timing profile is the experiment's unless a flag names another profile.
     """
@@ -170,10 +170,10 @@ def run_live(
     """Run an experiment on its backend; write each request to ``directory`` as soon as it ends.
 
     Given ``workers`` must fit the spec (see ``can_serve``); their caches are emptied first, and the
-    workers keep running. If ``workers`` is None, workers are started and ended. ``driving`` sends
-    the load from machines that reach the router at ``listen``, an address of this machine. When
-    ``interrupted`` returns True, the run ends with the records so far. Raises RunFailed if servers
-    fail to start, and KeyboardInterrupt if interrupted before the start.
+    workers keep running. If ``workers`` is None, the function starts and ends the workers.
+    ``driving`` sends the load from machines that reach the router at ``listen``, an address of this
+    machine. When ``interrupted`` returns True, the run ends with the records so far. Raises
+    RunFailed if servers fail to start, and KeyboardInterrupt if interrupted before the start.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:

@@ -16,7 +16,7 @@ from fairbench.errors import DataError, RunFailed
 from fairbench.files.formats import json_file
 from fairbench.live.plugin_config import LIMIT, LOAD_CAP, PROOF, PluginConfig
 
-TIMEOUT_S = 10.0  # limit in seconds on a server's silence
+TIMEOUT_S = 10.0  # limit in seconds on the time without any byte from a server
 NO_HEADERS: Mapping[str, str] = {}
 
 _direct = build_opener(ProxyHandler({}))
@@ -88,10 +88,10 @@ def info_in(metrics: str) -> dict[str, Any]:
     """Return a server's settings from its page of Prometheus metrics, under SGLang's keys.
 
     The settings are the KV pool and the block size in tokens, the plugin's report, and the limit on
-    running requests. Settings that the page lacks are left out. Raises ValueError if the text is
-    not a page of metrics.
+    running requests. Settings that the page does not report are left out. Raises ValueError if the
+    text is not a page of metrics.
     """
-    # The package is in the extra `live`.
+    # The package prometheus_client belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
 
     info: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def info_in(metrics: str) -> dict[str, Any]:
 
 
 def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
-    import msgspec  # the package is in the extra `live`
+    import msgspec  # The package msgspec belongs to the extra `live`.
 
     try:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
@@ -127,7 +127,7 @@ class PluginReport:
 
     - ``params`` holds each parameter as ``NAME.PARAM``.
     - ``eviction`` names fairbench's eviction policy; None means the server's own order.
-    - ``async_scheduling`` is whether vLLM schedules asynchronously.
+    - ``async_scheduling`` says whether vLLM schedules asynchronously.
     - ``residency`` is the number of tokens in KV memory that each client holds.
     - ``hooks`` counts the calls of each hooked method of SGLang.
     """
@@ -152,8 +152,8 @@ def fetch_report(url: str) -> list[PluginReport]:
     server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
-    # The emulator has one scheduler, whose report is at the top level. SGLang has a report for each
-    # data-parallel rank.
+    # The emulator has one scheduler, whose report is at the top level of the answer. In SGLang's
+    # answer, each data-parallel rank has a report of its own.
     places = [info, *info.get("internal_states", ())]
     known = PluginReport.__slots__
     return [

@@ -45,13 +45,14 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-# limit in milliseconds on the P99 lateness of sending, above which the result has a note
+# A result has a note if the P99 delay of sending requests exceeds this number of milliseconds.
 LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# limit on the fraction of answers that lack cached tokens because the answers did not end
+# A result has a note if more than this fraction of the answers lacks cached tokens because the
+# answers did not end.
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"
@@ -161,7 +162,7 @@ def _measured(records: LiveRecords) -> Measurements:
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
     """Return the gap before each chunk except a request's first; None if there is no gap."""
-    # The table of requests has this order.
+    # The stored table of requests is sorted by request id.
     rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
     found = TokenGaps.after(first_s, [np.diff(row.chunk_s) for row in rows], ())
@@ -223,7 +224,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return notes that are necessary to interpret the numbers."""
+    """Return the notes that are needed to interpret the numbers."""
     remarks: dict[str, str] = {}
     late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -282,11 +283,11 @@ def outcome(
     broken: str = "",
     remarks: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Return the result of the records in ``folder``.
+    """Return the result that follows from the records in ``folder``.
 
     ``ended`` are the names of workers that ended during the run. ``broken`` is the reason why the
     run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
-    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes by key.
+    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes, by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -312,7 +313,10 @@ def outcome(
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
-    """Return the result of a killed run. Raises DataError if the records cannot be read."""
+    """Return the result of a live run that was killed.
+
+    Raises DataError if the records cannot be read.
+    """
     path = folder / SERVED_FILE
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)

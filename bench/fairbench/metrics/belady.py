@@ -56,7 +56,8 @@ def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
-    # A piece is a part of a node between two neighbouring ends of prompts, children or answers.
+    # A piece is a part of a tree node between two neighbouring points at which prompts, children or
+    # answers end.
     marks = np.unique(np.concatenate([node * width + used, made * width + uses.made_tokens[made]]))
     piece_node, piece_end = marks // width, marks % width
     first_piece = np.searchsorted(piece_node, np.arange(len(uses.parent) + 1))
@@ -123,7 +124,8 @@ def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0
-    latest: list[tuple[int, int]] = []  # heap of (negative end, stay), the latest end first
+    # a heap of (negative end, stay) pairs with the latest end on top
+    latest: list[tuple[int, int]] = []
     rows = zip(stays.start_ps.tolist(), stays.end_ps.tolist(), stays.tokens.tolist(), strict=True)
     for stay, (start_ps, end_ps, tokens) in enumerate(rows):
         while ending[ended][0] <= start_ps:

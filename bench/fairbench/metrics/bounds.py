@@ -20,15 +20,15 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
-    ``queue`` and ``at_s`` have one element per event. In the methods, ``stretch`` is the position
-    of each row's times in the arrays of times, because many rows of a log have equal times. The
-    methods are faster for rows that are sorted by queue.
+    ``queue`` and ``at_s`` have one element for each event. In the methods, ``stretch`` is the
+    position of each row's times in the arrays of times, because many rows of a log have equal
+    times. The methods are faster for rows that are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # Each queue has an extra slot, which counts events after the queue's last instant.
+        # Each queue has an extra slot that counts the events after the queue's last instant.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -76,8 +76,8 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
     """Return ``np.searchsorted(keys, values)``, but faster than numpy for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
-    # ``behind`` is the index of the first value above each key; all later values exceed the key,
-    # too.
+    # ``behind`` is the index of the first value that exceeds each key; all later values exceed the
+    # key, too.
     behind = np.searchsorted(values, keys, "right")
     found: Ints = np.cumsum(np.bincount(behind, minlength=len(values)))[: len(values)]
     return found
@@ -95,15 +95,15 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
     """Return U_v, the largest lead of a counter over the lowest counter of a waiting client.
 
-    U_v is in weighted tokens. If admission reserves the prompt and all outputs in M, U_v is
-    max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). Otherwise U_v is w_p * L_input + w_q *
+    The bound's unit U_v is in weighted tokens. If admission reserves the prompt and all outputs in
+    M, U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). Otherwise U_v is w_p * L_input + w_q *
     ``remaining`` if this sum is larger (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         weights: w_p and w_q, the prices of an input token and of an output token.
-        remaining: The result of ``largest_remaining_output``, in tokens.
+        remaining: Tokens that ``largest_remaining_output`` returned.
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -135,7 +135,7 @@ def theorem_bound(
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         client_weights: The weights of the clients, shape (n_clients,).
-        remaining: The result of ``largest_remaining_output``, in tokens.
+        remaining: Tokens that ``largest_remaining_output`` returned.
     """
     if bound.quantum_tokens:
         overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)
@@ -157,12 +157,12 @@ def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts)
 
     The maximum is over the instants just after every admission, and counts the outputs that the run
     really produced. With over-committed memory the maximum can exceed M, the KV pool: a client then
-    decodes more tokens than the pool holds without a new admission. A retracted request counts as
-    still running.
+    decodes more tokens than the pool holds without a new admission. A request that was retracted
+    still counts as running.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
-    # Between a client's own admissions the remaining output only falls, so only the instants of
+    # Between two admissions of a client, its remaining output only falls, so only the instants of
     # admissions are examined.
     queue, every = here.worker * clients + here.client, np.arange(len(here))
     instants = Instants(queue, here.admitted_s)

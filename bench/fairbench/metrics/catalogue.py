@@ -14,31 +14,33 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# Metrics whose keys begin with these prefixes are missing in many runs.
+# Metrics whose keys begin with one of these prefixes are missing in many runs.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),
 )
-# Short names of metrics, which every command prints instead of the key.
+# ``SHORT`` maps keys of metrics to short names, which every command prints instead of the key.
 SHORT = {
     "min_entitlement_ratio": "min_share",
     "min_entitlement_best_ratio": "min_share_of_best",
     "tree_worst_share": "min_tree_share",
     "goodput_worst_share": "min_share_of_goodput",
 }
-# Commands accept these names for a metric, too.
+# ``ALIASES`` maps further names that commands accept to the keys of metrics.
 ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_share": "min_entitlement_ratio",
     "worst_share_of_best": "min_entitlement_best_ratio",
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # A user may choose percentiles of these latencies.
+# Users may choose percentiles of each of these latencies.
+REQUEST_LATENCIES = ("ttft", "tpot", "e2el")
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}
     | {Display.COMPARISON, Display.CONTRAST, Display.REPEATS}
 )
-CLIENTS = "clients."  # Keys inside ``clients`` are written clients.NAME.KEY, as in ``notes``.
+# A key inside the table ``clients`` is written clients.NAME.KEY, as in ``notes``.
+CLIENTS = "clients."
 
 CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
 
@@ -92,7 +94,7 @@ def columns_of(
     """Return the columns of a table or page, from left to right.
 
     Args:
-        display: The table or page that shows the columns.
+        display: The table or page to which the columns belong.
         tail: The high percentile of latency that is shown.
         percentiles: Percentiles that the user chose, which replace all other percentiles; empty
             without a choice.

@@ -1,7 +1,7 @@
 """Latency percentiles that are correct even if some programs never finished.
 
-Requests unfinished at the end are right-censored: their latency is a lower bound. Refused requests
-have an infinite latency. A metric that left out either kind would favour the scheduler that starved
+Requests unfinished at the end are right-censored: their latency is a lower bound. A refused request
+has an infinite latency. A metric that left out either kind would favour the scheduler that starved
 these requests.
 """
 
@@ -29,7 +29,7 @@ from fairbench.metrics.records import (
     Requests,
 )
 
-PERCENTS = (50, 95, 99)  # Every summary has these percentiles.
+PERCENTS = (50, 95, 99)  # Every summary contains these percentiles of latency.
 
 
 class Percentile(NamedTuple):
@@ -84,7 +84,8 @@ class Ranked:
         owner = np.concatenate([np.repeat(every, count) for count in counts])
         values = np.concatenate([np.empty(0), *known, *bounds, np.full(sum(refused), np.inf)])
         unknown = np.repeat([False, True, False], [sum(count) for count in counts])
-        # A lower bound ranks above an equal known value, because its real latency is larger.
+        # In the order of values, the lower bound of a censored latency stands behind an equal known
+        # latency, because the real latency is larger.
         order = np.lexsort((unknown, values, owner))
         self._least, self._unknown = values[order], unknown[order]
         self._most = self._least
@@ -102,9 +103,9 @@ class Ranked:
         least = _interpolate(self._least, low, high, part)
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
-        # A percentile without an upper bound may lie between two known values, and may equal the
-        # lower value if censored latencies are short. The lower bound is then just below the lower
-        # value.
+        # A percentile without an upper bound may lie between two known values; it may equal the
+        # lower value if censored latencies are short. In this case, the lower bound of the
+        # percentile is just below the lower value.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))
@@ -131,7 +132,7 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
     """Interpolate between the elements ``low`` and ``high`` at fraction ``part``.
 
-    The result is infinite if either element is infinite.
+    If either element is infinite, the result is infinite.
     """
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
@@ -274,7 +275,7 @@ class WellBehaved:
 
     A client is absent if no work of the client was in progress in the window, because nothing could
     delay such a client. A client counts, with an undefined latency, if an earlier program of the
-    client still continues, because a waiting client may send nothing more. If all clients were
+    client still continues, because a waiting client may send nothing more. If every client was
     absent, all clients count.
     """
 

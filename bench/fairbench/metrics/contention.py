@@ -25,11 +25,11 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.waiting import waits
 
-# The third fastest answer gives the pace of a run's fast answers, because the two fastest answers
-# may come from a stream that stalled.
+# The third fastest answer gives the pace of fast answers, because the two fastest answers may come
+# from a stream that stalled.
 FASTEST = 3
-# The pace is measured on answers of at least this many tokens, because rounding distorts the pace
-# of shorter answers.
+# The pace of tokens is measured on answers of at least ``MANY_TOKENS`` tokens, because rounding
+# distorts the pace of shorter answers.
 MANY_TOKENS = 16
 
 
@@ -38,7 +38,7 @@ class Unhindered:
     """The times that each call would have taken without delays, in seconds.
 
     - ``first_token_s`` is the time from arrival to the first token.
-    - ``per_token_s`` is the time per further token.
+    - ``per_token_s`` is the time for each further token.
     - ``latency_s`` is the time from arrival to the last token.
     - ``lost_s`` is the delay: the time that the call really took (at most until the end of the run)
       minus ``latency_s``.
@@ -66,7 +66,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
     ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
     taken_s = np.maximum(0.0, ended_s - requests.arrival_s)
-    # A refused call was never in progress, so all its time is lost.
+    # A refused call was never in progress, so its whole time counts as lost.
     lost_s = np.where(requests.status == REFUSED, taken_s, np.maximum(0.0, taken_s - latency_s))
     return Unhindered(first_s, pace_s, latency_s, lost_s)
 
@@ -75,8 +75,8 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     """Return the times that all calls would have taken without waiting for admission.
 
     The time from arrival to first token equals the actual time from admission to first token.
-    Further tokens come at the median pace. Lost time is the wait for admission, or the whole time
-    of a refused call. The arguments have the meanings of ``unhindered``.
+    All further tokens come at the median pace. Lost time is the wait for admission, or the whole
+    time of a refused call. ``unhindered`` explains the arguments.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -108,7 +108,7 @@ def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Float
     """Return, for each call, the shortest time to first token of a call with as much or more work.
 
     The work of a call is the call's element of ``tokens``, by default the call's uncached prompt
-    tokens. Times are in seconds.
+    tokens. Returned times are in seconds.
     """
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
@@ -134,12 +134,13 @@ def pace_alone_s(requests: Requests) -> float:
     return 0.0
 
 
-# Tokens are slow if a token takes more than this multiple of a lone request's time per token. A
-# batch of 128 requests of 1,000 tokens, about the number that operators allow, takes 2.6 times as
-# long per token as a lone request (A100, 8B). Tree-of-thoughts requests at 1.5 times the replica's
-# capacity, all admitted at once, take 16 to 25 times as long.
+# Tokens are called slow if the time per token exceeds ``SLOW`` times the time per token of a
+# request that runs alone. In a batch of 128 requests of 1,000 tokens, about as many as operators
+# allow, a token takes 2.6 times as long as for a request that runs alone (A100, 8B).
+# If tree-of-thoughts requests at 1.5 times a replica's capacity are all admitted at once, a token
+# takes 16 to 25 times as long.
 SLOW = 4.0
-# Queues are mostly empty if no request waits in a larger fraction of the window.
+# Queues are called mostly empty if no request waits in more than this fraction of the window.
 MOSTLY = 0.5
 
 
@@ -166,16 +167,17 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens were slow.
 
     In an engine that admits every request, demand above capacity makes batches larger and steps
-    longer, and no queue forms. The scheduler then has no requests to reorder.
+    longer, and no queue forms. In this case, the scheduler has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client is short of service if more than this fraction of the client's due service is missing, or
-# if the client's calls spend more than this fraction of their time in queues.
+# A client lacks service if it is missing more than this fraction of its due service, or if its
+# calls spend more than this fraction of their time in queues.
 SHORT_ABOVE = 0.05
-# A time to first token of at most this multiple of the shortest one counts as a time without wait.
+# A time to first token of at most this multiple of the shortest time counts as a time without
+# waiting.
 SERVING_AT_ONCE = 2.0
 
 
@@ -204,9 +206,9 @@ def contended(
 def served_at_once(requests: Requests) -> bool:
     """Return whether tokens came at a usual pace, so that missing service is no shortage.
 
-    Larger batches slow every answer a little. A batch hides a backlog (``hides_backlog``) only if
-    answers take more than ``SLOW`` times as long per token as the run's fastest answers. The result
-    is False if some call was never answered.
+    In larger batches, every answer becomes slightly slower. A batch hides a backlog
+    (``hides_backlog``) only if answers take more than ``SLOW`` times as long per token as the run's
+    fastest answers. The result is False if some call was never answered.
     """
     paces_s = _paces_s(requests, MANY_TOKENS)
     if not len(paces_s) or np.isnan(requests.first_token_s).any():
@@ -237,7 +239,8 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # A call that waits in two queues counts once.
-    columns["worker"] = np.maximum(0, requests.worker)  # A call without a worker waits, too.
+    # A call that no worker has received waits, too.
+    columns["worker"] = np.maximum(0, requests.worker)
     queued = waits(Requests.from_columns(columns), horizon_s)
     calls = requests.take(requests.status != REFUSED)
     ended_s = np.where(calls.status == UNFINISHED, horizon_s, calls.finish_s)
@@ -245,7 +248,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 
 
 def admission_unknown(requests: Requests) -> Flags:
-    """Return which answered calls lack a reported admission.
+    """Return the answered calls whose admission time is not reported, as a mask.
 
     In the tables, the admission time of these calls equals the time of the first token. A reported
     admission is earlier than the first token, because a prefill takes time.

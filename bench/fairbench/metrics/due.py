@@ -52,7 +52,7 @@ class CallDelays:
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
     """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
-    The result is exact for calls that were made. Programs that the run's end cut off also have
+    For calls that were made, the result is exact. Programs that the run's end cut off also have
     calls that were never sent. The due service of these calls is estimated from finished programs
     of the client: from the fraction of demand that those programs had requested at an equal age. A
     client without a finished program is estimated from the finished programs of all clients.
@@ -222,7 +222,7 @@ def _never_made(
 class Unmade:
     """Programs of one client with calls that were never sent; arrays have one element per program.
 
-    - ``arrival_s`` is the program's arrival in seconds.
+    - ``arrival_s`` is the time in seconds at which the program arrived.
     - ``reached_s`` is the age in seconds up to which the program requested its due service.
     - ``unsent`` is the weighted tokens of the calls that the program never sent.
     - ``whole`` is the weighted tokens of all calls of the program.
@@ -264,7 +264,7 @@ class _RequestedPart:
         return part
 
 
-AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is computed together.
+AT_ONCE = 1_000_000  # At most this number of pairs of a program and a time is computed at once.
 
 
 class Shortfalls(NamedTuple):
@@ -317,7 +317,7 @@ def _calls_missing(calls: CallDelays, chosen: Flags, facts: Facts, times: Floats
             client, start_s, end_s, facts.weights.output * first, facts.weights.output * last
         )
     values = sums.values_at_times()
-    # Values below ``noise``, in weighted tokens, are rounding errors of the sums.
+    # Values below ``noise``, in weighted tokens, are rounding errors of sums.
     noise = 1e-9 * (1 + float(np.abs(amount).max(initial=0.0)))
     return np.where(values > noise, values, 0.0)
 
@@ -327,8 +327,9 @@ def _lacking_output(
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """Return the due and missing output tokens of each call as linear pieces over time.
 
-    Due tokens and produced tokens each rise linearly. Four times divide a call into pieces: the due
-    times of its first and last token, and the times at which these tokens came.
+    Tokens that are due and tokens that are produced both grow linearly. Four times divide a call
+    into pieces: the due times of its first and last token, and the times at which these tokens
+    came.
 
     Returns:
         For each piece: its start and end in seconds, and the missing tokens at start and end.

@@ -1,8 +1,8 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
 This table has the metrics of every run; ``optional_entries`` has metrics that some runs lack. To
-add a metric, add an entry. The function of an entry gets the ``RunData`` of a run; quantities that
-several metrics share are properties of ``RunData``.
+add a metric, add an entry to this table. The function of an entry gets the ``RunData`` of a run;
+quantities that several metrics share are properties of ``RunData``.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ TOTALS = (
 )  # fmt: skip
 
 
-# The meaning of each latency of single requests, by the name of the latency.
+# ``OF_REQUESTS`` maps each latency of single requests to its meaning.
 OF_REQUESTS = {
     "ttft": "time to first token of completed requests of the whole run",
     "tpot": "time per output token after the first, over completed requests of the whole run",

@@ -34,10 +34,9 @@ from fairbench.tenants import ROOT, SEPARATOR, lineage, named_below, parent_of, 
 def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """Return the max-min fair allocation, which sums to min(capacity, total demand).
 
-    No client gets more than the client's demand. A client could get more only if a client that has
-    no more got less. With positive ``weights``, allocations are compared after division by the
-    client's weight; None means equal weights. ``demands`` and the result have the shape
-    (n_clients,).
+    No client gets more than it demands. A client could get more only if a client that has no more
+    got less. With positive ``weights``, allocations are compared after division by the client's
+    weight; None means equal weights. ``demands`` and the result have the shape (n_clients,).
     """
     wanted = np.asarray(demands, dtype=np.float64)
     weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -47,7 +46,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
     allocation = np.zeros(len(wanted))
     left = float(capacity)
     order = np.argsort(wanted / weight, kind="stable")
-    # ``claims`` is the total weight of the clients from each rank to the last rank.
+    # ``claims`` is, for each rank, the total weight of the clients from this rank to the last rank.
     claims = np.cumsum(weight[order][::-1])[::-1]
     for rank, client in enumerate(order):
         share = left / claims[rank]
@@ -72,8 +71,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # The first client, in order, whose demand reaches the client's level sets the level of all
-    # later clients.
+    # In the order of the clients, the first client whose demand reaches its level sets the level of
+    # all later clients.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(
@@ -92,7 +91,7 @@ def jain(allocations: ArrayLike) -> float:
     assert np.all(x >= 0)
     if x.size == 0 or x.max() == 0:
         return float("nan")
-    x = x / x.max()  # With a maximum of 1, squares neither overflow nor underflow.
+    x = x / x.max()  # After division by the maximum, squares neither overflow nor underflow.
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
 
 
@@ -184,7 +183,7 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
 class TenantShares:
     """The fair division of service in a tree of tenants and clients.
 
-    ``tenants`` has a row for each tenant. ``client_shares`` and ``owners`` have an element per
+    ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
     client: the client's service divided by the entitlement in the tree, and the client's owner, ""
     if the client's name contains the owner. ``worst`` is the lowest share of any node, and ``even``
     is Jain's index of the nodes at the top.
@@ -243,7 +242,8 @@ class _Tree:
         self.tenants = list(tenants_of(places))
         self._demand = demand
         self._weights = dict(facts.tenant_weights)
-        # Each node has the indices of all clients below the node.
+        # ``members`` maps each node of the tree of tenants to the indices of all clients below the
+        # node.
         self.members: dict[str, list[int]] = defaultdict(list)
         self.children: dict[str, dict[str, None]] = defaultdict(dict)
         for index, place in enumerate(places):

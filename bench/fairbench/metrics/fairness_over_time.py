@@ -31,15 +31,16 @@ from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import ServiceRows
 
 WINDOWS_S = (60.0, 10.0)  # Sliding windows have these lengths in seconds.
-CELL_S = 1.0  # A cell, the step of the sliding windows, lasts one second.
-# A run has at most this number of cells times clients; larger runs have longer cells.
+CELL_S = 1.0  # Time is divided into cells of one second, by which the sliding windows move.
+# The number of time cells times the number of clients is at most ``MOST_CELLS``; a larger run has
+# longer cells.
 MOST_CELLS = 400_000
 
-# A client is judged in a window only if calls of the client waited in at least this fraction of the
-# window, because a client that arrived late in the window lost nothing.
+# A client is judged in a window only if its calls waited in at least ``LEAST_BACKLOG`` of the
+# window: a client that arrived late in the window lost nothing.
 LEAST_BACKLOG = 0.5
-# A client is judged only if the client was entitled to at least this number of mean requests,
-# because a fair scheduler may serve a client late by one request.
+# A client is judged only if it was entitled to at least ``LEAST_REQUESTS`` mean requests, because a
+# fair scheduler may serve a client late by one request.
 LEAST_REQUESTS = 4.0
 
 
@@ -48,7 +49,7 @@ class WorstWindow(NamedTuple):
 
     ``share``, in [0, 1], is the fraction that ``client`` received. ``heavy`` is the client that
     received most beyond its own fair share, or -1 if no client received more than its fair share.
-    Both clients are indices.
+    Both clients are given by their indices.
     """
 
     start_s: float
@@ -61,8 +62,8 @@ class WorstWindow(NamedTuple):
 class Timeline(NamedTuple):
     """The cells of a window of a run, with each client's service and waits.
 
-    Arrays have a row per client. ``service`` has a column per cell; the arrays below have a column
-    for each of ``times``, which are the bounds of the cells in seconds.
+    Each array has a row for each client. ``service`` has a column per cell; the arrays below have a
+    column for each of ``times``, which are the bounds of the cells in seconds.
 
     - ``short`` holds the weighted tokens that were due and not received before each bound.
     - ``waited_s`` and ``lasted_s`` are the seconds that calls had waited and had been in progress.
@@ -83,7 +84,7 @@ class Timeline(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The number of cells."""
+        """The number of time cells in the window."""
         return len(self.times) - 1
 
     def window_cells(self, length_s: float) -> int:

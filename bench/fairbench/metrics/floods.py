@@ -10,19 +10,23 @@ import numpy as np
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.metrics.traffic import Traffic, best_stretch
 
-HEAVY = 3.0  # A flood demands at least this multiple of the other clients' mean demand.
-# A flood is at least this share of all demand, because a smaller flood delays hardly anybody.
+# In a flood, a client demands at least this multiple of the other clients' mean demand.
+HEAVY = 3.0
+# A flood has at least the fraction ``LEAST_SHARE`` of all demand, because a smaller flood delays
+# hardly anybody.
 LEAST_SHARE = 0.1
-# A flood has at least this number of requests, because fewer requests may coincide by chance.
+# A flood has at least ``LEAST_REQUESTS`` requests, because fewer requests may coincide by chance.
 LEAST_REQUESTS = 20
-PEAK = 2.5  # A flood demands at least this multiple of the usual peak of other clients.
-# The usual peak is this percentile of peaks, because clients with higher peaks may flood, too.
+# In a flood, a client demands at least this multiple of the usual peak of other clients.
+PEAK = 2.5
+# ``USUAL`` is the percentile of the clients' peaks that counts as the usual peak, because clients
+# with higher peaks may flood, too.
 USUAL = 75
-# Requests at the edges of a flood are ordinary if the requests come at less than this fraction of
-# the flood's mean rate.
+# Requests at the edges of a flood count as ordinary if they come at less than ``EDGE`` times the
+# flood's mean rate.
 EDGE = 0.2
 MOST_FLOODS = 3  # At most this number of floods is reported.
-WHOLE = 0.9  # A flood of at least this fraction of the time counts as continuous.
+WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as continuous.
 
 
 class Flood(NamedTuple):
@@ -31,7 +35,7 @@ class Flood(NamedTuple):
     - ``client`` is an index; its first and last request come at ``start_s`` and ``end_s``.
     - ``share`` is the client's share of all demand in this time, in weighted tokens.
     - ``multiple`` is the client's demand divided by the mean demand of the other clients in this
-      period. The requests of larger floods are left out.
+      period. Requests of larger floods do not count for this flood.
     - ``requests`` is the number of the client's requests in this time.
     - ``throughout`` is true if this time is nearly the whole time of the traffic.
     - ``rest`` is the client's share of the demand without the requests of larger floods, at least
@@ -49,7 +53,7 @@ class Flood(NamedTuple):
 
 
 def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
-    """Return at most ``most`` floods, the largest first.
+    """Return at most ``most`` floods; the largest is first.
 
     A flood's time is the time in which the client's demand exceeds ``HEAVY`` times the mean rate of
     the other clients by most. Sessions come in bursts, so a flood must also be ``PEAK`` times as
@@ -134,17 +138,17 @@ def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
     return _flood(traffic, left, rows[stretch.first : stretch.last + 1], others)
 
 
-# A request was delayed if its wait exceeds this multiple of the usual wait, and the usual wait plus
-# this number of seconds.
+# A request counts as delayed if its wait exceeds ``DELAYED`` times the usual wait, and the usual
+# wait plus ``DELAYED_S`` seconds.
 DELAYED, DELAYED_S = 3.0, 1.0
-OFTEN = 0.25  # A client was delayed if at least this fraction of the client's requests was delayed.
-# With at least this number of requests before the flood, a client's own usual wait is used.
+OFTEN = 0.25  # A client counts as delayed if at least this fraction of its requests was delayed.
+# If a client has at least ``ENOUGH`` requests before the flood, its own usual wait is used.
 ENOUGH = 5
-FEW = 5  # A flood with fewer delayed requests did no harm.
+FEW = 5  # A flood that delayed fewer requests did no harm.
 
 
 class Victim(NamedTuple):
-    """A client (index) whose requests a flood delayed.
+    """A client (by index) whose requests were delayed by a flood.
 
     ``requests`` is the number of the client's requests in the period of the delays, ``median_s``
     the median wait of these requests in seconds, and ``usual_s`` the client's usual wait.
@@ -205,7 +209,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     starts = [begin for begin, _ in flood_windows(floods)]
     group = np.searchsorted(starts, traffic.arrival_s[after], "right")
     stretches = []
-    # Requests are grouped by flood, so that the quiet time between two floods belongs to no harm.
+    # Requests are grouped by flood, so that the time between two floods is not part of the harm.
     for number in np.unique(group).tolist():
         rows = np.flatnonzero(group == number)
         stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
@@ -238,7 +242,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
     """Return the usual wait of each client in seconds, shape (n_clients,)."""
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
-    # If no request came before the flood, the first quartile of all waits is used instead.
+    # If a flood had no request before it, the first quartile of all waits counts as the usual wait.
     every = np.sort(traffic.wait_s[good])
     everybody = float(np.median(waits) if len(waits) >= ENOUGH else every[(len(every) - 1) // 4])
     usual_s = np.full(len(traffic.clients), everybody)

@@ -1,12 +1,14 @@
 """The largest difference in service between two clients while both wait at every worker.
 
-[DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service is as charged at
-admission, without recomputation. A joint backlog is an interval in which two clients both wait.
+[DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service counts as charged
+at admission, without recomputed tokens. A joint backlog is an interval in which two clients both
+wait.
 
-The search has three levels. Time is divided into cells with the service of each client at the edges
-(``Cells``). The service at the edges bounds the difference within each pair of clients (``Pairs``).
-Only cells that may contain the largest difference are examined exactly, booking by booking
-(``Inside``). A booking is a number of tokens that counts for a client at one instant.
+The search for the largest gap has three levels. Time is divided into cells with the service of each
+client at the edges (``Cells``). The service at the edges bounds the difference within each pair of
+clients (``Pairs``). Only cells that may contain the largest difference are examined exactly,
+booking by booking (``Inside``). A booking is a number of tokens that counts for a client at one
+instant.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from fairbench.metrics.service import (
 from fairbench.metrics.tables import ServiceRows
 from fairbench.metrics.waiting import Backlog, Overlaps
 
-LEAST_CELLS = 16  # A run has at least this number of cells.
-FEW = 16  # With at most this number of clients, every pair of clients is examined.
-MANY_CELLS = 2**13  # A run with few clients has at most this number of cells.
+LEAST_CELLS = 16  # The search for the gap uses at least this number of time cells.
+FEW = 16  # If a run has at most this number of clients, every pair of clients is examined.
+MANY_CELLS = 2**13  # In a run with few clients, the search uses at most this number of time cells.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,9 +157,11 @@ def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     return np.unique(np.concatenate([[before], shared, [backlog.end.max()]]))
 
 
-# Bookings are of two kinds: at one instant, an iteration ends before the next iteration starts.
+# A booking has one of two kinds; at one instant, the end of an iteration comes before the start of
+# the next iteration.
 END, START = 0, 1
-# At most this number of bookings is in memory, unless one client has more in one cell.
+# At most ``BOOKINGS_AT_ONCE`` bookings are in memory, unless one client has more bookings in a
+# cell.
 BOOKINGS_AT_ONCE = 2**20
 
 
@@ -184,9 +188,9 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """The rows of a part of the log in cells in which several clients wait, sorted by client.
 
-    The part is rows ``begin`` up to ``after`` of the log. ``rows`` are indices of rows in the part.
-    ``first`` and ``reach`` number places by client and then by cell: the first cell of each row,
-    and the last cell that this row or an earlier row of its client touches.
+    The part is rows ``begin`` up to ``after`` of the log. ``rows`` are indices of log rows that
+    belong to the part. ``first`` and ``reach`` number places by client and then by cell: the first
+    cell of each row, and the last cell that this row or an earlier row of its client touches.
     """
 
     begin: int
@@ -202,15 +206,15 @@ class _Part(NamedTuple):
         final = len(cells) - 1
         first = np.clip(cells.cells_of_starts(own.start_s), 0, final)
         last = np.clip(cells.cells_of_ends(own.end_s), first, final)
-        # ``shared`` is the number of earlier cells in which several clients wait.
+        # ``shared`` counts, for each cell, the earlier cells in which several clients wait.
         shared = np.append(0, np.cumsum(cells.waits.sum(axis=1) > 1))
         touching = np.flatnonzero((shared[last + 1] > shared[first])[own.of_row])
         if np.any(own.start_s[1:] < own.start_s[:-1]):
             touching = touching[np.argsort(part.start_s[touching], kind="stable")]
         rows = touching[in_order(part.client[touching], clients)[0]]
         before = part.client[rows] * len(cells)
-        # All parts stay in memory during the search, and the log may be larger than memory, so the
-        # parts use small integers.
+        # All parts of the log stay in memory during the search, so they use small integers: the log
+        # may be larger than memory.
         small = np.min_scalar_type(-max(len(part), clients * len(cells)))
         stretch = own.of_row[rows]
         return cls(
@@ -249,7 +253,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return the bookings in the given places."""
+        """Return the bookings at the given places of the log."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -279,7 +283,7 @@ class BookingsByCell:
         )
 
 
-CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in memory at once.
+CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in memory at a time.
 
 
 class Joint(NamedTuple):
@@ -297,7 +301,7 @@ class Joint(NamedTuple):
     high: Ints
 
     def take(self, rows: slice | Ints) -> Joint:
-        """Return the joint backlogs with these row numbers."""
+        """Return the joint backlogs that have these row numbers."""
         return Joint._make(column[rows] for column in self)
 
 
@@ -313,7 +317,8 @@ class Pairs:
         self._low, self._high = cells.cells_of_ends(backlog.start), cells.cells_of_ends(backlog.end)
         self._clients = np.arange(cells.waits.shape[1])
         client = backlog.client
-        # A client's lead grows at most by the service that it receives during its backlog.
+        # During a backlog, a client's lead over another client grows at most by the service that
+        # the client receives.
         self.promise = cells.service_at(client, self._high + 1) - cells.service_at(
             client, self._low
         )
@@ -393,7 +398,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def of_joint(cls, cells: Cells, joint: Joint) -> Differences:
-        """Return the differences of given joint backlogs."""
+        """Return the service differences in the given joint backlogs."""
         count = joint.high + 1 - joint.low
         row, cell = spread(joint.low, count)
         first, second = joint.first[row], joint.second[row]
@@ -428,7 +433,8 @@ class Differences(NamedTuple):
         return found
 
 
-# Comparisons have this relative margin. Sums of equal tokens in another order differ by far less.
+# ``ROUNDING`` is the relative margin in comparisons of sums of tokens. Two sums of equal tokens in
+# different orders differ by far less than ``ROUNDING``.
 ROUNDING = 1e-9
 
 
@@ -442,8 +448,8 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the range of the clients' service difference over each joint backlog.
 
-        The largest range is exact, and so is every range greater than ``above``. Other ranges are
-        upper bounds.
+        The largest range is exact, and so is every range greater than ``above``. Ranges of all
+        other joint backlogs are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -494,7 +500,8 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # ``settled`` marks the last booking of each instant and kind, with all its tokens booked.
+        # ``settled`` marks the last booking of each instant and kind: after it, all tokens of the
+        # instant are booked.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
@@ -512,9 +519,10 @@ class Inside:
         return service
 
 
-PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint backlogs are computed together.
-MOST_LISTED = 2**18  # A list with more joint backlogs is examined before the search continues.
-# This number of joint backlogs is examined first, and later together.
+PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint backlogs are computed at once.
+# If the list has more joint backlogs, they are examined before the search continues.
+MOST_LISTED = 2**18
+# Number of joint backlogs that are examined first, and number that are examined at a time later.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 
@@ -560,12 +568,13 @@ class _Search:
         self._cells = divided(log, view, backlog, facts)
         self._pairs = Pairs(self._cells, backlog)
         self._inside = Inside(log, view, self._cells, facts)
-        self._known = -1.0  # The gap has at least this number of tokens.
-        # ``_best`` is the largest gap found so far, over intervals in which two clients wait
-        # together.
+        self._known = -1.0  # The service gap is at least this number of tokens.
+        # ``_best`` is the largest service gap found so far, over intervals in which two clients
+        # wait together.
         self._best = Gap(-1.0, 0, 0, 0.0, 0.0)
 
-        # The listed joint backlogs will be examined; the arrays hold upper bounds on their gaps.
+        # ``_listed`` holds the joint backlogs that will be examined, with upper bounds on their
+        # service gaps.
         self._listed: list[tuple[Joint, Floats]] = []
 
     @property

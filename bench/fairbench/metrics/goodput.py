@@ -36,7 +36,8 @@ from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Alone, RequestCosts, Targets, alone
 
-TICK_S = 1e-9  # A request that is late by less than this rounding error, in seconds, is in time.
+# A request that is late by less than this rounding error in seconds counts as in time.
+TICK_S = 1e-9
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
@@ -199,7 +200,7 @@ class Goodput:
 
 
 def goodput_of(tables: Tables, facts: Facts) -> Goodput:
-    """Return the goodput in the window of ``facts``. Precondition: some clients have targets."""
+    """Return the goodput of a run in its window. Precondition: at least one client has targets."""
     promised = [index for index, one in enumerate(facts.clients) if one.targets]
     return Goodput(
         list(client_goodput(tables, facts, promised)),
@@ -216,7 +217,7 @@ def met_ratio(counts: Sequence[ClientGoodput]) -> float:
 
 
 def median(values: Floats) -> float:
-    """Return the median, or NaN without values."""
+    """Return the median of the values, or NaN if there are none."""
     return float(np.median(values)) if len(values) else NAN
 
 

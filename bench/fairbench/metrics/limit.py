@@ -18,7 +18,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import merged, waits
 
 WORK, ARRIVALS, PROGRAM = "work", "arrivals", "longest program"
-"""The possible causes of a least makespan."""
+"""The possible causes of the least makespan of a run."""
 NO_PROMPTS = "unknown, because the records do not say which prompts share a prefix"
 NO_PRICES = "unknown, because no timing profile describes the replicas"
 
@@ -49,7 +49,7 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
         },
         "victim_least_p95_s": _victims_alone_s(tables, facts, alone_s),
     }
-    if facts.lone is not None:  # a real server does not report its steps and its cache
+    if facts.lone is not None:  # A real server does not report its steps and its cache.
         found = with_memory(tables.requests, facts, work)
         run["limit_hit_rate"] = found.hit_rate
         run["limit_memory_ratio"] = float(np.maximum(least.least_s, found.least_s)) / ended_s
@@ -61,7 +61,9 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
     return {**run, "limit_cause": least.cause}
 
 
-NEARLY = 0.9  # fraction of the least makespan from which on the work alone explains it
+# If the bound by work is at least this fraction of the least makespan, the work alone explains the
+# makespan.
+NEARLY = 0.9
 
 
 class LeastWork(NamedTuple):
@@ -104,7 +106,8 @@ def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Float
 
     The largest of three bounds: the work over the replicas, the work that arrives from some time
     on, and the longest program alone. A program that waits for an earlier program of its client
-    counts as if it had arrived at the beginning. ``alone_s`` are the programs' ``alone_times``.
+    counts as if it had arrived at the beginning. ``alone_s`` holds the ``alone_times`` of the
+    programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -152,7 +155,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     at depth d waits for a call at each smaller depth, which are taken to be the shortest there.
 
     Returns:
-        Shape (n_programs,); only finished calls count.
+        Shape (n_programs,); only calls that finished count.
     """
     program = program_rows(requests, programs)
     served = np.flatnonzero((requests.status == FINISHED) & (program >= 0))
@@ -160,7 +163,7 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
     program, depth = program[served], requests.depth[served]
     order = np.lexsort((calls_s, depth, program))
     program, depth, calls_s = program[order], depth[order], calls_s[order]
-    first = np.ones(len(order), np.bool_)  # the shortest call of a program at a depth
+    first = np.ones(len(order), np.bool_)  # the shortest call of each program at each depth
     first[1:] = (program[1:] != program[:-1]) | (depth[1:] != depth[:-1])
     shortest_s = np.cumsum(np.where(first, calls_s, 0.0))
     level = np.cumsum(first) - 1
@@ -177,8 +180,8 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
     """Return the largest service rate in the window, in tok/s, at a minimum fair share.
 
     Every client receives at least ``share`` of its max-min fair share, at most what it asked for,
-    and the rest of the time goes to the clients whose service costs least. A client's requests
-    count as one mix. The result is NaN on a disaggregated cluster, and without a window.
+    and the rest of the time goes to the clients whose service costs least. All requests of a client
+    count as one mix of work. The result is NaN on a disaggregated cluster, and without a window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -221,7 +224,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
     """Return the mean over well-behaved clients of the P95 of the least latencies alone.
 
-    ``program_s`` are the programs' ``alone_times``.
+    ``program_s`` holds the ``alone_times`` of the programs.
     """
     requests, programs, prices = tables.requests, tables.programs, facts.prices
     assert prices is not None
@@ -240,15 +243,15 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 class TimeSpent(NamedTuple):
     """The GPU time of all replicas by purpose, in seconds; the fields sum to the whole."""
 
-    prefill_s: float  # computing compulsory tokens, as if in full passes
-    decode_s: float  # decoding answers, as if in full batches
-    recomputed_s: float  # computing prefixes that were computed before
-    retracted_s: float  # computing tokens again after a retraction
-    unfinished_s: float  # work for requests that did not finish
-    small_prefill_s: float  # fixed costs of passes that were not full
+    prefill_s: float  # time for computing the compulsory tokens, as if in full passes
+    decode_s: float  # time for decoding the answers, as if in full batches
+    recomputed_s: float  # time for computing prefixes that had been computed before
+    retracted_s: float  # time for computing tokens again after a retraction
+    unfinished_s: float  # time for requests that did not finish
+    small_prefill_s: float  # fixed costs of prefill passes that were not full
     small_decode_s: float  # fixed costs of decode batches that were not full
     idle_waiting_s: float  # idle time while a request waited somewhere
-    idle_s: float  # idle time while no request waited
+    idle_s: float  # GPU time in which no request waited and nothing ran
 
     @property
     def whole_s(self) -> float:
@@ -264,7 +267,7 @@ def time_spent(tables: Tables, facts: Facts, work: LeastWork) -> TimeSpent:
     served = requests.status == FINISHED
     assert requests.compulsory_tokens is not None
     computed_s = prices.prompt_s(requests.input_tokens, requests.extend_tokens)
-    # the requests that share a prefix may finish in another order than they were computed
+    # Requests that share a prefix may finish in another order than the engine computed them.
     recomputed_s = float(computed_s[served].sum() - work.prefill_s.sum())
     begun = ~served & ~np.isnan(requests.admitted_s)
     answers_s = prices.answer_s(requests.input_tokens, requests.output_tokens)

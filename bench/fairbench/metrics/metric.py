@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fairbench.metrics.sharing_incentive import RunBeside
 
 
-LAST = 1_000  # A column without a position of its own comes last.
+LAST = 1_000  # A column of a table that has no position of its own comes last.
 
 
 class Better(Enum):
@@ -104,10 +104,10 @@ class Display(Enum):
 class Shown(NamedTuple):
     """The column, line or headline of a metric in one display.
 
-    - ``position`` orders the columns of the display.
+    - ``position`` sets the order of columns in the display.
     - ``heading`` and ``form`` replace the heading and the form of the metric.
     - ``dropped`` is the order in which a table that is too wide drops columns: the column with the
-      lowest number first. A column with None is never dropped.
+      lowest number first. A column whose value is None is never dropped.
     - ``note`` explains a headline; ``{latency}`` in a note stands for the subject of the run's
       latencies.
     """
@@ -136,11 +136,11 @@ class Column(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The heading on a single line."""
+        """The metric's heading on a single line."""
         return self.heading.replace("\n", " ")
 
 
-# Short names of enum members, for the entries.
+# Short names of the enum's members, for the table of metrics.
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT
@@ -152,7 +152,7 @@ Values: TypeAlias = "Floats | Ints | Sequence[float | Noted | None]"
 
 
 def every_run(run: RunData) -> bool:
-    """Return True: every run has the metric."""
+    """Return True, because every run has the metric."""
     return True
 
 
@@ -169,7 +169,7 @@ class Metric:
     - No value is negative, and no value is above ``most``.
     - ``undefined`` is the reason why a value may be missing; a metric without a reason always has a
       value.
-    - ``when`` tells whether a run has the metric. ``compute`` returns the value of a run that has
+    - ``when`` says whether a run has the metric. ``compute`` returns the value of a run that has
       the metric, and ``by_client`` returns a value for each client of the run, None for a client
       without the metric. NaN means undefined.
     - ``beside`` and ``clients_beside`` are the functions of a metric that a run has only beside
@@ -199,7 +199,7 @@ class Metric:
     verdict: bool = True
     meaning: str = ""
     page: str = ""
-    # Comparisons of entries ignore functions, because entries with equal keys have equal functions.
+    # Comparisons of metrics ignore functions, because metrics with equal keys have equal functions.
     when: Callable[[RunData], object] = field(default=every_run, compare=False)
     compute: Callable[[RunData], Value] | None = field(default=None, compare=False)
     by_client: Callable[[RunData], Values] | None = field(default=None, compare=False)
@@ -208,7 +208,7 @@ class Metric:
 
     @property
     def label(self) -> str:
-        """The heading with the unit, for a line."""
+        """The metric's heading with its unit, for a line of text."""
         return f"{self.heading}, {self.unit}" if self.unit else self.heading
 
     @property

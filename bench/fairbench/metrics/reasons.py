@@ -39,7 +39,7 @@ NAN = float("nan")
 class Noted(NamedTuple):
     """The value of a metric, with notes for the reader.
 
-    - ``value`` is NaN if the metric is undefined.
+    - ``value`` is NaN if the metric is not defined.
     - ``reason`` says why the value is not finite; with "" the reader gets ``Metric.undefined``.
     - ``bound`` is ">" if the value is a lower bound, which prints as "> x", "<" if the value is an
       upper bound, else "".

@@ -26,15 +26,17 @@ from fairbench.metrics.stalls import (
     growth,
 )
 
-SLOWER = 2.0  # A prompt takes at most this multiple of the log's least time per prompt token.
-# These percentiles stand for the least time per prompt token and for the shortest gaps.
+SLOWER = 2.0  # A prompt takes at most this multiple of the least time per prompt token in the log.
+# ``FASTEST`` and ``SHORTEST`` are percentiles that stand for the least time per prompt token and
+# for the shortest gaps.
 FASTEST, SHORTEST = 5, 10
-TOGETHER_S = 1e-3  # Tokens with a gap of at most this time arrived together.
-# A prompt causes a stall if prompts are computed for at least this fraction of the stall.
+TOGETHER_S = 1e-3  # Tokens that are at most this time apart arrived together.
+# A prompt causes a stall if prompts are computed during at least ``EXPLAINED`` of the stall.
 EXPLAINED = 0.5
-LEAST_TOKENS = 1e-3  # A smaller number of prompt tokens in a gap is a rounding error.
-MOST_STALLS = 2_000  # Causes are sought for at most this number of stalls, the longest first.
-MOST_CAUSES = 5  # At most this number of prompts is named.
+# A number of prompt tokens in a gap that is below this value is a rounding error.
+LEAST_TOKENS = 1e-3
+MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
+MOST_CAUSES = 5  # A message names at most this number of prompts.
 
 
 class Prompts(NamedTuple):
@@ -92,7 +94,7 @@ def prompts_of(requests: Requests) -> Prompts:
     rows = np.flatnonzero(np.isfinite(requests.first_token_s) & (requests.extend_tokens > 0))
     first_s, tokens = requests.first_token_s[rows], requests.extend_tokens[rows].astype(np.float64)
     admitted_s = requests.admitted_s[rows]
-    # The tables store an unknown admission as the time of the first token.
+    # If the admission time is unknown, the tables store the time of the first token instead.
     is_known = admitted_s < first_s
     begin_s = np.where(is_known, admitted_s, requests.arrival_s[rows])
     if len(rows):
@@ -229,7 +231,7 @@ class RequestNames(NamedTuple):
     requests: Sequence[str]
 
     def request(self, row: int) -> str:
-        """Return the name of a request, or its number."""
+        """Return a request's name, or its number if it has no name."""
         return (self.requests[row] if self.requests else "") or f"{row + 1}"
 
 

@@ -84,7 +84,7 @@ def _names_of(table: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests(Table):
-    """A table with one row per request.
+    """The requests of a run, one row per request.
 
     - ``worker`` is -1 before the request is sent to a worker.
     - ``admitted_s`` is the first admission; ``retracted_s`` is the last retraction, and
@@ -142,7 +142,7 @@ class Requests(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programs(Table):
-    """A table with one row per program.
+    """The programs of a run, one row per program.
 
     ``requests`` is the number of requests made so far; the columns ``demand_*`` are the total
     demand of the program, sent or not.
@@ -206,7 +206,7 @@ class Service(Table):
 
 
 class Padding(NamedTuple):
-    """The useless part of each request of a client.
+    """The useless part (padding) of each request of a client.
 
     The client needs all but ``input_tokens`` tokens of each input, and one of each
     ``output_multiple`` output tokens.
@@ -239,7 +239,7 @@ class Client(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The half-open interval ``[start_s, end_s)``."""
+    """A half-open time interval ``[start_s, end_s)``."""
 
     start_s: float
     end_s: float
@@ -335,10 +335,10 @@ class Facts:
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` the KV pool of one worker.
     - ``prefill_workers`` is the number of workers that only compute prompts; these workers have the
-      lowest numbers. None means that every worker computes prompts and answers.
+      lowest numbers. None means that every worker computes both prompts and answers.
     - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
-      together. If ``bound`` is None, ``bound_unavailable`` is the reason.
+      together. If ``bound`` is None, ``bound_unavailable`` says why.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` the profile's decode
       step of a single request, and ``costs`` are all times of the profile. These three fields are
       None on real servers, and if the profile is unknown.
@@ -432,12 +432,12 @@ class Measurements(NamedTuple):
     sessions: Sequence[str] = ()
 
     def session(self, program_id: int) -> str:
-        """Return the name of a session, or its number."""
+        """Return a session's name, or its number if it has no name."""
         return self.sessions[program_id] if self.sessions else f"{program_id}"
 
     @property
     def held(self) -> int:
-        """The number of requests that waited for a slot."""
+        """The number of requests that had to wait for a slot."""
         return 0 if self.held_s is None else int(np.count_nonzero(self.held_s > 0))
 
 

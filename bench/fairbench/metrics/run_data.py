@@ -97,18 +97,19 @@ class RunData:
         self.tables, self.facts, self.measured = tables, facts, measured
         self.requests, self.programs, self.log = tables.requests, tables.programs, tables.service
         self.clients = len(facts.clients)
-        # Requests that end with the run are included: their last tokens come at the horizon.
+        # Requests that end together with the run are included, because their last tokens come at
+        # the horizon.
         horizon_s = nextafter(facts.horizon_s, inf)
         self.window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
         self.cut = replace(facts, window=self.window)
 
     def count_status(self, status: int) -> int:
-        """Return the number of requests with a status."""
+        """Return how many requests have a status."""
         return int(np.count_nonzero(self.requests.status == status))
 
     @cached_property
     def done(self) -> Flags:
-        """A mask of the completed requests."""
+        """A mask that selects the completed requests."""
         done: Flags = self.requests.status == FINISHED
         return done
 
@@ -151,14 +152,14 @@ class RunData:
 
     @cached_property
     def hit_rates(self) -> list[float]:
-        """The cache hit rate of each client."""
+        """The cache hit rates of the clients."""
         return hit_rates(self.requests, self.clients)
 
-    # The latencies of completed requests.
+    # The properties of this section are the latencies of completed requests.
 
     @cached_property
     def latencies(self) -> RequestLatencies:
-        """The latencies of completed requests."""
+        """The latencies of all completed requests."""
         return request_latencies(self.requests)
 
     def request_ms(self, statistic: str, latency: str) -> float:
@@ -183,7 +184,7 @@ class RunData:
         tpot_ms = self.latencies.ms["tpot"][order]
         return [tpot_ms[low:high] for low, high in pairwise(bounds.tolist())]
 
-    # The latencies of programs, by client.
+    # The properties of this section are the latencies of programs, by client.
 
     @cached_property
     def cohorts(self) -> Ranked:
@@ -192,18 +193,18 @@ class RunData:
 
     @cached_property
     def well_behaved(self) -> WellBehaved:
-        """The well-behaved clients whose latency counts."""
+        """The well-behaved clients whose latencies count."""
         return WellBehaved(self.programs, self.cohorts, self.facts, self.lost_word)
 
     def client_latency(self, percent: int) -> list[Noted]:
         """Return a percentile of each client's latency, in seconds."""
         return client_percentiles(self.cohorts, percent, self.lost_word)
 
-    # The fair shares of clients and tenants in the window.
+    # The properties of this section are the fair shares of clients and tenants in the window.
 
     @cached_property
     def seen(self) -> Requests:
-        """The requests, in which unknown admission times are estimated."""
+        """The requests, with estimates for unknown admission times."""
         return with_admissions(self.requests)
 
     @cached_property
@@ -218,7 +219,10 @@ class RunData:
 
     @property
     def tree(self) -> TenantShares:
-        """The shares of tenants and clients in a tree. Precondition: the run has tenants."""
+        """The fair shares of tenants and clients in the tree of tenants.
+
+        Precondition: the run has tenants.
+        """
         assert self.tenants is not None
         return self.tenants
 
@@ -228,7 +232,7 @@ class RunData:
 
     @cached_property
     def queue_empty_share(self) -> Noted:
-        """The fraction of the window without a waiting request."""
+        """The fraction of the window in which no request waited."""
         empty = unqueued_share(self.seen, self.facts.horizon_s, self.window)
         return Noted(empty, remark="" if self.seen is self.requests else QUEUE_ESTIMATED)
 
@@ -302,16 +306,16 @@ class RunData:
         """The reason why a client has no share in a worst window."""
         return self.fair_shares.not_judged or TOO_FEW_REQUESTS
 
-    # Quantities of metrics that only some runs have.
+    # The properties of this section are quantities of metrics that only some runs have.
 
     @property
     def has_targets(self) -> bool:
-        """Whether any client has latency targets."""
+        """Return whether any client has latency targets."""
         return any(client.targets for client in self.facts.clients)
 
     @cached_property
     def goodput(self) -> Goodput:
-        """The goodput of the clients with targets."""
+        """The goodput of the clients that have targets."""
         return goodput_of(self.tables, self.cut)
 
     @cached_property
@@ -328,7 +332,10 @@ class RunData:
 
     @cached_property
     def held_token_s(self) -> Floats:
-        """The token-seconds of KV memory of each client. Precondition: memory was recorded."""
+        """The KV memory that each client held, in tokens times seconds.
+
+        Precondition: the run recorded its memory.
+        """
         assert self.tables.memory is not None
         return held_token_s(self.tables.memory, self.clients, self.memory_window)
 
@@ -347,7 +354,10 @@ class RunData:
 
     @property
     def known_stalls(self) -> Stalls:
-        """The stalls of answers. Precondition: decode steps or gaps between tokens are known."""
+        """The stalls in the answers of the run.
+
+        Precondition: decode steps or gaps between tokens are known.
+        """
         assert self.stalls is not None
         return self.stalls
 
@@ -392,7 +402,7 @@ class RunData:
 
     @cached_property
     def own_sessions(self) -> RecordedSessions:
-        """The recorded sessions of the run."""
+        """The recorded sessions that the run replayed."""
         return RecordedSessions(self.tables, self.facts)
 
     def longest_wait(self) -> Noted:
@@ -425,7 +435,7 @@ class RunData:
 
     @property
     def why_no_session_share(self) -> str:
-        """The reason why no session has a share."""
+        """The reason why no session has a fair share."""
         if self.of_sessions is None:
             return f"more than {MOST_SESSIONS:,} sessions" if len(self.programs) else NO_COHORT
         return self.of_sessions.fair_shares.not_judged or TOO_FEW_CALLS

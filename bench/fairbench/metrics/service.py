@@ -125,8 +125,8 @@ def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) 
     return end_s
 
 
-# Computed tokens are corrected if more than this fraction of a client's computed tokens belongs to
-# prompts that an edge of the window divides.
+# A client's computed tokens are corrected if more than ``MOST_UNDER_WAY`` of them belong to prompts
+# that cross an edge of the window.
 MOST_UNDER_WAY = 0.1
 
 
@@ -136,11 +136,13 @@ class View(Enum):
     w_e is the price of an input (extend) token, w_q the price of an output token.
     """
 
-    # The service to clients is w_e * input + w_q * output ([DLPM] §6.1).
+    # Service to clients: w_e * input + w_q * output ([DLPM] §6.1).
     CLIENT = "client"
-    # The work of the cluster is w_e * computed extend + w_q * output ([DLPM] §3).
+    # Computed service: w_e * computed extend tokens + w_q * output, the work of the cluster ([DLPM]
+    # §3).
     ACTUAL = "actual"
-    # Theorems bound w_e * extend booked at admission + w_q * output.
+    # Charged service: w_e * (extend tokens, booked at admission) + w_q * output; the theorems bound
+    # this service.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
@@ -203,7 +205,8 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            rows = np.flatnonzero(tokens)  # Only prefill iterations have such tokens, in few rows.
+            # Only prefill iterations compute prompt tokens, and they have few rows.
+            rows = np.flatnonzero(tokens)
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)
     return Booked(*total)
@@ -228,11 +231,11 @@ def cumulative(
 ) -> Floats:
     """Return the service of each client booked before each time, shape (clients, times).
 
-    At one instant, steps end before iterations start. With ``with_ends``, steps that end exactly at
-    a time count as before the time; with ``with_starts``, iterations that start at the time count,
-    too.
+    At the same instant, ends of steps come before starts of iterations. With ``with_ends``, steps
+    that end exactly at a time count as before the time; with ``with_starts``, iterations that start
+    at the time count, too.
     """
-    width = len(times) + 1  # The last column has the bookings after all times.
+    width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)
     for part in log.parts():
         at_start, at_end, stepwise = booked_tokens(part, view, weights)
@@ -255,7 +258,7 @@ def booked_tokens(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the tokens that each row books at its start, at its end, and over its steps.
 
-    Tokens are weighted in the weighted views. Each array has the shape (n_rows,).
+    In weighted views, tokens are multiplied by their weights. Each array has the shape (n_rows,).
     """
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
@@ -279,7 +282,7 @@ def _step_bookings(
     """Return the bookings of decode steps; steps with no element of ``times`` between are merged.
 
     Each row has one booking, and a further booking for each element of ``times`` inside the row.
-    The further bookings come last.
+    Further bookings are appended at the end.
 
     Returns:
         For each booking, the index of the first time that the booking precedes (or, if
@@ -293,15 +296,15 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # ``since`` counts the steps between two times in a stretch, ``left`` the steps after the last
-    # time in the stretch.
+    # ``since`` counts the steps of a stretch between two times, and ``left`` counts the steps of
+    # the stretch after the last time.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count
     cut = count > 0
     since[begin[cut]] = done[begin[cut]]
     left = log.steps.copy()
     left[cut] -= done[(begin + count - 1)[cut]]
-    # The rows of undivided stretches book all their tokens at their end.
+    # If a stretch of the log is not divided, its rows book all their tokens at its end.
     rows = np.flatnonzero(cut[log.of_row])
     own = log.of_row[rows]
     each = stepwise[rows] / log.steps[own]
@@ -337,7 +340,7 @@ def gpu_time(log: ServiceRows) -> float:
 def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     """Return the seconds of GPU time of each client, shape (n_clients,); NaN if unknown.
 
-    The parts of the clients add up to ``gpu_time``.
+    The clients' parts add up to ``gpu_time``.
     """
     total = np.zeros(clients)
     for part in log.parts():
@@ -349,7 +352,8 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-WARN_ABOVE = 0.1  # A run with a larger fraction of busy time outside the fit gets a warning.
+# If more than this fraction of the busy time is outside the profile's fit, the run gets a warning.
+WARN_ABOVE = 0.1
 
 
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
@@ -375,7 +379,7 @@ def _outside_fit(log: Service, fit: FitLimits) -> Floats:
     within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
     beyond = 1 - np.clip(within, 0, log.steps) / log.steps
     outside: Floats = np.where(log.batch_size > fit.decode_batch, 1.0, beyond)
-    outside[log.context_tokens == 0] = 0.0  # The fit has no limit for prefills.
+    outside[log.context_tokens == 0] = 0.0  # The fit of a timing profile has no limit for prefills.
     return outside
 
 
@@ -389,7 +393,7 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     first token. Its input counts at the start of the row; the first token and the computed part of
     the input count at the end. The decode row lasts from the first token to the last token. Its
     tokens are divided evenly among at most ``DECODE_STEPS`` steps. Metrics expand each step, so one
-    step per token would take gigabytes. The rows are ordered by start time and worker.
+    step per token would take gigabytes. The rows are sorted by start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
     In this log rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The difference in

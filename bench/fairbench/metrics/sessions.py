@@ -1,7 +1,7 @@
 """Sessions: waits, durations and turns of each session, and fair shares among sessions.
 
-A session is a program with several calls (turns) and think time between calls. Only sessions that
-arrived in the window count.
+A session is a program with several calls (turns) and think time between calls. A session counts if
+it arrived in the window.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
-MOST_SESSIONS = 1_000  # Shares are not computed for more sessions.
-SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length.
-# A session is judged in a window if the session is entitled to at least this number of mean calls.
+MOST_SESSIONS = 1_000  # If a run has more sessions, their shares are not computed.
+SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
+# A session is judged in a window if it is entitled to at least this number of mean calls.
 LEAST_CALLS = 1.0
-WORST_SESSIONS = 10  # A summary lists this number of sessions.
+WORST_SESSIONS = 10  # The summary of a run lists this number of sessions.
 
 
 class Calls(NamedTuple):
     """The calls of sessions in order of session and arrival; times in seconds, shape (calls,).
 
-    - ``session`` is the row of the call's program.
+    - ``session`` is the table row of the call's program.
     - ``end_s`` is the end of the call, or the end of the run for a call in progress.
     - ``alone_s`` is the time that the call would take alone, with only the session's own prefix
       cached.
@@ -138,7 +138,10 @@ class RecordedSessions:
         return self._of_calls(calls.wait_s, ~still & ~refused, still)
 
     def gate_waits(self) -> list[Sample]:
-        """Return, by client, each call's seconds in the gateway. Precondition: a gateway."""
+        """Return, by client, the seconds that each call spent in the gateway.
+
+        Precondition: a gateway.
+        """
         requests = self.calls.requests
         assert requests.routed_s is not None
         held = np.isnan(requests.routed_s)
@@ -221,7 +224,7 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
     Alone, a call computes the tokens beyond the longest earlier prompt and answer of the session,
-    but no more tokens than in the run. Times are estimated from the run's fastest calls.
+    but no more tokens than in the run. The times are estimated from the fastest calls of the run.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)

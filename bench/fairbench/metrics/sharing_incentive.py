@@ -90,7 +90,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
     latency is a bound, the ratio is a bound, too.
 
     Args:
-        shared: The client's row of the summary.
+        shared: The summary row of the client in the shared run.
         alone: The client's row of the simulation alone, None without a simulation.
         percent: The percentile of latency that is compared, such as 95.
         censored: Whether the percentile in ``shared`` is a lower bound.

@@ -24,7 +24,8 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
     Raises UsageError for a text that is no list of percentiles.
     """
-    if not isinstance(text, str):  # An edited experiment file may contain a number.
+    # A user may have edited the experiment file, which may contain a number here.
+    if not isinstance(text, str):
         raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     ranks = sorted(int(word) for word in words if re.fullmatch(r"[0-9]{1,2}", word))
@@ -34,7 +35,7 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
 
 def written_percentiles(ranks: tuple[int, ...]) -> str:
-    """Return percentiles as the text that ``parse_percentiles`` parses."""
+    """Return percentiles as a text that ``parse_percentiles`` reads."""
     return ",".join(map(str, ranks))
 
 
@@ -50,8 +51,9 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 
 P95, P99 = 95, 99
-TAILS = (P95, P99)  # These percentiles of latency are called high.
-ENOUGH = {P95: 60, P99: 300}  # A high percentile needs this number of latencies.
+TAILS = (P95, P99)  # The code calls these percentiles of latency high.
+# A high percentile is shown if it has at least this number of latencies.
+ENOUGH = {P95: 60, P99: 300}
 
 
 def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:

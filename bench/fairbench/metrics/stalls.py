@@ -17,11 +17,13 @@ from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Serv
 from fairbench.metrics.tables import ServiceRows
 from fairbench.targets import RequestCosts
 
-MOST_CLIENTS = 30  # ``Stalls.matrix_s`` is not computed for more clients.
-STALL_S = 0.5  # A stall is a gap between two tokens of at least this time.
-STALL_STEPS = 4.0  # A stall lasts at least this multiple of a lone request's decode step.
-_MARGIN_S = 1e-6  # Times that differ by less, in seconds, count as equal.
-# The bins of gaps reach from 1 us to 10 days; each bin is 1% wider than the last.
+MOST_CLIENTS = 30  # If a run has more clients, ``Stalls.matrix_s`` is not computed.
+STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
+# A stall lasts at least this multiple of the decode step of a request that runs alone.
+STALL_STEPS = 4.0
+_MARGIN_S = 1e-6  # Two times that differ by less than this number of seconds count as equal.
+# Gaps between tokens are counted in bins from 1 us to 10 days; each bin is 1% wider than the bin
+# before.
 _SHORTEST_S, _GROWTH, _BINS = 1e-6, 1.01, 2_800
 
 
@@ -34,7 +36,7 @@ class Answers(NamedTuple):
     end_s: Floats
 
     def take(self, rows: Flags) -> Answers:
-        """Return the rows that a mask selects."""
+        """Return the rows that a boolean mask selects."""
         return Answers(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
 
 
@@ -57,12 +59,12 @@ class Rows(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The stretches of one worker's log, shape (stretches,).
+    """The log stretches of one worker, shape (stretches,).
 
     - ``first_s`` is the end of the stretch's first step, ``later`` the number of later steps, and
       ``rest_s`` the mean duration of a later step.
     - ``last_s`` is the end of the last decode step before the stretch.
-    - ``decodes`` tells whether sequences decode in the stretch.
+    - ``decodes`` says whether sequences decode in the stretch.
     """
 
     start_s: Floats
@@ -81,8 +83,9 @@ class Gaps:
         self._limit_s = limit_s
         self._bins = np.zeros((clients, _BINS))
         self.largest_s = np.full(clients, nan)
-        self.above = np.zeros(clients)  # This array counts gaps above the limit.
-        # The first index is 1 for gaps in which prompts of other clients were computed, else 0.
+        self.above = np.zeros(clients)  # number of gaps above the limit, by client
+        # The first index is 1 for gaps in which prompts of other clients were computed, and 0 for
+        # all other gaps.
         self._tokens, self._time_s = np.zeros((2, clients)), np.zeros((2, clients))
 
     def add(
@@ -139,7 +142,7 @@ class Stalls:
     - ``matrix_s`` has the seconds by waiting client (row) and client of the prompts (column); None
       for more than ``MOST_CLIENTS`` clients.
     - ``answer_s`` is the sum of the durations of a client's answers.
-    - ``gaps`` are the gaps between tokens by client.
+    - ``gaps`` holds the gaps between tokens, by client.
     """
 
     by_others_s: Floats
@@ -163,8 +166,8 @@ def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | No
     gaps = Gaps(clients, stall_limit_s(facts))
     total_s, own_s = np.zeros(clients), np.zeros(clients)
     matrix_s = np.zeros((clients, clients)) if clients <= MOST_CLIENTS else None
-    ends_s: dict[int, float] = {}  # ``ends_s`` has, by worker, the end of the last decode step.
-    # ``asked`` has, by worker, the requests whose answers the worker generates.
+    ends_s: dict[int, float] = {}  # ``ends_s`` maps each worker to the end of its last decode step.
+    # ``asked`` maps each worker to the requests whose answers the worker generates.
     asked: dict[int, Requests] = {}
     for part in log.parts():
         if part.gpu_s is None:
@@ -245,13 +248,13 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
     outputs = np.bincount(stretch, log.output_tokens, len(first))
     context, length_s = log.context_tokens[first], end_s - start_s
     mixed = np.flatnonzero((context > 0) & (every > 0))
-    # This array has the time that each step would take without prompts.
+    # ``decode_s`` holds the time that each decode step would take without prompts.
     decode_s = np.zeros(len(first))
     decode_s[mixed] = [
         costs.decode_step_s(max(1, int(outputs[at])), int(context[at])) for at in mixed
     ]
     prompt_s = np.where(every > 0, np.maximum(0.0, length_s - decode_s), 0.0)
-    # Each step lasts ``step_growth_s`` longer than the step before.
+    # In a stretch, each decode step lasts ``step_growth_s`` longer than the step before.
     step_s = length_s / count - log.step_growth_s[first] * (count - 1) / 2
     rest_s = (length_s - step_s) / np.maximum(count - 1, 1)
     decodes = context > 0
@@ -267,7 +270,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
-    A prompt's time counts evenly over the prompt's stretch.
+    The time of a prompt counts evenly over its stretch.
     """
     at, first = np.unique(prompts.stretch, return_index=True)
     if not len(at):

@@ -26,9 +26,9 @@ from fairbench.metrics.tables import Tables
 def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> dict[str, Any]:
     """Return every metric of a run by JSON key; undefined numbers are null.
 
-    A run that stopped early ends the window. ``clients`` has a row for each client. ``notes`` has
-    the reason for each null, by key (``clients.NAME.key`` inside ``clients``). ``censored`` lists
-    the latencies that are lower bounds, which are printed as "> x s" and never rounded up.
+    If a run stopped early, the window ends there. ``clients`` has a row for each client. ``notes``
+    has the reason for each null, by key (``clients.NAME.key`` inside ``clients``). ``censored``
+    lists the latencies that are lower bounds, which are printed as "> x s" and never rounded up.
     """
     run = RunData(tables, facts, measured)
     chosen = (one for one in chosen_metrics(facts.percentiles) if one.key not in CATALOGUE)
@@ -146,7 +146,8 @@ def _worst_sessions(run: RunData) -> list[dict[str, Any]]:
     ]
 
 
-# The numbers are lengths of windows in seconds; 0 stands for the whole window of the run.
+# ``SHARES`` maps the name of a share to the length of its window in seconds; 0 stands for the whole
+# window of the run.
 SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-COLUMN_BYTES = 8  # A value in a column's file has this number of bytes.
+COLUMN_BYTES = 8  # Each value in a column's file has this number of bytes.
 
 
 class ServiceRows(Protocol):
@@ -77,7 +77,7 @@ class FiledService:
 
     @staticmethod
     def path(folder: Path, column: str) -> Path:
-        """Return the path of a column's file."""
+        """Return the path of the file that holds a column."""
         return folder / f"service.{column}"
 
     def _column(self, name: str, first: int, after: int) -> Any:
@@ -121,7 +121,7 @@ def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
 
 
-NOBODY = -1  # No request of a client caused the change.
+NOBODY = -1  # This value of ``by`` means that no request of a client caused the change.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,8 +130,8 @@ class Memory(Table):
 
     - ``at_s`` is the time of the change in seconds, and ``worker`` the worker.
     - ``client`` holds ``change`` more tokens; a negative number means fewer tokens.
-    - ``holders`` is the number of clients that hold these tokens. Each token counts 1 / ``holders``
-      for the client.
+    - ``holders`` is the number of clients that hold these tokens. A token counts 1 / ``holders``
+      for each of its clients.
     - ``by`` is the client whose requests evicted the tokens, or ``NOBODY`` without an eviction.
     """
 
@@ -175,7 +175,7 @@ class FiledColumns(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The requests, programs and service log of a run.
+    """The requests, the programs and the service log of a run.
 
     The columns ``client`` of all tables are indices into ``clients``. ``memory`` is None unless the
     run recorded the holders of KV memory.
@@ -221,7 +221,7 @@ class RunResult:
     - ``complete`` tells whether the run ran to its end.
     - ``memory`` is the table of the clients that hold KV memory, None if the run did not record the
       table.
-    - ``about`` holds further facts for the run's manifest.
+    - ``about`` holds further facts that the manifest stores.
     """
 
     requests: dict[str, Any]
@@ -233,6 +233,6 @@ class RunResult:
     about: dict[str, Any] = field(default_factory=dict)
 
     def tables(self) -> dict[str, Mapping[str, Any]]:
-        """Return the tables by the names of their files."""
+        """Return the tables by the names of the files that store them."""
         tables = {"requests": self.requests, "programs": self.programs, "service": self.service}
         return tables if self.memory is None else {**tables, "memory": self.memory}

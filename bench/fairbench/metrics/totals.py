@@ -33,7 +33,7 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     """Return each client's cache hit rate, or NaN for a client without an admitted request."""
     admitted = ~np.isnan(requests.admitted_s)
     client = requests.client[admitted]
-    cached, extended = (  # Sums of whole numbers of tokens are exact.
+    cached, extended = (  # A sum of whole numbers of tokens is exact.
         np.bincount(client, weights=tokens[admitted], minlength=clients).tolist()
         for tokens in (requests.cached_tokens, requests.extend_tokens)
     )
@@ -79,7 +79,7 @@ def request_latencies(requests: Requests) -> RequestLatencies:
     return RequestLatencies(ms, float(decode.sum()), float(gaps.sum()))
 
 
-RANKS = {"median": 50, "max": 100}  # These statistics are percentiles.
+RANKS = {"median": 50, "max": 100}  # These statistics of several clients are percentiles.
 
 
 def statistic_of(name: str, values: Floats | None) -> float:

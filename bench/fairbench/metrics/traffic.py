@@ -16,7 +16,7 @@ class Traffic(NamedTuple):
     """Requests in order of arrival; arrays have one element per request.
 
     - ``clients`` are the names of the clients, ``client`` is an index into ``clients``.
-    - ``arrival_s`` is the arrival in seconds.
+    - ``arrival_s`` is the time in seconds at which the request arrived.
     - ``tokens`` is the size in weighted tokens (input + 2 x output).
     - ``wait_s`` is the time to first token in seconds: infinite for a request without an answer,
       and NaN if the time was not recorded.
@@ -38,7 +38,7 @@ class Traffic(NamedTuple):
 
     @property
     def knows_waits(self) -> bool:
-        """Return whether any wait was recorded."""
+        """Return whether the log recorded any wait."""
         return not np.isnan(self.wait_s).all()
 
 
@@ -57,7 +57,7 @@ class EventStretch(NamedTuple):
 
 
 def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> Traffic:
-    """Return the requests of a run as traffic.
+    """Return the requests of a run in the form of traffic.
 
     A request that was never answered counts as waiting until the end of the run, ``horizon_s``.
     """
@@ -90,12 +90,12 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
     return EventStretch(first, last, float(after[last] - before[first]))
 
 
-# A request waits long if the wait exceeds LONG_S seconds and also LONGER times the shortest waits,
-# because long prompts take long even without a queue. The percentile SHORTEST of all waits stands
-# for the shortest waits.
+# A request waits long if its wait exceeds LONG_S seconds and also LONGER times the shortest waits:
+# long prompts take long even without a queue. ``SHORTEST`` is the percentile of all waits that
+# stands for the shortest waits.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload at least LEAST_LATE requests wait long, and at least this fraction of the clients
-# have at least this fraction of their requests waiting long.
+# In an overload, at least LEAST_LATE requests wait long, and at least the fraction MOSTLY of the
+# clients has at least the fraction MOSTLY of its requests waiting long.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 

@@ -11,20 +11,20 @@ from fairbench.metrics.records import REFUSED, Facts, Flags, Floats, Ints, Reque
 
 
 class Intervals(NamedTuple):
-    """Disjoint intervals ``[start, end)`` in ascending order, in seconds."""
+    """Disjoint time intervals ``[start, end)`` in ascending order, in seconds."""
 
     start: Floats
     end: Floats
 
 
-# This worker number marks a wait in a gateway, in which a request waits for any worker.
+# This worker number marks a wait in a gateway, where a request waits for any worker.
 EVERYWHERE = -1
 
 
 class Waits(NamedTuple):
     """A table with one row per wait of a request in the queue of a worker or of a gateway.
 
-    The worker of a wait in a gateway is ``EVERYWHERE``. Times are in seconds.
+    The worker of a wait in a gateway is ``EVERYWHERE``. The times of waits are in seconds.
     """
 
     worker: Ints
@@ -77,14 +77,14 @@ def merged(start: Floats, end: Floats) -> Intervals:
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
     """Return the unions of the intervals of each queue, and the queue of each union.
 
-    Queues are numbers from 0. Arguments have the shape (n_intervals,). Results have the shape
-    (n_unions,) and are ordered by queue and start.
+    Queues are given by numbers from 0. Arguments have the shape (n_intervals,). Results have the
+    shape (n_unions,) and are ordered by queue and start.
     """
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
     queue, start, end = queue[order], start[order], end[order]
-    # ``latest`` is the rank, among all ends, of the latest end so far in the queue.
+    # ``latest`` is the rank, among all ends, of the latest end so far in the same queue.
     ends = np.sort(end)
     before = queue * len(ends)
     latest = np.maximum.accumulate(before + np.searchsorted(ends, end)) - before
@@ -94,7 +94,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is below saturation if no request waits in more than this fraction of the window.
+# A run is called below saturation if no request waits in more than this fraction of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 
@@ -124,8 +124,9 @@ class Backlog(NamedTuple):
     def of_requests(cls, requests: Requests, facts: Facts) -> Backlog:
         """Return the intervals in which each client had a request waiting at every worker.
 
-        A request in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1 assumes a
-        backlog at every worker. Workers that compute no prompts have no queue and do not count.
+        A request that waits in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1
+        assumes a backlog at every worker. Workers that compute no prompts have no queue and do not
+        count.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
@@ -144,7 +145,7 @@ class Backlog(NamedTuple):
 
     @property
     def shared(self) -> bool:
-        """Return whether any two clients were backlogged together."""
+        """Return whether two clients ever waited at the same time."""
         order = np.argsort(self.start, kind="stable")
         reach = np.maximum.accumulate(self.end[order])
         return bool(np.any(self.start[order][1:] < reach[:-1]))
@@ -170,7 +171,7 @@ class Overlaps:
     """A search structure that finds the rows of a table that overlap with given intervals."""
 
     def __init__(self, table: Backlog) -> None:
-        # Times are replaced by ranks, so that one number encodes a client and a time.
+        # Times are replaced by their ranks, so that one number encodes a client and a time.
         self._times = np.unique(np.concatenate([table.start, table.end]))
         self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
@@ -184,8 +185,8 @@ class Overlaps:
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
-        # Rows overlap from the first row that ends after the interval's start, up to the first row
-        # that starts at or after the interval's end.
+        # The rows that overlap an interval begin with the first row that ends after the interval's
+        # start, and end before the first row that starts at or after the interval's end.
         low = np.searchsorted(self._ends, self._keys(client, begun[row]))
         high = np.searchsorted(self._starts, self._keys(client, over[row]))
         return spread(low, np.maximum(0, high - low))

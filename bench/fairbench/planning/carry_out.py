@@ -48,7 +48,10 @@ class _Walk:
 
 
 def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
-    """Create a directory for a plan in ``parent``. Raises UsageError for an impossible question."""
+    """Create a directory in ``parent`` for the runs of a capacity plan.
+
+    Raises UsageError if no plan can answer the question.
+    """
     clusters = Clusters(question)
     size = clusters.first_size if question.most else question.high
     specs = clusters.seeds(question.choices[0], size)
@@ -58,7 +61,10 @@ def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
 
 
 def question_of(store: SweepStore) -> PlanQuestion:
-    """Return the question of a stored plan. Raises DataError if the directory has no question."""
+    """Return the question that a stored plan answers.
+
+    Raises DataError if the directory contains no question.
+    """
     path = store.path / QUESTION
     try:
         return PlanQuestion(**read_json(path))
@@ -123,8 +129,8 @@ class _Runs:
     ) -> None:
         """Run the missing points; a point is a choice and a number of replicas.
 
-        A run that several points share is run once. ``with_alone`` also simulates each client
-        alone.
+        If several points need the same run, it is executed once. If ``with_alone`` is true, each
+        client is also simulated alone.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:

@@ -34,15 +34,17 @@ RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
 MOST_NAMED = 5  # The message for an unknown metric has at most this number of names.
 USUAL_RANKS = (50, 99)  # Every summary has these percentiles of latency.
 
-# Factors that convert the unit of a target to the unit of its metric, by (metric, target).
+# ``UNITS`` maps the unit of a metric and the unit of a target to the factor that converts the
+# target.
 UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
 
 
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    The metric must be below the limit if ``below``, else above the limit. If ``inclusive``, the
-    limit itself meets the target. ``text`` is the target as written, ``metric`` the summary key.
+    The metric must be below the limit if ``below``, else above the limit. If ``inclusive`` is true,
+    a value equal to the limit meets the target. ``text`` is the target as written, ``metric`` the
+    summary key.
     """
 
     text: str
@@ -53,9 +55,9 @@ class Slo(NamedTuple):
 
     @property
     def entry(self) -> Metric:
-        """The catalogue entry of the metric."""
+        """The catalogue entry of the target's metric."""
         found = metric_of(self.metric)
-        assert found is not None  # ``parse_slo`` refuses unknown metrics.
+        assert found is not None  # ``parse_slo`` has already refused unknown metrics.
         return found
 
     @property
@@ -66,11 +68,11 @@ class Slo(NamedTuple):
 
     @property
     def of_sharing(self) -> bool:
-        """Return whether the metric needs simulations of clients alone."""
+        """Return whether the metric needs simulations of each client alone."""
         return "sharing_incentive" in self.metric
 
     def met_by(self, value: float) -> bool:
-        """Return whether a value meets the target."""
+        """Return whether a metric's value meets the target."""
         if value == self.limit:
             return self.inclusive
         return value < self.limit if self.below else value > self.limit
@@ -84,7 +86,10 @@ class Slo(NamedTuple):
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """Parse one or more targets. Raises UsageError that names the wrong part of a target."""
+    """Parse one or more targets of ``--slo``.
+
+    Raises UsageError that names the wrong part of a target.
+    """
     found = tuple(parse_slo(text) for text in texts)
     if not found:
         raise UsageError(f"--slo: missing; a plan needs at least one target: {WRITE}")
@@ -176,7 +181,9 @@ def _unknown_metric(name: str) -> UsageError:
 
 USERS, REPLICAS = "users", "replicas"
 """A plan seeks one of two sizes: the most users of a cluster, or the fewest replicas."""
-MOST_TIMES = 64  # A plan tries up to this multiple of the experiment's number of clients.
+# A plan for the largest number of users tries at most ``MOST_TIMES`` times the experiment's number
+# of clients.
+MOST_TIMES = 64
 
 NUM_RUNS = 3  # Each cluster is simulated with this number of seeds by default.
 
@@ -191,9 +198,9 @@ class PlanChoice(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """The complete input of a plan.
+    """The question that a capacity plan answers, with all inputs.
 
-    - ``slos`` are the targets as text.
+    - ``slos`` are the targets of ``--slo`` as text.
     - The first of ``schedulers`` on the first of ``gpus`` is planned; the other schedulers and GPUs
       are alternatives.
     - ``low`` and ``high`` are the smallest and the largest number of replicas.
@@ -201,9 +208,9 @@ class PlanQuestion:
     - ``loads`` are multiples of the experiment's load: of ``request_rate``, of the speed of the
       trace, or of the workload's own rate for one replica of the first GPU.
     - ``prices`` are prices per GPU and hour.
-    - ``num_runs`` is the number of seeds.
+    - ``num_runs`` is the number of seeds with which each size is simulated.
     - ``certain`` requires that the whole 95% interval of a metric meets the target.
-    - ``every`` tests all numbers of replicas.
+    - If ``every`` is true, the plan tests every number of replicas.
     - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
     - ``most`` is USERS if the plan seeks the most users (clients) of ``low`` replicas; ``high``
       then equals ``low``. An empty ``most`` means that the plan seeks the fewest replicas.
@@ -226,7 +233,7 @@ class PlanQuestion:
 
     @property
     def targets(self) -> tuple[Slo, ...]:
-        """The targets to meet."""
+        """The targets that the cluster must meet."""
         return parse_slos(self.slos)
 
     @property
@@ -241,12 +248,12 @@ class PlanQuestion:
 
     @property
     def size(self) -> str:
-        """The size that the plan seeks, USERS or REPLICAS."""
+        """Return whether the plan looks for a number of users or of replicas."""
         return USERS if self.most else REPLICAS
 
     @property
     def planned(self) -> list[PlanChoice]:
-        """The planned choice at each load."""
+        """Return the choice that is planned at each load."""
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:
@@ -270,7 +277,7 @@ class Clusters:
     """The experiments of a plan: every choice with any number of replicas."""
 
     def __init__(self, question: PlanQuestion) -> None:
-        """Prepare a plan. Raises UsageError if the question cannot be planned."""
+        """Prepare a plan. Raises UsageError if no plan can answer the question."""
         self.question = question
         self.targets = question.targets
         _check_question(question)
@@ -285,7 +292,8 @@ class Clusters:
         for slo in self.targets:
             if reason := why_missing(slo.metric, smallest):
                 raise UsageError(f"--slo {slo.text}: {reason}")
-        for choice in question.choices:  # An impossible question is refused before the first run.
+        # A question that no plan can answer is refused before the first run.
+        for choice in question.choices:
             self.spec(choice, self.last_size)
 
     def _user_range(self, first: PlanChoice) -> tuple[int, int]:
@@ -327,7 +335,7 @@ class Clusters:
         ]
 
     def _load(self, first: PlanChoice) -> FixedLoad:
-        """Return the fixed load, given the planned choice."""
+        """Return the load that stays fixed for all sizes, given the first choice."""
         if self._flags.get("trace"):
             return FixedLoad(None, usual=False)
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}

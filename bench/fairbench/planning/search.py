@@ -18,8 +18,8 @@ from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, valu
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
 """A generator that yields lists of sizes to try, and is sent whether each size is enough.
 
-A size is a number of replicas or users. The generator returns the result, and never yields an empty
-list.
+A search yields sizes to test: numbers of replicas or of users. The generator returns the result,
+and never yields an empty list.
 """
 
 
@@ -40,9 +40,9 @@ class SmallestSize(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The sizes next to the result are tested, too. If the results are not monotone, every size below
-    the smallest sufficient size is tested. If the largest size is insufficient, smaller sizes are
-    tested before the search reports that no size is sufficient.
+    The search also tests the sizes next to its result. If the results are not monotone, every size
+    below the smallest sufficient size is tested. If the largest size is insufficient, smaller sizes
+    are tested before the search reports that no size is sufficient.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
@@ -67,8 +67,8 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
     """Find the largest sufficient size: double from ``first`` up to ``last``, then bisect.
 
     Sizes for which ``is_possible`` is false are not tested, and lie below all possible sizes. The
-    two sizes above the result are tested, too. The result's ``smallest`` is the largest sufficient
-    size.
+    search also tests the two sizes above its result. In the result, ``smallest`` is the largest
+    size that meets the targets.
     """
     tried = dict((yield [first]))
     size = first
@@ -119,14 +119,14 @@ UNDONE = ("unfinished", "refused", "failed")
 
 
 class JudgedTarget(NamedTuple):
-    """The verdict on a target.
+    """The verdict whether a cluster meets one target.
 
     - ``met`` tells whether the mean over the seeds meets the target, ``certain`` whether the whole
       95% interval meets the target.
     - ``seeds_met`` is the number of seeds whose value meets the target.
     - ``low`` and ``high`` are the ends of the interval, None for a single seed.
     - ``bound`` is ``>`` or ``<`` if the mean is only a bound.
-    - ``reason`` tells why the mean is undefined.
+    - ``reason`` says why the mean is undefined.
     """
 
     slo: Slo
@@ -140,7 +140,7 @@ class JudgedTarget(NamedTuple):
     reason: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict as JSON types, by name."""
+        """Return the verdict as JSON types."""
         own = {key: value for key, value in self._asdict().items() if key != "slo"}
         target = {"slo": self.slo.text, "metric": self.slo.metric, "limit": self.slo.limit}
         margin = None if self.mean is None or self.bound else self.slo.margin(self.mean)
@@ -150,8 +150,8 @@ class JudgedTarget(NamedTuple):
 def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
     """Return whether a cluster meets a target, given the summaries of the cluster's runs.
 
-    Below saturation, targets on shares count as met. A latency that is only a lower bound does not
-    meet a target, and a missing value does not meet any target.
+    If the load is below saturation, targets on shares count as met. A latency that is only a lower
+    bound does not meet a target, and a missing value does not meet any target.
     """
     values = [_value(slo, summary) for summary in summaries]
     fine = [value.reason == NOT_CONTENDED for value in values]
@@ -202,7 +202,8 @@ def _kept(slo: Slo, value: Value, number: Any) -> bool:
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
-# The keys of a summary that ``answer.json`` repeats.
+# ``SHARED`` lists the keys of a run's summary that are copied to the file ``answer.json`` of a
+# plan.
 SHARED = ("simulated", "timing_profile", "engine", "timing_error_pct", "trace", "synthetic")
 
 Judge = Callable[[PlanChoice, int], Sequence[JudgedTarget]]
@@ -215,7 +216,7 @@ def answer_json(
     """Return the content of ``answer.json``.
 
     Args:
-        clusters: The experiments of the plan.
+        clusters: The experiments of the plan, one for each choice.
         found: The smallest sufficient number of replicas for each choice, in order.
         judge: A function that returns the verdicts for a choice and a number of replicas.
         summaries: A function that returns the summaries for a choice and a number of replicas.

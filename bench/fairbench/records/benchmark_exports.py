@@ -1,12 +1,12 @@
 """The formats of files that benchmark tools export.
 
 To add a benchmark tool, write a layout here and add the layout to ``TOOLS``. All layouts convert
-times to seconds. The sources of the fields are:
+the times of a file to seconds. The fields of each tool are documented here:
 
 - aiperf (0.3 to 0.13): ``profile_export.jsonl``. A line has ``metadata`` (epoch nanoseconds, client
   and times), ``metrics`` (each a value with its unit) and ``error``, as in aiperf's "Working with
   Profile Export Files" and "Metrics Reference".
-- genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of
+- genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
   ``experiments`` is a run. Requests have the times of their responses and, if stored, the texts
   sent and answered. Token counts come from the server's answers. If the server reports no counts,
   each response with text counts as one token, and a prompt's tokens are estimated from its text.
@@ -89,7 +89,7 @@ def time_difference(later: Any, earlier: Any) -> Any:
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Return ``value`` times ``factor`` if ``value`` is a number.
+    """Return ``value`` times ``factor`` if ``value`` is a number at all.
 
     Any other value is returned unchanged, so that a later check reports the wrong value.
     """
@@ -99,8 +99,9 @@ def scaled(value: Any, factor: float) -> Any:
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 START = "request_start_ns"
-TIMES = ("time_to_first_token", "request_latency")  # names of the metrics that are times
-# For each count of tokens, the names of metrics that may contain the count, best first.
+TIMES = ("time_to_first_token", "request_latency")  # names of aiperf's metrics that are times
+# ``COUNTS`` maps each count of tokens to the names of metrics that may contain the count, the best
+# name first.
 COUNTS = {
     "input_sequence_length": ("input_sequence_length", "error_isl"),
     "output_sequence_length": ("output_sequence_length", "output_token_count"),
@@ -141,12 +142,12 @@ def _flat_record(item: Record, where: str) -> Object:
         "gaps": _gaps(metrics, where),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
-    # The metric is missing because the answer was not streamed.
+    # aiperf omits this metric because the answer was not streamed.
     if flat["time_to_first_token"] is None:
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]
-    # The two counts may disagree, because aiperf counts the input tokens, and the server counts the
-    # cached tokens.
+    # The count of cached tokens may exceed the count of input tokens, because aiperf counts the
+    # input tokens, and the server counts the cached tokens.
     if isinstance(read, int) and isinstance(cached, int):
         flat["cached_tokens"] = min(cached, read)
     return flat
@@ -219,7 +220,7 @@ def _genai_perf_request(row: Object) -> Object:
     moments = numbers_in(row.get("response_timestamps"))
     outputs = row.get("response_outputs")
     answers = [_answer_object(one) for one in outputs] if isinstance(outputs, list) else []
-    if len(answers) == len(moments):  # The last response may have no text.
+    if len(answers) == len(moments):  # The last response of a stream may have no text.
         kept = [moment for moment, one in zip(moments, answers, strict=True) if _has_text(one)]
         moments = kept or moments
     usage = next((one for answer in answers if (one := inner(answer, "usage"))), None)
@@ -344,7 +345,7 @@ def _inference_perf_request(row: Object) -> Object:
     read = inner(info, "request_metrics", "text", "input_tokens")
     start = row.get("start_time")
     known = info if isinstance(info, dict) else {}
-    texts = {"request", "response"}  # Keys of long texts are dropped.
+    texts = {"request", "response"}  # Fields with long texts are dropped from a record.
     return request(
         {**known, **{key: value for key, value in row.items() if key not in texts}},
         start=start,
@@ -402,7 +403,7 @@ def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> t
 
     If any request has a start, nothing is changed and () is returned. Otherwise each of the
     ``users`` sends a request as soon as the user's previous request has been answered. The first
-    free user sends the next request of the file. Requests of unknown duration take no time.
+    free user sends the next request of the file. A request of unknown duration takes no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -17,18 +17,19 @@ OWN = "="
 """The prefix of keys under which a layout stores fields that the layout computes."""
 
 MOMENTS = ("start", "first_token", "end", "admitted")
-"""Fields that are times on a clock."""
+"""The fields of a record that are times on a clock."""
 LENGTHS = ("ttft", "latency", "delay")
-"""Fields that are durations."""
+"""The fields of a record that are durations."""
 COUNTS = (
     *("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "max_tokens"),
     *("reasoning_tokens", "total_tokens", "block_size"),
 )
 LABELS = ("client", "session", "request_id")
-FIRST = ("first_token", "ttft")  # fields from which the arrival of the first token follows
-LAST = ("end", "latency", "itls")  # fields from which the arrival of the last token follows
+FIRST = ("first_token", "ttft")  # fields that tell when the first token of an answer arrived
+LAST = ("end", "latency", "itls")  # fields that tell when the last token of an answer arrived
 
-# The usual names of each field's columns, best first, as ``plain`` writes names.
+# ``NAMES`` maps each field to the usual names of its column, the best name first, in the form that
+# ``plain`` returns.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "start": (
         *("start", "time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
@@ -129,10 +130,10 @@ FLAT = (
 """Fields that are not searched for in nested objects, because their usual names are too common."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
-"""Further names of fields in ``--map``."""
+"""Further field names that ``--map`` accepts."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
-LONGEST = 200  # maximum number of characters of a column's name that is compared with usual names
+LONGEST = 200  # A column's name with more characters is not compared with the usual names.
 _NAMED_UNITS = {**{unit: unit for unit in cells.UNITS}, "sec": "s", "secs": "s", "seconds": "s"}
 _NAMED_UNITS |= {"millis": "ms", "msec": "ms", "milliseconds": "ms", "microseconds": "us"}
 _NAMED_UNITS |= {"micros": "us", "nanoseconds": "ns", "nanos": "ns", "nano": "ns"}
@@ -156,7 +157,7 @@ def split_unit(name: str) -> tuple[str, str | None]:
     """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name contains no unit."""
     words = _words_of(name)
     last = words[-1].lower()
-    # In a column's name, ``min`` stands for a minimum, not for minutes.
+    # In a column's name, the word ``min`` stands for a minimum, not for minutes.
     unit = _NAMED_UNITS.get(last) if len(words) > 1 and last != "min" else None
     return (name, None) if unit is None else (" ".join(words[:-1]), unit)
 
@@ -193,8 +194,8 @@ def recognised(
     """Return the columns whose names are usual names of a field, best first.
 
     Args:
-        field: Field of ``NAMES``.
-        names: Columns of the file.
+        field: A field in ``NAMES``.
+        names: The names of the file's columns.
         values: Some values of each column. Columns whose values do not fit the field are left out,
             unless no other column remains.
     """
@@ -246,10 +247,10 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
     """Return the column whose name is closest to a field's usual names, or "" if none is close.
 
     Args:
-        field: Field of ``NAMES``.
+        field: A field in ``NAMES``.
         values: Some values of each column, by dotted name. Columns whose values do not fit the
             field are skipped.
-        taken: Columns that hold other fields.
+        taken: Columns that already hold other fields.
     """
     timed = field in TIMES
     by_plain: dict[str, str] = {}
@@ -286,7 +287,7 @@ def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str
 
 
 def mapped(names: Mapping[str, str]) -> dict[str, FieldColumn]:
-    """Return the columns from ``--map`` by field. Raises UsageError for an unknown field."""
+    """Return the columns that ``--map`` names, by field. Raises UsageError for an unknown field."""
     found = {}
     for field, column in names.items():
         base, _, unit_name = field.rpartition("_")
@@ -339,7 +340,7 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # maximum number of values in an object whose names are collected
+MAX_LEAVES = 500  # limit on the number of values in a nested object whose names are collected
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -358,7 +359,7 @@ def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
 def cell_of(record: Mapping[str, Any], name: str) -> Any:
     """Return the value under ``name`` in a record, or under ``a.b`` in a nested object ``a``.
 
-    A key may contain dots at any level.
+    At every level, a key may contain dots.
     """
     if name in record or "." not in name:
         return record.get(name)
@@ -374,7 +375,8 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 def object_of(value: Any) -> Any:
     """Parse a text that contains a JSON object or a list; return any other value unchanged.
 
-    Exports to CSV store nested objects as texts. A text with invalid JSON becomes None.
+    In exports to CSV, nested objects are stored as texts. If the text is no valid JSON, the result
+    is None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:

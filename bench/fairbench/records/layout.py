@@ -12,7 +12,7 @@ MAPPED = (
     *("delay", "hash_ids", "block_size", "text", "start", "first_token", "ttft", "itls"),
     *("cached_tokens", "program", "worker", "admitted", "status", "error", "gaps", "id"),
 )
-"""The fields that ``--map`` accepts."""
+"""The fields of a record that ``--map`` can name."""
 
 Object = dict[str, Any]
 Record = Mapping[str, Any]
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A format of records.
+    """A format of records, with the columns that it has.
 
     Attributes:
         name: Name that commands show and accept.
@@ -49,14 +49,14 @@ class Layout:
         keep: Function that returns whether a record is a request that reached a server.
         exact: Whether fields that ``fields`` does not list are absent.
         events: Whether records without token counts are other events, which are skipped.
-        block_size: Tokens of a block in ``hash_ids``.
+        block_size: Number of tokens in a block of ``hash_ids``.
         own_units: Whether the file states all units, so a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
         keeps_clock: Whether times count from the start of the run, and are not shifted.
         refuses: Whether a request without an end was refused by the server; if False, the request
             failed.
-        nothing: Message for a file without requests.
+        nothing: The message for a file that contains no requests.
     """
 
     name: str
@@ -112,7 +112,8 @@ def first_given(*values: Any) -> Any:
 
 def estimated_tokens(text: str) -> int:
     """Return the approximate number of tokens in a text, at 4.6 characters per token."""
-    return max(1, -(-10 * len(text) // 46))  # The integer division rounds up.
+    # The negative signs make the integer division round up.
+    return max(1, -(-10 * len(text) // 46))
 
 
 def text_of(value: Any) -> str:

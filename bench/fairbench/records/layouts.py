@@ -33,7 +33,7 @@ VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
 VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
 VLLM = {"start": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
 VLLM |= {"ttft": "ttfts", "itls": "itls", "cached_tokens": "cached_tokens", "error": "errors"}
-# durations of answers, used if answers were not streamed and therefore have no gaps
+# An answer that was not streamed has no gaps between tokens, so its duration is used.
 WHOLE = {"latency": "latencies"}
 SERVING = {"start": "submit_s", "client": "client", "input_tokens": "prompt_tokens"}
 SERVING |= {"output_tokens": "output_tokens", "ttft": "ttft_s", "latency": "latency_s"}
@@ -98,10 +98,11 @@ def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator
     yield {**record, f"{OWN}session": first[chat]}
 
 
-# Traces of Alibaba Cloud's Bailian, described in alibaba-edu/qwen-bailian-usagetraces-anon. Each
-# turn of a chat has its own ``chat_id``; times are in seconds, and blocks have 16 tokens. A turn
-# without a parent (-1) and all its continuations form a program. The traces name no clients;
-# ``--clients-from type`` uses the types as clients.
+# Traces of Alibaba Cloud's Bailian, described in alibaba-edu/qwen-bailian-usagetraces-anon. In
+# Bailian's traces, each turn of a chat has its own ``chat_id``, times are in seconds, and blocks
+# have 16 tokens. A turn without a parent (-1) and all turns that continue it form a program.
+# Bailian's traces name no clients; with ``--clients-from type``, the types of requests count as
+# clients.
 BAILIAN = Layout(
     "bailian",
     has_all(
@@ -120,21 +121,23 @@ SINCE_1970_S = 10**9
 def _is_mooncake(first: Record) -> bool:
     at = first.get("timestamp")
     dated = isinstance(at, int | float) and SINCE_1970_S <= at < 100 * SINCE_1970_S
-    # Later turns of a session may state a delay after the previous answer instead of a time.
+    # Instead of a time, later turns of a session may state the delay after the previous answer.
     timed = "timestamp" in first or ("session_id" in first and "time" not in first)
     named = {"input_length", "output_length", "hash_ids"} <= first.keys()
     return timed and named and not dated and not FOREIGN & first.keys()
 
 
 # Mooncake's traces (FAST25-release/traces of kvcache-ai/Mooncake at 3b5a594) have blocks of 512
-# tokens. Each of ``hash_ids`` identifies a block and all blocks before the block. Many requests
-# have equal times; ``--trace-spread`` spreads such requests out. The traces name no clients.
+# tokens. Each number in ``hash_ids`` identifies a block and all blocks before it. In Mooncake's
+# traces, many requests have equal times; ``--trace-spread`` spreads their times out. Mooncake's
+# traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
 # Sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of Exgentic
-# (inference-sim/inference-sim at c358946). Block identities are common to all sessions. ``src``
-# names the collection of a session, which becomes the client. Sessions were recorded on different
-# days; sessions of one source follow each other in recorded order.
+# (inference-sim/inference-sim at c358946). Block ids have the same meaning in all sessions of the
+# file. ``src`` names the collection to which a session belongs, and counts as the client. Sessions
+# were recorded on different days, so the sessions of one source are replayed one after another in
+# recorded order.
 AGENT = Layout(
     "agent",
     has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),
@@ -142,7 +145,7 @@ AGENT = Layout(
     block_size=16,
 )
 # The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3); each model is a client.
-# Arrivals of kind ``trace`` use the same trace.
+# Arrivals of kind ``trace`` use this trace of Chatbot Arena, too.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 
@@ -167,7 +170,7 @@ def _answers(record: Record, where: str) -> Iterator[Object]:
         texts = [one.get("content") or "" for one in messages]
         answers = [n for n, one in enumerate(messages) if one["role"] == "assistant"]
         if not messages or answers[-1:] != [len(messages) - 1]:
-            answers.append(len(messages))  # The last message has no answer.
+            answers.append(len(messages))  # The last message of the conversation has no answer.
         for at in answers:
             yield {
                 **facts,
@@ -187,7 +190,8 @@ SIDES = {"conversation": "model", "conversation_a": "model_a", "conversation_b":
 ROW_FIELDS = ("client", "session", "input_tokens", "output_tokens", "text")
 # Rows of lmsys/chatbot_arena_conversations, and of the log of single conversations, in the form of
 # FastChat's fastchat/serve/monitor/clean_battle_data.py and clean_chat_data.py (lm-sys/FastChat).
-# ``tstamp`` is the time at which the log was written: a vote, or the end of the last answer.
+# ``tstamp`` is the time at which a log row was written: at a vote, or at the end of the last
+# answer.
 ARENA_ROWS = Layout(
     "arena",
     lambda first: (
@@ -210,15 +214,17 @@ def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
 # Azure's LLM inference traces of 2023 and 2024 (Azure/AzurePublicDataset at b469a11,
 # AzureLLMInferenceDataset2023.md), which name no clients.
 AZURE = Layout("azure", _has_text_columns(("TIMESTAMP", "ContextTokens", "GeneratedTokens")))
-# HPMLL/BurstGPT (releases 1.1 and 2.0). Later releases have conversations and durations, and failed
-# requests have no response tokens. ``--clients-from Model`` uses the two models as clients.
+# Traces of the project HPMLL/BurstGPT (releases 1.1 and 2.0). Later releases of BurstGPT have
+# conversations and durations, and failed requests have no response tokens. With ``--clients-from
+# Model``, the two models in BurstGPT count as clients.
 BURSTGPT = Layout(
     "burstgpt",
     _has_text_columns(("Timestamp", "Request tokens", "Response tokens", "Log Type")),
     {"latency": "Elapsed time"},
     unit="s",
 )
-# Runs measured by VTC-artifact, ``all_results*.jsonl``. Requests without answers were refused.
+# Runs measured by VTC-artifact, in files ``all_results*.jsonl``. In these files, a request without
+# an answer was refused.
 VTC_COLUMNS = _columnwise("vtc-columns", VTC, uncached=True, refuses=True)
 
 
@@ -246,7 +252,7 @@ VTC_RESPONSES = Layout(
 )
 
 
-# Runs measured on servers, one run per line; ``fairbench validate`` reads the same files.
+# Runs measured on real servers, one run per line; ``fairbench validate`` reads the same files.
 SERVING_RUNS = _columnwise("serving", SERVING, "columns")
 VLLM_RUNS = _columnwise("vllm", VLLM | WHOLE)
 SGLANG_RUNS = _columnwise("sglang", VLLM | WHOLE, at_once=True)
@@ -255,7 +261,7 @@ _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "session": "program_id", "client": "client"}
 _OWN |= {name: name for name in ("input_tokens", "output_tokens", "worker", "cached_tokens")}
 _OWN |= {"status": "status", "error": "error"}
-# The requests of a stored run of fairbench.
+# Requests of a run that fairbench has stored.
 FAIRBENCH = Layout(
     "fairbench",
     has_all("client", "arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens"),
@@ -267,7 +273,7 @@ FAIRBENCH = Layout(
 
 PLAIN = Layout("lines")
 """The layout of records whose columns all have usual names."""
-# number of records at the beginning of a file that are tested for a format of programs
+# number of records at the beginning of a file in which a format of programs is searched
 LOOKED_AT = 100
 
 LAYOUTS: tuple[Layout, ...] = (
@@ -298,7 +304,7 @@ def layout_of(
     """Return the layout with a name, or the first layout that fits one of the records.
 
     ``calls`` maps names of formats that a command accepts to names of layouts. Raises UsageError
-    for an unknown name.
+    for an unknown layout.
     """
     seen = list(records)
     if name is not None:

@@ -23,12 +23,12 @@ from fairbench.records.source import records_of, separator_of
 
 Floats = npt.NDArray[np.float64]
 
-BATCH = 16_384  # number of records that are kept as Python objects at a time
-# upper estimates of memory in bytes per row, and per distinct text
+BATCH = 16_384  # number of records that are Python objects at the same time
+# Upper estimates of memory in bytes for each row, and for each distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
-SAMPLE = 50  # number of values from which the meaning of a column is inferred
-MAX_COLUMNS = 2_000  # maximum number of columns of a file whose names are read
-SHOWN_ROWS = 100  # number of rows whose keys are kept for messages
+SAMPLE = 50  # number of values of a column from which its meaning is inferred
+MAX_COLUMNS = 2_000  # limit on the number of columns of a file whose names are read
+SHOWN_ROWS = 100  # number of rows whose keys are kept for error messages
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
 """Keys under which a file with a single object, such as the answer of an API, may have records."""
@@ -39,8 +39,8 @@ CONTAINER = {"log", "stream", "time"}
 class ColumnValues(NamedTuple):
     """The values of a field's column: an array of numbers, or a list of values as in the file.
 
-    ``name`` is the column's name in the file. ``unit`` is the unit of times in the column, None if
-    unknown. ``first`` is the first value that is not missing.
+    ``name`` is the name of the column in the file. ``unit`` is the unit of times in the column,
+    None if unknown. ``first`` is the first value in the column that is not missing.
     """
 
     field: str
@@ -52,13 +52,13 @@ class ColumnValues(NamedTuple):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options for reading a file.
+    """Options for reading a file of records.
 
     Attributes:
         fields: Fields to read.
         names: Columns that the user named, by field; an empty name means that the file lacks the
             field.
-        layout: Name of the layout, None to detect it.
+        layout: Name of the layout, or None to detect the layout.
         calls: Names of layouts by the names of formats that the command accepts.
         line: Number of the run in a file with several runs, from 1; 0 for the only run.
         line_flag: The flag that sets ``line``, for messages.
@@ -84,23 +84,23 @@ class FileColumns:
     Attributes:
         file: Name of the file.
         layout: Layout of the file.
-        length: Number of requests.
-        fields: Columns by field.
+        length: Number of requests in the file.
+        fields: The columns by the fields that they hold.
         signs: Columns that state how requests ended, in the order of the file.
         places: Location of each request: a line number, or a text.
         samples: Some values of every column in the file.
-        record: A record of the file, for messages.
-        first_where: Location of the first record.
+        record: A record of the file, which messages quote.
+        first_where: The location of the first record in the file.
         odd: Keys of some records that have no column for the time of the last token, by row.
         unseen: Columns that the user named but that no record has.
         answered: Number of requests that a gateway answered from its cache.
         chosen: Columns that the user named, by field.
         completed: Number of successful requests according to the file, None if the file does not
             say.
-        remarks: Remarks on facts that the file lacks.
+        remarks: Remarks about facts that the file does not contain.
         run: The record of the run, if the file has one record per run.
         text: Whether all values of the file are texts, as in CSV.
-        semicolons: Whether semicolons separate the columns of CSV.
+        semicolons: Whether semicolons separate the columns of a CSV file.
     """
 
     file: str
@@ -135,7 +135,7 @@ class FileColumns:
         return RecordError(f"{self.where(row)}: {what}")
 
     def of_fields(self, *fields: str) -> list[ColumnValues]:
-        """Return the columns of the given fields, best first."""
+        """Return the columns that hold the given fields, the best first."""
         return [column for name in fields for column in self.fields.get(name, ())]
 
     def field_values(self, name: str) -> list[Any] | None:
@@ -166,7 +166,7 @@ class FileColumns:
         return [column.name for one in self.fields.values() for column in one]
 
     def keep_rows(self, rows: npt.NDArray[np.bool_]) -> None:
-        """Drop all requests but the given rows, in place."""
+        """Drop all requests except the given rows."""
         if rows.all():
             return
         chosen = np.flatnonzero(rows)
@@ -201,7 +201,7 @@ def listed(values: Sequence[Any] | Floats) -> list[Any]:
 
 
 def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
-    """Return the requests of a file by column.
+    """Return the requests of a file as columns.
 
     Raises DataError, or UsageError for a wrong option.
     """
@@ -267,7 +267,8 @@ def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
     if record.keys() == CONTAINER and isinstance(record["log"], dict):
-        # The time beside ``log`` is ignored, because Docker writes the line later than the request.
+        # The time that stands beside ``log`` is ignored, because Docker writes the line later than
+        # the request.
         record = record["log"]
     return FilePlace(place.where, record)
 
@@ -324,7 +325,7 @@ class _Reader:
             self._add(part, [f"{where}, request {begin + n}" for n in range(1, len(part) + 1)])
 
     def add_records(self, batch: list[FilePlace]) -> None:
-        """Add the requests in a batch of records."""
+        """Add the requests of a batch of records to the columns."""
         keep, begin = self._layout.keep, f"{self._file}, line "
         rows: list[Any] = []
         places: list[str | int] = []
@@ -478,7 +479,7 @@ class _Reader:
             if not any(samples[one.name] for one in found):
                 found = _only_nested_column(name, nested) or found
             elif any(row.keys().isdisjoint(one.name for one in found) for row in rows):
-                # Some records lack the columns in ``found``.
+                # Some records of the file lack the columns that were found first.
                 found = [*found, *_only_nested_column(name, nested)]
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
@@ -489,7 +490,7 @@ class _Reader:
         return None
 
     def columns(self, first: FilePlace) -> FileColumns:
-        """Return all columns. Raises DataError if the file has no requests."""
+        """Return all columns. Raises DataError if the file contains no requests."""
         length = len(self._places)
         if not length:
             raise DataError(f"{self._file}: {self._layout.nothing}")
@@ -549,7 +550,8 @@ def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
 def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[naming.FieldColumn]:
     """Return the nested column with a usual name of a field, or [] if several objects have one."""
     ends: dict[str, str] = {}
-    for parts in (2, 1):  # Names such as ``user.id`` are recognised in any nested object.
+    # A name such as ``user.id`` is recognised in any nested object of a record.
+    for parts in (2, 1):
         tails = [".".join(one.split(".")[-parts:]) for one in nested]
         count = Counter(tails)
         ends |= {tail: one for tail, one in zip(tails, nested, strict=True) if count[tail] == 1}

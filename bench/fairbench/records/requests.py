@@ -32,7 +32,9 @@ NO_CALLS = frozenset(
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
 """Names in the column of clients that mean: no client."""
-SAME_S = 1e-3  # lines with equal ids whose starts differ by fewer seconds describe one request
+# Two lines with the same id whose starts differ by less than this number of seconds describe one
+# request.
+SAME_S = 1e-3
 BESIDE = ("cacheread", "cachecreation", "cachewrite")
 WHOLE_INPUT = ("inputtokens", "inputtokencount", "inputtokenscount", "input")
 
@@ -79,7 +81,7 @@ def counted_alike(requests: FileRequests) -> FileRequests:
 
 
 def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> FileRequests:
-    """Return the requests of a file.
+    """Return the requests in a file of records.
 
     Args:
         path: File to read.
@@ -152,7 +154,7 @@ def known_counts(columns: FileColumns, field: str) -> Floats:
 def labels_of(columns: FileColumns, field: str) -> list[str]:
     """Return a field's values as texts, for each request from the first column with a value.
 
-    A missing value of the field becomes "".
+    If the field's value is missing, it becomes "".
     """
     found: list[str] | None = None
     for column in columns.of_fields(field):

@@ -1,6 +1,7 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-A layout lists the columns of a tool. All other fields are found by the usual names of columns.
+Each layout lists the columns that a tool writes. All other fields are found by the usual names of
+columns.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, and not from the cache of the gateway."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
-    # Helicone's key of the request whose stored answer was sent
+    # Helicone's id of the request whose stored answer was sent again
     copied = record.get("cache_reference_id")
     return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and cells.is_missing(copied)
 
 
 # LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and LiteLLM's
-# table LiteLLM_SpendLogs. The client is the end user, or else the user, the team or the key. The
-# user ``default_user_id`` means that no client is known.
+# table LiteLLM_SpendLogs. In LiteLLM's logs, the client is the end user if known, or else the user,
+# the team or the key. In LiteLLM's logs, the user ``default_user_id`` means that the client is
+# unknown.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),
@@ -63,7 +65,8 @@ LITELLM = Layout(
     keep=_uncached,
 )
 
-# Runs of LangSmith. The ``session_id`` of a run identifies a project, not a conversation.
+# Runs of LangSmith. In LangSmith, the ``session_id`` of a run identifies a project, not a
+# conversation.
 LANGSMITH = Layout(
     "langsmith",
     lambda first: "run_type" in first and {"start_time", "end_time"} <= first.keys(),
@@ -97,8 +100,8 @@ def _observations(record: Record, where: str) -> Iterator[Object]:
         yield {**one, "trace": record}
 
 
-# Observations of Langfuse, exported alone or inside traces. Observations of type GENERATION are
-# requests.
+# Observations of the tracing service Langfuse, exported alone or inside traces. In Langfuse,
+# observations of type GENERATION are requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
@@ -144,7 +147,7 @@ HELICONE = Layout(
 )
 
 _GENERATION = frozenset({"generation_time", "generation_time_ms"})
-# OpenRouter's activity log. Token counts of the model's tokenizer are preferred to normalized
+# OpenRouter's activity log. Token counts by the model's own tokenizer are preferred to normalized
 # counts.
 OPENROUTER = Layout(
     "openrouter",
@@ -166,7 +169,8 @@ OPENROUTER = Layout(
     {"latency": "ms"},
 )
 
-# Cloudflare's AI Gateway. Requests that the cache of the gateway answered did not reach a server.
+# Cloudflare's AI Gateway. If the gateway answered a request from its own cache, the request did not
+# reach a server.
 CLOUDFLARE = Layout(
     "cloudflare",
     has_all("created_at", "duration", "tokens_in", "tokens_out"),
@@ -190,7 +194,7 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 
 
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
-    """Return the start and end of a request.
+    """Return when a request started and ended.
 
     If a time is unreadable, the unreadable end is returned twice, so that a later check reports it.
     """
@@ -232,7 +236,7 @@ NGINX = Layout(
     "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
 )
 
-# Envoy's access log, with %START_TIME% and %DURATION% (milliseconds).
+# The access log of the proxy Envoy, with %START_TIME% and %DURATION% (milliseconds).
 ENVOY = Layout(
     "envoy",
     lambda first: (
@@ -282,7 +286,7 @@ def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
     return [Run(rows)]
 
 
-# Vidur's request_metrics.csv, with times in seconds.
+# The file request_metrics.csv of the simulator Vidur, with times in seconds.
 VIDUR = Layout(
     "vidur",
     has_all("request_e2e_time", "request_num_prefill_tokens", "request_num_decode_tokens"),
@@ -296,7 +300,7 @@ VIDUR = Layout(
     runs=_vidur_runs,
 )
 
-# Amazon Bedrock's log of model invocations.
+# The log of model invocations in Amazon Bedrock.
 BEDROCK = Layout(
     "bedrock",
     has_all("timestamp", "requestId", "modelId", "input", "output"),
@@ -310,8 +314,8 @@ BEDROCK = Layout(
     {"latency": "ms"},
 )
 
-# Transcripts of coding agents. Each line is a part of an answer, with the token counts of the whole
-# answer.
+# Transcripts that coding agents write. In a transcript, each line is a part of an answer, and
+# repeats the token counts of the whole answer.
 TRANSCRIPT = Layout(
     "transcript",
     lambda first: (
@@ -477,7 +481,8 @@ SGLANG = Layout(
     exact=True,
 )
 
-# Conversations of WildChat. The hash identifies a conversation; ``conversation`` lists its turns.
+# Conversations of WildChat. In WildChat, the hash identifies a conversation, and ``conversation``
+# lists its turns.
 WILDCHAT = Layout(
     "wildchat",
     lambda first: "conversation_hash" in first and isinstance(first.get("conversation"), list),

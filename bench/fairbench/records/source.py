@@ -15,7 +15,7 @@ from fairbench.files import formats
 from fairbench.files.reader import ReadMemory, opened
 from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
-PEEKED = 4096  # number of bytes at the beginning of a file from which the file's format is inferred
+PEEKED = 4096  # number of bytes at the beginning of a file from which its format is inferred
 NO_TEXT = {
     b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
@@ -25,8 +25,9 @@ NO_TEXT = {
 }
 """First bytes of files that users often take for CSV, each with advice for the user."""
 
-MAX_KEYS = 10_000  # maximum number of keys of a record
-OBJECT_BYTES, VALUE_BYTES = 200, 100  # upper estimates of memory in bytes per row and per value
+MAX_KEYS = 10_000  # limit on the number of keys of a record
+# upper estimates of memory in bytes for each row and for each value
+OBJECT_BYTES, VALUE_BYTES = 200, 100
 
 
 class FileKind(Enum):

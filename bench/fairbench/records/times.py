@@ -23,19 +23,20 @@ NEVER_NS = -(2**63)
 """The time in ns that stands for a missing time."""
 LARGEST_NS = 2**62
 
-# larger times in seconds are dates (after March 1973), because a run never lasts so long
+# Times in seconds above this value are dates (after March 1973), because no run lasts so long.
 DATED_S = 1e8
-APART = 100  # times whose ratio is at least this factor are in different units
+APART = 100  # Two times whose ratio is at least this factor are in different units.
 
-SLOWEST_TOKEN_S = 2.0  # seconds per token; on every server, fast answers are faster
-# seconds for an answer of one token; on every server, fast answers are faster
+SLOWEST_TOKEN_S = 2.0  # in seconds per token: fast answers of every server take less time
+# in seconds for an answer of one token: fast answers of every server take less time
 SLOWEST_ANSWER_S = 20.0
-FASTEST_TOKEN_S = 2e-5  # seconds per token; on every server, slow answers are slower
-FAST_PERCENT, SLOW_PERCENT = 10, 90  # percentiles of fast and slow answers
-# Whole numbers without a unit may be milliseconds if the 10th percentile and the median of the
-# numbers are above these values.
+FASTEST_TOKEN_S = 2e-5  # in seconds per token: slow answers of every server take longer
+# The durations at these percentiles count as fast and as slow answers.
+FAST_PERCENT, SLOW_PERCENT = 10, 90
+# Whole numbers without a unit may be milliseconds if their 10th percentile exceeds ``LEAST_MS`` and
+# their median exceeds ``WHOLE_FROM``.
 LEAST_MS, WHOLE_FROM = 20.0, 50.0
-NEVER = -1  # the duration that VTC-artifact writes, in any unit, for an event that did not happen
+NEVER = -1  # VTC-artifact writes this duration, in any unit, for an event that did not happen
 
 
 class Moments(NamedTuple):
@@ -46,7 +47,7 @@ class Moments(NamedTuple):
 
 
 class Times:
-    """A reader of the times of a file.
+    """A reader for the times in a file of records.
 
     Unix times that are too large for seconds are read as ms, us or ns according to their size,
     unless the user states a unit other than seconds. If the unit of a duration is not stated, the
@@ -56,8 +57,9 @@ class Times:
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        self._stated: str | None = None  # the unit in the name of the column of start times
-        # the unit of start times, if inferred from the size of the times
+        # the unit of start times, if the name of their column states the unit
+        self._stated: str | None = None
+        # the unit of start times, if the unit was inferred from the size of the times
         self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)
@@ -228,7 +230,10 @@ class Times:
         return numbers(self._columns, column._replace(values=texts)), False
 
     def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
-        """Return the unit of durations. Raises DataError if several units are possible."""
+        """Return the unit in which a column's durations are.
+
+        Raises DataError if more than one unit is possible.
+        """
         if column.unit is not None:
             return column.unit
         if column.field == "delay":
@@ -248,7 +253,7 @@ class Times:
         """Raise DataError if a guessed unit implies implausible times per output token.
 
         Args:
-            lengths: Durations of the field, in seconds.
+            lengths: The durations of the field, in seconds.
             before_s: Time to the first token in seconds, NaN if unknown.
             field: ``latency`` or ``ttft``.
         """
@@ -383,7 +388,10 @@ def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
 
 
 def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
-    """Return a column's numbers, NaN for missing values. Raises DataError naming the row."""
+    """Return the numbers in a column, with NaN for missing values.
+
+    Raises DataError with the number of the row.
+    """
     if isinstance(column.values, np.ndarray):
         return column.values
     if (found := _numbers_or_none(column.values)) is not None:

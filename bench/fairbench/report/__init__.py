@@ -1,4 +1,7 @@
-"""Reports: tables and pages of stored results. This package neither runs nor stores experiments."""
+"""Reports: tables and pages of stored results.
+
+This package neither runs experiments nor stores results.
+"""
 
 from typing import TYPE_CHECKING
 

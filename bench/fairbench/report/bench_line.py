@@ -1,6 +1,7 @@
 """A run's summary as one JSON line, for tools that read the output of sglang.bench_serving.
 
-The keys of sglang.bench_serving come first, then all keys of the summary. Missing values are null.
+The keys of sglang.bench_serving come first, then all keys of the summary. In the line, missing
+values are null.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 
 
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
-    """Return the fields of ``--output-details``: an entry per request.
+    """Return the fields of ``--output-details``, with one entry per request.
 
     The gaps between a request's tokens are all equal to their mean, because only the sum is known.
     As in SGLang's and vLLM's benchmarks, an unfinished request has an error and no tokens.
@@ -82,7 +83,7 @@ def _per_second(amount: float | None, duration_s: float) -> float | None:
 
 
 def check_appendable(path: Path) -> None:
-    """Raise UsageError unless lines can be appended to a file. The check creates no file."""
+    """Raise UsageError unless lines can be appended to a file. The check itself creates no file."""
     is_new = not path.exists()
     with writing(path, "--output-file"):
         path.open("a").close()

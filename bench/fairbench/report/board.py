@@ -35,7 +35,8 @@ LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-MOST_NAMED = 12  # At most this number of undefined values, and of missing runs, is listed by name.
+# A message lists at most this number of undefined values, or of missing runs, by name.
+MOST_NAMED = 12
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
     "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "
@@ -197,7 +198,7 @@ def _folds(board: Board) -> Iterator[str]:
 
 
 def _holes(board: Board) -> Iterator[str]:
-    """Yield undefined numbers with their reasons, and missing runs."""
+    """Yield undefined numbers with their reasons, and runs that are missing."""
     undefined: dict[tuple[str, str], list[str]] = {}
     for row in board.rows:
         for key, one in row.scores.items():
@@ -223,14 +224,17 @@ def _some(lines: list[str]) -> Iterator[str]:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
 
 
-SHOWN = 3  # The table shows this number of metrics, because more columns do not fit on a phone.
-MOST_CARDS = 5  # At most this number of best rows has a card, not counting the baseline.
-MOST_LEADERS = 3  # The title names at most this number of rows.
-# A picture with more rows shows numbers instead of names; a name is cut to this length.
+# The table shows this number of metrics, because more columns do not fit on a phone's screen.
+SHOWN = 3
+# At most this number of the best schedulers has a card on the page, not counting the baseline.
+MOST_CARDS = 5
+MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
+# If the picture has more than ``MOST_LABELLED`` rows, it shows numbers instead of names; longer
+# names than ``LABEL_CHARACTERS`` are cut.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-# A picture leaves out a value that is more than this number of interquartile ranges from the
-# quartiles.
+# The picture of a leaderboard leaves out a value that is more than this number of interquartile
+# ranges from the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 
@@ -428,15 +432,17 @@ def _caption(
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
 MARGIN = 0.06  # An axis extends beyond the values by this fraction of the range, at both ends.
-LETTER_PX, TEXT_PX = 8.8, 13.0  # A letter has at most this width and height, in pixels, on a phone.
-# The distance of a label from its mark grows by this step, at most this number of times.
+# On a phone, a letter of a label has at most this width and height in pixels.
+LETTER_PX, TEXT_PX = 8.8, 13.0
+# The distance of a label from its mark grows by ``STEP_PX`` pixels up to ``MOST_STEPS`` times.
 STEP_PX, MOST_STEPS = 4.0, 16
-# A line joins a label to its mark if the label is at least this number of steps away.
+# In the picture of a leaderboard, a line joins a label to its mark if they are at least this number
+# of steps apart.
 LEADER_FROM = 2
 
 
 class Labelled(NamedTuple):
-    """A mark with a label; ``strong`` marks are coloured."""
+    """A mark of the chart with a label; ``strong`` marks are coloured."""
 
     label: str
     x: float
@@ -460,7 +466,7 @@ class Box(NamedTuple):
     bottom: float
 
     def meets(self, other: Box) -> bool:
-        """Return whether two boxes overlap."""
+        """Return whether two boxes of the chart overlap."""
         apart = self.right <= other.left or other.right <= self.left
         return not (apart or self.bottom <= other.top or other.bottom <= self.top)
 
@@ -468,7 +474,7 @@ class Box(NamedTuple):
 def rank_chart(title: str, marks: Sequence[Labelled], x_axis: PlotAxis, y_axis: PlotAxis) -> str:
     """Draw the marks; each label moves away from its mark until no labels overlap.
 
-    Precondition: there is at least one mark.
+    Precondition: the chart has at least one mark.
     """
     bottom = TOP + PLOT_PX
     across = chart.Scale(

@@ -23,10 +23,11 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-# The table cuts a client's name to this number of characters; files contain the whole name.
+# The table of clients cuts a name to this number of characters; files contain the whole name.
 NAME_WIDTH = 16
-CROWD = 30  # With this number of clients or more, a distribution replaces the rows of clients.
-FEW = "?"  # This mark follows a percentile that is computed from too few latencies.
+# With this number of clients or more, the table shows distributions instead of one row per client.
+CROWD = 30
+FEW = "?"  # This mark follows a percentile that was computed from too few latencies.
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
@@ -42,7 +43,7 @@ def is_crowd(summary: Summary) -> bool:
 
 
 def is_weighted(summary: Summary) -> bool:
-    """Return whether some client's weight differs from 1."""
+    """Return whether any client's weight differs from 1."""
     return any("weight" in client for client in summary["clients"])
 
 
@@ -169,8 +170,8 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the worst-off well-behaved clients: smallest fair share first, then highest P99.
 
-    Values of several runs are means. Below saturation, where ratios are undefined, only the P99
-    counts. A client whose P99 is unknown because of unfinished programs precedes clients with a
+    Over several runs, the values are means. Below saturation, where ratios are undefined, only the
+    P99 counts. A client whose P99 is unknown because of unfinished programs precedes clients with a
     known P99. If the workload marks no client as heavy, clients that flood come last.
     """
     rows = summary["clients"]

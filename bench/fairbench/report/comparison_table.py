@@ -24,11 +24,11 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
-# A scheduler's name, with the parameters that differ between rows, is cut to this length.
+# In the table, a scheduler's name with its parameters is cut to this number of characters.
 LABEL_WIDTH = 30
 LIMITED = "~"
 RATE = "service_rate_tok_s"
-MAX_NAMED = 4  # A remark below the table names at most this number of rows.
+MAX_NAMED = 4  # A remark below the table names at most this number of schedulers.
 BEST, WORST, NEITHER = "*", "!", " "
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
@@ -75,7 +75,7 @@ def comparison_text(
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """Build the comparison's table; with several seeds, intervals stand below the means."""
-    # Columns of the sharing incentive exist only if some run was simulated.
+    # Sharing incentives are known only for simulated runs.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
@@ -120,7 +120,7 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
 
 
 class ShownValue(NamedTuple):
-    """A value as text, its mark, and its interval."""
+    """A value in a table: its text, its mark, and its interval."""
 
     text: str
     mark: str
@@ -288,7 +288,7 @@ Interval = Mapping[str, Any]
 """A metric over several runs: the dictionary that ``intervals.combine`` returns."""
 
 Sample = Mapping[int, Value]
-"""A metric's value for each seed."""
+"""The values of a metric, by seed."""
 
 
 def cell_marks(
@@ -296,7 +296,7 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return, for each scheduler, a mark per column: best, worst, or ``NEITHER``.
 
-    A scheduler without a significant difference gets ``NEITHER``. One seed shows no significant
+    Without a significant difference, a scheduler gets ``NEITHER``. One seed shows no significant
     difference, unless the simulator replays a trace, which is exact. A metric without a better
     direction has neither a best nor a worst value.
     """
@@ -325,13 +325,13 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
-    """Return ``BEST``, ``WORST`` or ``NEITHER`` for each sample.
+    """Return for each sample whether it is ``BEST``, ``WORST`` or ``NEITHER``.
 
     A sample is best or worst if every other sample differs significantly: over several seeds, by
     the interval of the paired differences; with one seed, by the values. Times (``in_seconds``) are
-    compared by their logarithms, as in `compare`. Values that agree in three digits count as equal.
-    If all samples are equal, no sample is marked. Samples whose values may be arbitrarily bad are
-    all marked as worst.
+    compared by their logarithms, as in `compare`. Values that are equal in three digits count as
+    equal. If all samples are equal, none of them is marked. Samples whose values may be arbitrarily
+    bad are all marked as worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -378,5 +378,5 @@ def _badness(sample: Sample, better: Better) -> tuple[float, float]:
 
 
 def _unlimited(sample: Sample) -> bool:
-    """Return whether the value may be arbitrarily bad."""
+    """Return whether the value has no upper limit."""
     return any(value.bound == ">" for value in sample.values())

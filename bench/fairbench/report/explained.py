@@ -14,8 +14,11 @@ from fairbench.report.numbers import latency, number, percent, whole, written
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
-EQUAL = 0.01  # Allocations are equally even if Jain's index differs by at most this number.
-CLEAR = 0.95  # A client is fairly served with more than this fraction of the client's fair share.
+# Two allocations count as equally even if their values of Jain's index differ by at most this
+# number.
+EQUAL = 0.01
+# A client counts as fairly served if it receives more than this fraction of its fair share.
+CLEAR = 0.95
 
 
 def explained_text(summary: Summary, width: int) -> str:

@@ -18,7 +18,7 @@ LOSSES = {
     "idle": "idle",
 }
 """The kinds of lost GPU time, with the words of the limit's line."""
-LEAST_LOSS = 0.005  # A loss is named if the loss is at least this share of the GPU time.
+LEAST_LOSS = 0.005  # A loss of GPU time is named if it is at least this fraction of the GPU time.
 
 
 NEEDED = (
@@ -26,11 +26,11 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics that the limit's line shows."""
+"""The metrics that the line about the limit shows."""
 
 
 def has_limit(summary: Summary) -> bool:
-    """Return whether the summary contains the run's limit."""
+    """Return whether the summary contains the limit of the run."""
     return all(summary.get(key) is not None for key in NEEDED)
 
 
@@ -55,7 +55,7 @@ def limit_line(summary: Summary) -> str:
     """Return a line with the run's share of the limit, and the causes of the lost GPU time."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
-    if not has_limit(summary):  # The GPU time of a live run is unknown.
+    if not has_limit(summary):  # In a run on real servers, the GPU time is unknown.
         return f"{percent(summary['limit_ratio'])} of the least time, {least} on {replicas}"
     lost = _named_losses(list(losses(summary).items()))
     if summary.get("limit_cause", WORK) != WORK:

@@ -1,4 +1,4 @@
-"""Formats of numbers. An undefined number (None) is written as a dash."""
+"""Formats of numbers. An undefined number (None) is shown as a dash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def whole(value: float | None) -> str:
-    """Format an amount, rounded to a whole number."""
+    """Format an amount as a whole number."""
     return UNDEFINED if value is None else f"{value:,.0f}"
 
 
@@ -45,7 +45,7 @@ def less_than(value: float, digits: int | None = None) -> str:
 
 
 def index(value: float | None) -> str:
-    """Format an index between 0 and 1."""
+    """Format an index that lies between 0 and 1."""
     return UNDEFINED if value is None else f"{value:.3f}"
 
 
@@ -55,7 +55,7 @@ def percent(value: float | None) -> str:
 
 
 def whole_percent(value: float | None) -> str:
-    """Format a share as a percentage without decimals."""
+    """Format a fraction as a percentage without decimals."""
     return UNDEFINED if value is None else f"{value:.0%}"
 
 

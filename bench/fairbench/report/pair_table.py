@@ -30,9 +30,9 @@ STYLES: dict[str, str] = {
     Decision.INCONCLUSIVE: "yellow",
 }
 NAME_WIDTH = 12  # The heading of a column cuts a scheduler's name to this number of characters.
-MOST_ROWS = 8  # At most this number of metrics is shown without --all.
+MOST_ROWS = 8  # Without the flag --all, a comparison shows at most this number of metrics.
 LIMIT = "limit_ratio"
-# The table shows this metric beside Jain's index of service, for comparison.
+# The table of a comparison shows this metric beside Jain's index of service.
 REFERENCE = "jain_index_maxmin"
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
@@ -179,7 +179,9 @@ def _changed(row: MetricContrast) -> str:
     return f"{f'{client}: ' if client else ''}{entry.heading} is {least}{much}{way}"
 
 
-TIMES = 2.0  # A larger ratio of two means is written as a multiple, not as a percentage.
+# A ratio of two means above this value is written as a multiple, and a smaller ratio as a
+# percentage.
+TIMES = 2.0
 
 
 def _heading(contrasts: Sequence[Contrast]) -> str:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 
 class Swatch(NamedTuple):
-    """The colour, mark and dashes of a series.
+    """The colour, mark and dashes with which a series is drawn.
 
-    ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name of
-    the mark, and ``shape`` is SVG code that draws this mark around the origin. ``dashes`` are the
-    lengths of lines and gaps in line widths; empty means a solid line.
+    ``colour`` is used on white paper, and ``on_dark`` on dark screens. ``marker`` is matplotlib's
+    name of the mark, and ``shape`` is SVG code that draws this mark around the origin. ``dashes``
+    are the lengths of lines and gaps in line widths; empty means a solid line.
     """
 
     colour: str

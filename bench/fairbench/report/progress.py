@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
-# The remaining time is estimated only after a run has passed both limits.
+# The remaining time is estimated only after a run has lasted for ``SETTLED_S`` seconds and has
+# passed the second limit, too.
 SETTLED_S = 5.0
 SETTLED_PART = 0.001
 
@@ -80,7 +81,7 @@ def _shares(shares: list[float]) -> str:
 
 def _live(progress: Any) -> str:
     """Describe a live run: ready servers, then finished programs and throughput."""
-    # The import is local, because this module needs the packages of the extra "live".
+    # The import is local, because the module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress
 
     if isinstance(progress, ServersProgress):
@@ -155,7 +156,7 @@ class TerminalProgress:
         self._live = None
 
     def update(self, state: Any) -> None:
-        """Replace the progress line by the line for ``state``."""
+        """Replace the progress line by a line that shows ``state``."""
         if self._live is not None:
             line = progress_line(state, monotonic() - self._begun_s)
             self._live.update(Text(line, no_wrap=True))
@@ -181,4 +182,4 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Do nothing, because the bar already counts the task."""
+        """Do nothing: the progress bar has already counted the task."""

@@ -35,7 +35,8 @@ from fairbench.report.numbers import (
 from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
 
-# At most this number of tenants, with the smallest shares first, has a line each.
+# At most this number of tenants is printed, one per line; tenants with the smallest shares come
+# first.
 MOST_TENANTS = 10
 
 
@@ -87,14 +88,15 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-NEAR_ALL = 0.9  # A client is fairly served with more than this fraction of the client's fair share.
+# A client counts as fairly served if it receives more than this fraction of its fair share.
+NEAR_ALL = 0.9
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield a line on the worst window, and a warning if shares of the whole run hide the window.
 
     The longest window length is used, because under every scheduler some client looks worse in a
-    shorter window. Summaries of older versions contain no windows.
+    shorter window. Summaries of older versions of fairbench contain no windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -155,7 +157,8 @@ def _cause(row: dict[str, object], summary: Summary) -> str:
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-# At most this number of pairs of clients, with the most tokens first, has a line each.
+# At most this number of pairs of clients is printed, one per line; pairs with the most tokens come
+# first.
 MOST_PAIRS = 6
 
 
@@ -217,7 +220,7 @@ def stall_line(summary: Summary) -> str:
     )
 
 
-MOST_CAUSES = 3  # At most this number of prompts that caused stalls has a line each.
+MOST_CAUSES = 3  # At most this number of prompts that caused stalls is printed, one per line.
 
 
 def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:
@@ -298,7 +301,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         f"{written(summary, 'jain_index')} of service{by_weight} "
         f"(max-min fair allocation: {written(summary, 'jain_index_maxmin')})",
     )
-    # Summaries of older versions do not contain the worst windows.
+    # Summaries of older versions of fairbench do not contain the worst windows.
     if summary.get("worst_windows"):
         yield from window_lines(summary)
     yield "whole run", _worst(summary)
@@ -401,7 +404,8 @@ def empty_queues(summary: Summary) -> str:
     return f"no request waited for {percent(empty)} of the window; shares {partly}reflect demand"
 
 
-MOSTLY = 0.5  # If queues are empty for at least this fraction of the time, demand limits the rates.
+# If queues are empty for at least this fraction of the time, the load limits the throughput.
+MOSTLY = 0.5
 
 
 def is_mostly_empty(summary: Summary) -> bool:
@@ -438,7 +442,7 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
-# A factor of this size or more is written as a multiple, a smaller factor as a percentage.
+# A factor of at least this size is written as a multiple, and a smaller factor as a percentage.
 TWICE = 1.5
 
 
@@ -449,10 +453,10 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
-    # All programs fit into the window, so a longer duration would not add latencies.
+    # All programs fit into the window, so a longer duration would not add latencies of programs.
     if isclose(end_s, summary.get("duration") or 0.0):
         return
-    # An end of arrivals between whole seconds means that --num-programs ended the arrivals.
+    # If the arrivals end between two whole seconds, --num-programs ended the arrivals.
     if not float(end_s).is_integer():
         return
     times = 1.1 * ENOUGH[P99] / n
@@ -528,17 +532,17 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# The reasons for undefined values of these keys are shown in other lines.
+# If the values of these keys are undefined, other lines print the reasons.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# Keys that the line "service gap" shows.
+# Keys of a summary that the line "service gap" prints.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) with the reason for each undefined value of the summary.
 
-    Values with equal reasons share a line. A reason appears only in the summary's JSON if no line
-    shows the value.
+    Values that are undefined for the same reason share a line. A reason appears only in the
+    summary's JSON if no line shows the value.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():

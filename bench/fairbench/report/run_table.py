@@ -115,7 +115,7 @@ def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
 
 
 SHARE_DIGITS = 1
-MAX_LABEL = 48  # A label is cut to this number of characters.
+MAX_LABEL = 48  # In a table of runs, a label is cut to this number of characters.
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
@@ -160,7 +160,7 @@ def results_of_repeats(combined: Summary, tail: int = P99) -> Iterator[tuple[str
 def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
     """Return ``mean [low, high]``, with > or < for bounds, or - if no run has a value.
 
-    A single run has no interval.
+    The value of a single run has no interval.
     """
     if interval is None:
         return "-"

@@ -29,7 +29,8 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
 def plain_table(*headings: str, gap: int = 2) -> Table:
     """Return a table without rows and borders: a left-aligned column, then right-aligned columns.
 
-    ``gap`` is the number of spaces between columns. Without ``headings`` the table has no columns.
+    ``gap`` is the number of spaces between columns. If ``headings`` is empty, the table has no
+    columns.
     """
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for number, heading in enumerate(headings):

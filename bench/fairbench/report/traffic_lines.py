@@ -11,10 +11,11 @@ from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
-MANY = 1000.0  # A larger ratio is printed as "over 1,000".
-# A sentence mentions larger floods if these floods change the share by at least this fraction.
+MANY = 1000.0  # A ratio above this value is printed as "over 1,000".
+# A sentence mentions larger floods if they change the client's share of the load by at least this
+# fraction.
 LEAST_REST = 0.005
-NAMED = 3  # A sentence names at most this number of delayed clients.
+NAMED = 3  # A sentence about a flood names at most this number of delayed clients.
 TTFT = "time to first token"
 
 
@@ -41,7 +42,7 @@ def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: st
     """Return a sentence on the delayed clients: number, period, median wait, and longest delay.
 
     Args:
-        heavy: Number of clients that flood.
+        heavy: The number of clients that flood.
     """
     others = len(traffic.clients) - heavy
     worst = listed([printable(traffic.clients[one.client]) for one in harm.victims[:NAMED]])
@@ -63,7 +64,7 @@ def listed(names: Sequence[str]) -> str:
 class Shortfall(NamedTuple):
     """The minute in which a client received the smallest fraction of its fair share.
 
-    ``share`` is this fraction.
+    ``share`` is the fraction of its fair share that the client received.
     """
 
     client: str

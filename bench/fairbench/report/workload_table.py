@@ -77,10 +77,13 @@ def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
     return low if low == high else f"{low}-{high}"
 
 
-LEAST = 1e-9  # A smaller number is the rounding error of a sum that should be 0.
-BATCHED = 0.05  # Equal times of more than this fraction of the requests are no coincidence.
-NAME_WIDTH = 24  # A client's name is cut to this number of characters.
-SHOWN = 20  # At most this number of clients, with the most requests first, is listed.
+LEAST = 1e-9  # A value below this number is the rounding error of a sum that should be 0.
+# If more than this fraction of the requests have equal times, the equality is no coincidence.
+BATCHED = 0.05
+NAME_WIDTH = 24  # The table of a workload cuts a client's name to this number of characters.
+# The table of a workload lists at most this number of clients; clients with the most requests come
+# first.
+SHOWN = 20
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:

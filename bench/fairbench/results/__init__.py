@@ -1,4 +1,4 @@
-"""Results: the run store, and comparisons of stored runs."""
+"""The store of runs, and comparisons of stored runs."""
 
 from typing import TYPE_CHECKING
 

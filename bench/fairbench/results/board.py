@@ -38,7 +38,7 @@ class Fold(Enum):
 class Score(NamedTuple):
     """A scheduler's value of a metric, with interval and the paired difference from the baseline.
 
-    ``bound`` has the meaning of ``Value.bound``. If ``value`` is None, ``reason`` gives the reason.
+    ``bound`` has the same meaning as ``Value.bound``. If ``value`` is None, ``reason`` says why.
     """
 
     value: float | None
@@ -50,7 +50,7 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how a metric is combined over ``places`` configurations."""
+    """Return how the values of a metric in ``places`` configurations are combined."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
@@ -148,7 +148,7 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ]
 
 
-# A sweep's metrics.csv has these columns; ``cell`` is the scheduler.
+# The file metrics.csv of a sweep has these columns; ``cell`` is the scheduler.
 LABELS = ("place", "cell", "seed")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
@@ -195,7 +195,7 @@ def _written(value: Any) -> str:
 def holds_lines(path: Path) -> bool:
     """Return whether a file begins with the header of a leaderboard's CSV file.
 
-    Raises DataError for an unreadable file.
+    Raises DataError if the file cannot be read.
     """
     head = ",".join(LABELS).encode()
     if path.suffix != ".csv":
@@ -205,7 +205,10 @@ def holds_lines(path: Path) -> bool:
 
 
 def read_lines(path: Path) -> list[BoardLine]:
-    """Read a CSV file, or a sweep's ``metrics.csv``. Raises DataError (file, line, column)."""
+    """Read a CSV file, or a sweep's ``metrics.csv``.
+
+    Raises DataError with file, line and column of the error.
+    """
     try:
         reader = csv_reader(path, f"{path}")
         for label in LABELS:
@@ -333,12 +336,12 @@ def _missing(store: SweepStore, finished: Collection[str]) -> Iterator[Missing]:
             yield Missing(point["name"], reason)
 
 
-MOST_PLACES = 3  # At most this number of missing runs is named for a row.
+MOST_PLACES = 3  # A message names at most this number of missing runs for a scheduler.
 MIN_SHARE = "min_entitlement_best_ratio"
-LIMIT = "limit_ratio"  # Lines of older versions lack this metric.
+LIMIT = "limit_ratio"  # CSV files of older versions of fairbench lack this metric.
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
-"""The lines by scheduler, then by (configuration, seed)."""
+"""The lines of the leaderboard by scheduler, and by (configuration, seed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,9 +375,9 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    # Each well-behaved client has at least this number of latencies in every run, if known.
+    # In every run, each well-behaved client has at least this number of latencies; None if unknown.
     fewest: int | None
-    summary: Mapping[str, Any]  # The hardware is taken from this summary of a run.
+    summary: Mapping[str, Any]  # The summary of a run that describes the hardware of the row.
 
 
 def chosen(
@@ -383,7 +386,7 @@ def chosen(
     """Return the lines of the named configurations and schedulers; no names mean all lines.
 
     The first words of a configuration, such as ``tot s1``, name all configurations that begin with
-    these words. Raises UsageError for a name that matches no line.
+    these words. Raises UsageError if a name matches no line.
     """
     known = dict.fromkeys(line.place for line in lines)
     names = dict.fromkeys(line.scheduler for line in lines)

@@ -77,13 +77,13 @@ class SchedulerResults:
 
     @cached_property
     def by_seed(self) -> Mapping[int, ComparedRun]:
-        """The runs by seed, in ascending order."""
+        """The runs of a scheduler by seed, in ascending order."""
         runs = sorted(self.runs, key=lambda one: int(one.summary["seed"]))
         return {int(one.summary["seed"]): one for one in runs}
 
     @property
     def first(self) -> ComparedRun:
-        """The run of the first seed."""
+        """The scheduler's run with the first seed."""
         return next(iter(self.by_seed.values()))
 
     @property
@@ -144,7 +144,10 @@ def by_place(cells: Iterable[SchedulerResults]) -> dict[str, list[SchedulerResul
 
 
 def experiment_of(run: StoredRun) -> Experiment:
-    """Return the tables of a run's experiment file. Raises DataError for an unreadable file."""
+    """Return the tables in the experiment file of a run.
+
+    Raises DataError if the file cannot be read.
+    """
     path = run.path / EXPERIMENT
     return without_given(read_toml(path, str(path)))
 
@@ -215,7 +218,10 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
 
 
 def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
-    """Yield the given runs. Raises DataError for an unreadable or incomplete run."""
+    """Yield the given runs after a check.
+
+    Raises DataError if a run is incomplete or cannot be read.
+    """
     for run in runs:
         check_summary(run.summary, run.run.path / SUMMARY)
         workload = run.experiment.get("workload")
@@ -231,7 +237,7 @@ def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-# A change by a smaller fraction of the baseline is neither better nor worse.
+# A change by less than this fraction of the baseline counts as neither better nor worse.
 LEAST_CHANGE = 0.0005
 
 
@@ -269,8 +275,8 @@ class MetricContrast:
 class Contrast:
     """A comparison of a scheduler (or experiment) with the baseline.
 
-    ``left_out`` are seeds that only one side has. ``unlike`` are keys, except the scheduler, in
-    which the two experiments differ.
+    ``left_out`` are the seeds that only one of the sides has. ``unlike`` are keys, except the
+    scheduler, in which the two experiments differ.
     """
 
     baseline: SchedulerResults
@@ -318,7 +324,7 @@ def _check_one_code(runs: Iterable[ComparedRun]) -> None:
 def sides_below(path: Path) -> list[SchedulerResults]:
     """Group the runs below a directory into sides of a comparison.
 
-    Raises the errors of ``runs_below`` and ``sides_of``.
+    Raises the same errors as ``runs_below`` and ``sides_of``.
     """
     return sides_of(runs_below(path))
 
@@ -326,7 +332,10 @@ def sides_below(path: Path) -> list[SchedulerResults]:
 def contrast(
     baseline: SchedulerResults, other: SchedulerResults, metrics: Sequence[str]
 ) -> Contrast:
-    """Compare a scheduler with the baseline. Raises UsageError if the two have no common seed."""
+    """Compare the runs of a scheduler with the runs of the baseline.
+
+    Raises UsageError if the two have no seed in common.
+    """
     seeds = sorted(baseline.by_seed.keys() & other.by_seed.keys())
     if not seeds:
         raise UsageError(
@@ -382,7 +391,7 @@ def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 def check_metrics(metrics: Iterable[str], sides: Iterable[SchedulerResults]) -> None:
     """Raise UsageError for a metric that no run has, or that has no better direction.
 
-    A client's metric is ``clients.NAME.KEY``.
+    The metric of one client is written ``clients.NAME.KEY``.
     """
     known = {key for side in sides for key in values_of(side.first.summary)}
     for metric in metrics:

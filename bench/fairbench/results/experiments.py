@@ -28,17 +28,17 @@ SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
     | {"eviction", "memory_records", "engine_code", "charge_pass"}
 )
-OWN_POLICY = "schedule_policy"  # This field of a backend's settings belongs to the scheduler.
+OWN_POLICY = "schedule_policy"  # This field of a backend's settings names a scheduling policy.
 OF_THE_PLACE = frozenset(
     {"engine", "vllm", "lightllm", DISAGGREGATION}
-)  # These tables of an experiment are not parameters of schedulers.
+)  # These tables of an experiment do not hold parameters of schedulers.
 
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset", GIVEN})
 
-DEFAULT = "default"  # This text stands for the value of a key that an experiment omits.
+DEFAULT = "default"  # This text is shown instead of a value that an experiment omits.
 
 Experiment = Mapping[str, Any]
-"""The tables of an ``experiment.toml``."""
+"""The tables in a file ``experiment.toml``."""
 
 
 def place_of(experiment: Experiment) -> dict[str, Any]:
@@ -129,11 +129,12 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     ]
 
 
-CHOSEN = "chosen"  # A manifest lists the values that the user chose under this key.
+CHOSEN = "chosen"  # Under this key, a manifest lists the values that the user chose.
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-SET_BY_FLAG = (".params.", ".misbehaving")  # ``--set`` changes these values inside a workload.
+# The flag ``--set`` can change workload values whose keys contain these parts.
+SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
@@ -199,7 +200,8 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            continue  # Only one of the experiments uses the scheduler of this parameter.
+            # Only one of the two experiments uses the scheduler to which this parameter belongs.
+            continue
         whole = key.startswith(WORKLOAD) and "workload" in chosen
         if _has_default(key) and key not in chosen and not whole:
             found.by_default.append(f"{_readable_key(key, after)} {old} -> {new}")
@@ -215,7 +217,7 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records, as TOML by flat key.
 
-    The tag and descriptions are excluded. The key ``gpu`` holds GPU and model, and the key
+    The tag and the descriptions are left out. The key ``gpu`` holds GPU and model, and the key
     ``PROFILE`` holds the rest of the timing profile's name.
     """
     apart = ("tag", "settings", "workload")

@@ -15,7 +15,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-# This number of bisection steps, from 90 degrees, is enough for all digits of a float.
+# Starting from 90 degrees, this number of bisection steps is enough for all digits of a float.
 HALVINGS = 60
 
 
@@ -45,7 +45,7 @@ def quantile(probability: float, degrees: int) -> float:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
     wanted = 2 * probability - 1
     low, high = 0.0, pi / 2
-    central(0.0, degrees)  # This call raises ValueError for less than one degree of freedom.
+    central(0.0, degrees)  # ``central`` raises ValueError for less than one degree of freedom.
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if _central(middle, degrees) < wanted:
@@ -67,9 +67,9 @@ def _central(angle: float, degrees: int) -> float:
     return (angle + sin(angle) * total) * 2 / pi if odd else sin(angle) * total
 
 
-INTERVALS_FILE = "intervals.json"  # A file of this name marks a directory of repeated runs.
+INTERVALS_FILE = "intervals.json"  # A directory of repeated runs contains a file of this name.
 LEVEL = 0.95
-# This text describes a mean with its interval.
+# This text describes how means and intervals were computed.
 METHOD = "mean and 95% interval (Student's t)"
 
 
@@ -87,7 +87,7 @@ def t_interval(
     """Return the confidence interval of the mean, cut to the range from ``least`` to ``most``.
 
     The interval covers the mean with probability ``level`` if the distribution is normal. Raises
-    ValueError without values.
+    ValueError if there are no values.
     """
     if not values:
         raise ValueError("an interval needs at least one value")
@@ -110,8 +110,8 @@ def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
 
     ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high`` are
     null. ``lower_bound`` is true if some values are lower bounds, so that the true mean may exceed
-    ``high``. ``upper_bound`` is the counterpart for upper bounds. A metric with both kinds of
-    bounds is null. Values that are equal in all runs, such as the scheduler, are kept.
+    ``high``. ``upper_bound`` is the counterpart for upper bounds. If a metric has both kinds of
+    bounds, it is null. Values that are equal in all runs, such as the scheduler, are kept.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -159,11 +159,14 @@ def _metric_interval(
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
-# Smaller relative differences are ignored, because processors sum in different orders.
+# Relative differences below this value are ignored, because processors add numbers in different
+# orders.
 ROUNDING = 1e-12
-POWER = 0.8  # The number of further seeds is chosen for this probability of a decision.
+# The number of further seeds is chosen so that the comparison is decided with this probability.
+POWER = 0.8
 MIXED = "some values are only lower bounds, others only upper bounds"
-MOST_SEEDS = 1000  # A difference that needs more seeds is too small to matter.
+# A difference that needs more seeds to become significant is too small to matter.
+MOST_SEEDS = 1000
 
 
 class Decision(StrEnum):
@@ -277,7 +280,7 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the difference of logarithms, for values that differ by factors.
 
-    The result is None if any value is unknown. Logarithms make relative changes comparable: if a
+    If any value is unknown, the result is None. Logarithms make relative changes comparable: if a
     wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.
     """
     both = [*first, *second]
@@ -290,8 +293,8 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds detect a mean difference with a power of ``POWER``.
 
-    ``spread`` is the standard deviation of single differences. The number follows from quantiles of
-    Student's t. The result is None for more than ``MOST_SEEDS``.
+    ``spread`` is the standard deviation of the differences of single seeds. The number follows from
+    quantiles of Student's t. If more than ``MOST_SEEDS`` seeds are needed, the result is None.
     """
 
     def enough(seeds: int) -> bool:
@@ -300,7 +303,7 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     if effect == 0 or not enough(MOST_SEEDS):
         return None
-    # Invariant of the bisection: ``low`` seeds are too few, and ``high`` seeds are enough.
+    # Invariant of the binary search: ``low`` seeds are too few, and ``high`` seeds are enough.
     low, high = 1, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2

@@ -40,7 +40,7 @@ class Stopwatch:
 
     @classmethod
     def start(cls) -> Stopwatch:
-        """Return a stopwatch that starts now."""
+        """Return a stopwatch that starts at this call."""
         return cls(datetime.now(UTC), perf_counter(), process_time())
 
     def times(self) -> dict[str, Any]:
@@ -131,8 +131,8 @@ def library_version(library: str) -> str | None:
 
 
 TIMEOUT_S = 20.0
-MAX_VERSION = 200  # A version is cut to this number of characters.
-# The Python interpreter beside a script runs this program, which prints the distribution that
+MAX_VERSION = 200  # The version of a package is cut to this number of characters.
+# The Python interpreter beside a script executes this program, which prints the distribution that
 # installed the script.
 OWNER = """
 import sys
@@ -153,7 +153,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# Files of fairbench with these suffixes can change results.
+# Files of fairbench's code with these suffixes can change results.
 OWN_CODE = (".py", ".json", ".toml")
 
 
@@ -169,7 +169,7 @@ def environment() -> Mapping[str, str]:
 
 
 def own_version() -> str:
-    """Return fairbench's version, with a digest of its code."""
+    """Return the version of fairbench, with a digest of its code."""
     code = hashlib.sha256()
     for path in sorted(DIRECTORY.rglob("*")):
         if path.suffix in OWN_CODE and path.is_file():

@@ -13,21 +13,21 @@ from fairbench.errors import UsageError, writing
 
 
 def check_writable(parent: Path, named: str = "result_dir") -> None:
-    """Raise UsageError unless directories can be created in ``parent``.
+    """Raise UsageError if no directory can be created in ``parent``.
 
-    ``named`` is the user's name for the directory.
+    ``named`` is the name by which messages call the directory.
     """
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
         for part in parent.parts:
-            # The call raises OSError for a name that is too long for the file system.
+            # ``_exists`` raises OSError for a name that is too long for the file system.
             _exists(existing / part)
         with tempfile.TemporaryDirectory(dir=existing, prefix=".check-"):
             pass
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists. Raises OSError if the path cannot be checked."""
+    """Return whether a path exists. Raises OSError if the path cannot be examined."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
         yield
     except BaseException:
         for path in reversed(new):
-            # Removal fails if another run has written into the folder in the meantime.
+            # The folder cannot be removed if another run has written into it in the meantime.
             with suppress(OSError):
                 path.rmdir()
         raise
@@ -89,7 +89,7 @@ def fresh_directory(parent: Path, name: str) -> Path:
 
 
 def _names(wanted: Path) -> Iterator[Path]:
-    """Yield ``wanted``, then ``wanted.2`` and so on, without end."""
+    """Yield the names ``wanted``, ``wanted.2`` and so on, without end."""
     yield wanted
     for number in count(2):
         yield wanted.with_name(f"{wanted.name}.{number}")
@@ -102,14 +102,14 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
             try:
                 return hidden.rename(target)
             except OSError:
-                # Another run may have created a directory of this name, which is not empty, in the
-                # meantime.
+                # In the meantime, another run may have created a directory of this name that is not
+                # empty.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")
 
 
-FOLDER = "live"  # The records of a live run in progress are in a subdirectory of this name.
+FOLDER = "live"  # While a live run is in progress, its records are in a subdirectory of this name.
 LOCK_FILE = ".lock"
 
 
@@ -117,8 +117,8 @@ LOCK_FILE = ".lock"
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
     """Open the folder of a run in progress for one process at a time; create a missing folder.
 
-    Raises UsageError while another process holds the folder. The system releases the folder when
-    that process dies.
+    Raises UsageError if another process holds the folder. When the other process dies, the system
+    releases the folder.
     """
     folder = directory / name
     folder.mkdir(exist_ok=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fairbench.engine.contract import EngineContract
 
 
-SESSION = "session"  # Programs of this kind are recorded sessions.
+SESSION = "session"  # A program of this kind is a recorded session.
 
 
 def run_facts(
@@ -166,9 +166,9 @@ def work_prices(
     """Return lower bounds on the GPU time of requests, from a timing profile.
 
     Args:
-        profile: Iteration times of the GPU and model.
+        profile: The iteration times of the GPU and model.
         pass_tokens: Limit on the tokens of a prefill pass, or of a mixed step.
-        batch: Limit on the sequences of a decode step.
+        batch: Largest number of sequences in a decode step.
         mixed: Whether prompt tokens and decoded tokens share a step.
     """
     c = profile.coefficients_ms
@@ -265,9 +265,10 @@ def cluster_bound(
 
 SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
-# Worker numbers are limited, because metrics have an entry per worker up to the largest number.
+# The number of a worker is limited, because metrics have an entry for every worker up to the
+# largest number.
 MAX_WORKER = 2**16 - 1
-RANGES = {  # Values of these integer columns must lie in these ranges.
+RANGES = {  # ``RANGES`` maps integer columns to the range in which their values must lie.
     "worker": (-1, MAX_WORKER),
     "by": (NOBODY, MAX_COUNT),
     "change": (-MAX_COUNT, MAX_COUNT),
@@ -279,7 +280,7 @@ STATES = dict(
 
 
 def read_tables(run: StoredRun) -> Tables:
-    """Return a run's tables.
+    """Return the stored tables of a run.
 
     Raises DataError for an unreadable table, and for a table with other columns.
     """
@@ -369,7 +370,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
     """Raise UsageError for a metric that is unknown, undirected, or without a value.
 
     Args:
-        keys: Metrics by their keys or other names.
+        keys: The metrics, by their keys or other names.
         specs: Experiments that will run; a metric that no experiment can have is refused.
         option: The flag that names the metrics, for the message.
     """

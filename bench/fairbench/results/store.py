@@ -1,4 +1,7 @@
-"""The directories of stored runs and sweeps. Each file is written completely or not at all."""
+"""The directories in which runs and sweeps are stored.
+
+Every file is written either completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +66,13 @@ def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
-MEMORY_TABLE = "memory"  # A run has this table if the run recorded which clients hold KV memory.
+MEMORY_TABLE = "memory"  # A run has this table if it recorded which clients hold KV memory.
 LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
-MANIFEST = "manifest.json"  # A file of this name marks the directory of a run.
+MANIFEST = "manifest.json"  # A directory of a run contains a file of this name.
 ROWS_PER_GROUP = 65_536
-MAX_RUN_NAME = 200  # File systems limit names to 255 bytes, and ".2" may be added.
+# File systems limit names to 255 bytes, and fairbench may add an ending such as ".2".
+MAX_RUN_NAME = 200
 
 
 Summary = Mapping[str, Any]
@@ -84,7 +88,10 @@ class StoredRun:
     manifest: dict[str, Any]
 
     def table(self, name: str) -> pa.Table:
-        """Return the table ``name`` of ``TABLES``. Raises DataError for an unreadable file."""
+        """Return the table of ``TABLES`` that has the name ``name``.
+
+        Raises DataError if the file cannot be read.
+        """
         from fairbench.files.formats import read_parquet
 
         return read_parquet(self.path / f"{name}.parquet")
@@ -120,7 +127,8 @@ def save_run(
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
     """Create the directory of a run in progress, which contains only the spec.
 
-    ``write_run`` completes the directory. Raises UsageError if the directory cannot be created.
+    ``write_run`` later completes the directory. Raises UsageError if the directory cannot be
+    created.
     """
     path = new_directories.fresh_directory(parent, run_name(spec))
     _write_spec(path, spec)
@@ -176,7 +184,9 @@ def write_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write a run's files into its directory. The manifest is written last and marks the run.
+    """Write the files of a run into its directory.
+
+    The manifest is written last: a directory with a manifest is a run.
 
     Raises RunFailed if the files cannot be written.
     """
@@ -195,7 +205,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     for name in (*TABLES, MEMORY_TABLE):
         if name not in tables and name == MEMORY_TABLE:
             continue
-        # pyarrow gets an open file, because pyarrow refuses paths that are not UTF-8.
+        # Python opens the file, because pyarrow cannot open a path that is not UTF-8.
         with (path / f"{name}.parquet").open("wb") as file:
             parts = map(_as_arrow, _row_groups(tables[name]))
             first = next(parts)
@@ -225,7 +235,7 @@ def _write_spec(path: Path, spec: ExperimentSpec) -> None:
 
 
 def read_run(path: Path) -> StoredRun:
-    """Read a run directory.
+    """Read the directory of a stored run.
 
     Raises DataError if the directory is not a run, or has another schema version.
     """
@@ -241,9 +251,9 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary with current keys.
+    """Return a stored summary with the present names of its keys.
 
-    Older versions counted unfinished requests as failed.
+    Older versions of fairbench counted unfinished requests as failed.
     """
     if "unfinished" in summary or "failed" not in summary:
         return summary
@@ -253,7 +263,7 @@ def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
 def runs_in(folder: Path) -> list[StoredRun]:
     """Return the saved runs in a directory, by directory name.
 
-    Raises the errors of ``read_run``.
+    Raises the same errors as ``read_run``.
     """
     return [read_run(path) for path in sorted(folder.iterdir()) if is_run(path)]
 
@@ -291,7 +301,7 @@ def _cleaned(content: Any) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object, completely or not at all."""
+    """Write a JSON object to a file, either completely or not at all."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
@@ -308,10 +318,10 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-SWEEP_FILE = "sweep.toml"  # A file of this name marks the directory of a sweep.
+SWEEP_FILE = "sweep.toml"  # A directory of a sweep contains a file of this name.
 
 AloneRows = Sequence[Mapping[str, Any]]
-"""Rows of ``fairbench.sim.alone``, one for each client."""
+"""The rows of ``fairbench.sim.alone``, one row for each client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +332,9 @@ class SweepStore:
 
     @classmethod
     def create(cls, parent: Path, sweep: Sweep, points: Sequence[ExperimentSpec]) -> SweepStore:
-        """Create a directory for a sweep in ``parent``.
+        """Create in ``parent`` a directory for a sweep.
 
-        Raises UsageError for an unwritable ``parent``.
+        Raises UsageError if ``parent`` cannot be written.
         """
         new_directories.check_writable(parent)
         store = cls(new_directories.fresh_directory(parent, sweep.name))
@@ -342,7 +352,7 @@ class SweepStore:
 
     @property
     def runs(self) -> Path:
-        """The folder of the run directories."""
+        """The folder that contains the run directories of the sweep."""
         return self.path / "runs"
 
     @property
@@ -356,7 +366,10 @@ class SweepStore:
         return self.path / SWEEP_FILE
 
     def sweep(self) -> Sweep:
-        """Return the stored sweep. Raises DataError if the directory holds no sweep."""
+        """Return the sweep that the directory stores.
+
+        Raises DataError if the directory stores no sweep.
+        """
         return read_sweep(str(self.file))
 
     def finished(self) -> dict[str, StoredRun]:
@@ -373,7 +386,8 @@ class SweepStore:
     def take_from(self, other: SweepStore, leave: Collection[str] = ()) -> None:
         """Copy finished runs, and latencies of clients alone, from another sweep.
 
-        Runs with an identity in ``leave`` are not copied. Raises DataError for unreadable runs.
+        Runs whose identity is in ``leave`` are not copied. Raises DataError if a run cannot be
+        read.
         """
         lacking = set(self._identities()) - set(self.finished())
         for key, run in other.finished().items():
@@ -395,12 +409,12 @@ class SweepStore:
                 shutil.rmtree(run.path)
 
     def alone(self) -> dict[str, AloneRows]:
-        """Return the latencies of clients simulated alone, by ``alone_key``."""
+        """Return the latencies of clients that were simulated alone, by ``alone_key``."""
         files = sorted(self.alone_folder.glob("*.json"))
         return {file.stem: read_json(file)["clients"] for file in files}
 
     def save_failure(self, key: str, point: str, error: str, traceback: str) -> None:
-        """Store the reason why a point failed."""
+        """Store the reason why a point of the sweep failed."""
         failure = {"point": point, "error": error, "traceback": traceback}
         write_json(self.path / "failed" / f"{key}.json", failure)
 

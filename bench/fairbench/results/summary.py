@@ -40,10 +40,10 @@ def run_header(
     bound: ServiceBound | None,
     served: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the first keys of a run's summary.
+    """Return the first part of a run's summary.
 
     ``served`` describes real or emulated servers (keys ``emulated``, ``backend``, ``served``); None
-    means the simulator. Sizes are in tokens, None if unknown.
+    means the simulator. Sizes are in tokens, or None if they are unknown.
     """
     several = {"routers": spec.routers, "routers_form": spec.settings.get(f"{ROUTERS}.form")}
     return {
@@ -165,7 +165,7 @@ def trace_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def details_line(summary: Mapping[str, Any]) -> str:
-    """Return the details of a run in one line."""
+    """Return in one line the details of a run."""
     before = f"admission {summary['admission']}, " if "admission" in summary else ""
     if "gateway" in summary:
         before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
@@ -183,10 +183,10 @@ def details_line(summary: Mapping[str, Any]) -> str:
 
 
 class Value(NamedTuple):
-    """A metric in a summary.
+    """The value of a metric in a summary.
 
     ``bound`` is ``>`` or ``<`` if ``raw`` is only a bound of the true value, else empty. If ``raw``
-    is None, ``reason`` gives the reason.
+    is None, ``reason`` says why.
     """
 
     raw: Any
@@ -195,12 +195,15 @@ class Value(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Return whether the value can be compared by size."""
+        """Return whether the value is a number that can be compared."""
         return isinstance(self.raw, int | float) and not isinstance(self.raw, bool)
 
     @property
     def exact(self) -> Fraction:
-        """Return the value as the decimal number in the file. Raises DataError for a text."""
+        """Return the value as the decimal number in the file.
+
+        Raises DataError if the value is a text.
+        """
         try:
             return Fraction(str(self.raw))
         except ValueError:
@@ -249,11 +252,11 @@ def value_of(summary: Mapping[str, Any], key: str) -> Value:
 
 
 def more_is_better(metric: str, known: Collection[str]) -> bool:
-    """Return whether a higher metric is better.
+    """Return whether a higher value of a metric is better.
 
     Raises UsageError if the metric is unknown or has no better direction.
 
-    ``known`` contains the keys of the compared summaries.
+    ``known`` contains the keys of all compared summaries.
     """
     if metric not in known:
         ours = metric.startswith(CLIENTS)

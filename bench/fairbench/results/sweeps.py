@@ -13,8 +13,8 @@ from fairbench.results.comparison import SchedulerResults, by_place
 
 KEY = re.compile(r" (?:(\S+)=(\S+)|(dp|prefill|decode) (\d+))(?= |$)")
 NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
-MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of tick labels.
-# An axis is logarithmic if the largest value exceeds this multiple of the smallest value.
+MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of labelled ticks.
+# An axis is logarithmic if its largest value exceeds this multiple of its smallest value.
 LOG_FROM = 8.0
 LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 
@@ -38,12 +38,12 @@ class SweepAxis(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name of the axis below a chart."""
+        """The text below a chart that names its axis."""
         return LABELS.get(self.name, self.name)
 
     @property
     def values(self) -> list[float]:
-        """The values of the axis, in ascending order."""
+        """The values on the axis, in ascending order."""
         return sorted({value for line in self.lines for value, _ in line.points})
 
     @property
@@ -61,12 +61,12 @@ class SweepAxis(NamedTuple):
 
     @property
     def schedulers(self) -> list[str]:
-        """The distinct schedulers of the lines."""
+        """The different schedulers of all lines."""
         return list(dict.fromkeys(line.scheduler for line in self.lines))
 
     @property
     def places(self) -> dict[str, list[SweepLine]]:
-        """The lines of each configuration."""
+        """The lines, grouped by configuration."""
         return {
             place: [line for line in self.lines if line.place == place]
             for place in dict.fromkeys(line.place for line in self.lines)
@@ -175,7 +175,7 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
 
     for name, rows in (("metrics", metric_rows(cells)), ("clients", client_rows(cells))):
         listed = list(rows)
-        # Summaries of live runs have more keys than summaries of simulations.
+        # Summaries of runs on real servers have more keys than summaries of simulations.
         nothing = dict.fromkeys(key for row in listed for key in row)
         table = pa.Table.from_pylist([{**nothing, **row} for row in listed])
         with (folder / f"{name}.csv").open("wb") as file:
@@ -192,7 +192,7 @@ def metric_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
 
 
 def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
-    """Yield a row per run and client."""
+    """Yield one row for each client of each run."""
     for labels, summary in _runs(cells):
         for client in summary["clients"]:
             prefix = f"clients.{client['client']}."

@@ -11,13 +11,13 @@ A host calls the hooks of a local scheduler in this order during the life of a r
                   ^                                            |
                   +-- (waits again) <-- on_retract <-----------+
 
-``prepare`` is called once, before all other hooks. ``accepts`` may refuse a request at once; a
+``prepare`` is called once, before all other methods. ``accepts`` may refuse a request at once; a
 request that is aborted while it waits goes from ``on_arrival`` to ``on_finish``. ``on_admitted``
 runs before the generator of ``select`` is resumed. At one instant, steps end first (``on_tokens``,
 then ``on_finish``), then requests arrive, and then the engine makes an admission pass. A host calls
-a router's ``prepare`` once. For each request, the host then calls ``route`` (again whenever
-``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the worker did
-nothing for the request. A host may call ``on_evict`` late, at any time.
+the method ``prepare`` of a router once. For each request, the host then calls ``route`` (again
+whenever ``route`` returned None), ``on_first_token`` and ``on_finish``, or ``on_failure`` if the
+worker did nothing for the request. A host may call ``on_evict`` at any later time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from fairbench.tenants import children_of, lineage
 
 
 def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
-    """Return the weights as floats by client. Raises UsageError for a weight out of range."""
+    """Return the weights of clients as floats. Raises UsageError if a weight is out of range."""
     for client, weight in weights.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not (number and LIGHTEST <= weight <= HEAVIEST):
@@ -206,7 +206,9 @@ class HasParts:
 
 
 class LocalScheduler(HasParts, ABC):
-    """The order of one worker's waiting queue. Subclass this class; a file holds one policy.
+    """A local scheduler: the order of the requests that wait at one worker.
+
+    Subclass this class to write a scheduler; a file holds one policy.
 
     The class must define ``name`` and a frozen dataclass ``Params`` (``--set name.field=value``
     sets a field), and take ``Params`` in its constructor. ``Parts`` describes optional hooks; a
@@ -215,34 +217,33 @@ class LocalScheduler(HasParts, ABC):
 
     name: ClassVar[str]
     cache_aware: bool = False
-    # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens, which
-    # refunds outputs that were charged in advance.
+    # If ``refunds_tokens`` is true, ``on_tokens`` accepts a negative number of tokens: a refund of
+    # outputs that were charged in advance.
     refunds_tokens: bool = False
     # If ``wants_costs`` is true, the scheduler uses ``setup.costs``, which a real server has to
     # measure first.
     wants_costs: bool = False
-    # If ``preempts`` is true, the engine makes admission passes even when the running batch is
-    # full.
+    # If ``preempts`` is true, the engine makes admission passes even if the running batch is full.
     preempts: bool = False
-    # If ``swaps`` is true, the KV cache of preempted requests may be copied to CPU memory (see
+    # If ``swaps`` is true, the KV cache of a preempted request may be copied to CPU memory (see
     # ``Preempt``).
     swaps: bool = False
-    # If ``preemption_optional`` is true, a host that cannot preempt or swap may still run the
-    # scheduler.
+    # If ``preemption_optional`` is true, the scheduler also runs on an engine that cannot preempt
+    # or swap.
     preemption_optional: ClassVar[bool] = False
-    # If ``reads_clock`` is true, decisions depend on ``now_s``, so the ranks of a server, each with
-    # its own clock, might decide differently.
+    # If ``reads_clock`` is true, decisions depend on ``now_s``; the ranks of a server have
+    # different clocks and might decide differently.
     reads_clock: ClassVar[bool] = False
-    # If ``counts_service`` is true, the scheduler sums the service of programs or clients without
-    # an account, so the ranks of a server cannot share the sums.
+    # If ``counts_service`` is true, the scheduler itself sums the service of programs or clients,
+    # and the ranks of a server cannot share these sums.
     counts_service: ClassVar[bool] = False
     # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
     # wait (see ``wake_s``).
     work_conserving: ClassVar[bool] = True
-    # If the scheduler has ``pass_s``, a pass blocks the worker before each prefill and after every
-    # ``steps_per_pass`` decode steps.
+    # If the scheduler has ``pass_s``, an admission pass blocks the worker before each prefill and
+    # after every ``steps_per_pass`` decode steps.
     steps_per_pass: ClassVar[int] = 1
-    # ``sglang_since`` is the first SGLang release that has this order as a built-in policy.
+    # ``sglang_since`` is the first release of SGLang in which this order is a built-in policy.
     sglang_since: ClassVar[str | None] = None
     Params: ClassVar[Any]
 
@@ -277,14 +278,14 @@ class LocalScheduler(HasParts, ABC):
     def accepts(self, request: Request, now_s: float) -> bool:
         """Return True to accept an arriving request, or False to refuse the request.
 
-        A refused request never enters the queue.
+        A request that is refused never enters the queue.
         """
         return True
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         """Handle a request that is about to enter the queue.
 
-        ``view`` does not contain the request yet.
+        ``view`` does not yet contain the new request.
         """
 
     def forget(self, client: str) -> None:
@@ -329,24 +330,26 @@ class LocalScheduler(HasParts, ABC):
 
 
 class Router(ABC):
-    """The choice of a worker for each request. Subclass this class; a file holds one policy.
+    """A router, which chooses a worker for each request.
+
+    Subclass this class to write a router; a file holds one policy.
 
     Constructor: ``(params, workers)`` where ``workers`` is the number of workers, numbered from 0.
     """
 
     name: ClassVar[str]
     wants_evictions: ClassVar[bool] = False
-    # If ``holds`` is true, ``route`` may return None, which queues the request at the router.
+    # If ``holds`` is true, ``route`` may return None; the request then waits in the router's queue.
     holds: ClassVar[bool] = False
-    # ``cluster_theorems`` maps the name of a local scheduler's theorem to the name of the theorem
-    # for the cluster, whose bound is the sum of the workers' bounds.
+    # ``cluster_theorems`` maps a theorem of a local scheduler to the theorem for the cluster, whose
+    # bound is the sum of the workers' bounds.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
-    # ``served_params`` has defaults of ``fairbench serve`` that differ from the ``Params``.
+    # ``served_params`` holds the parameters that have another default in ``fairbench serve``.
     served_params: ClassVar[Mapping[str, Any]] = {}
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
-    # ``order`` orders the queue of a router that ``holds`` requests; see ``route``.
+    # ``order`` sorts the queue of a router that ``holds`` requests; see ``route``.
     order: LocalScheduler | None = None
 
     def prepare(self, setup: Setup) -> None:
@@ -374,9 +377,9 @@ class Router(ABC):
 
     @property
     def wants_gpu_time(self) -> bool:
-        """Return whether the router uses ``on_gpu_time``.
+        """Return whether the router needs calls of ``on_gpu_time``.
 
-        Simulated workers measure GPU time only for such routers.
+        Simulated workers measure GPU time only for routers that need it.
         """
         return type(self).on_gpu_time is not Router.on_gpu_time
 
@@ -390,7 +393,7 @@ class Router(ABC):
         """Handle a request that failed because its worker did no work for the request.
 
         The host calls this method instead of ``on_finish``, and may route the request again. The
-        router should refund the charge for the dispatch.
+        router should refund the charge that the dispatch caused.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
@@ -433,11 +436,13 @@ class Parts(Protocol):
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         """Charge a client for the GPU time of a prompt or a chunk, in picoseconds.
 
-        ``complete`` marks the last chunk of a prompt.
+        ``complete`` is true for the last chunk of a prompt.
         """
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
-        """Charge the client for GPU time in decode steps, in picoseconds. A host may merge calls.
+        """Charge the client for GPU time in decode steps, in picoseconds.
+
+        A host may combine several calls into one.
 
         Together with ``on_prompt_time``, all clients' charges add up to the worker's busy time.
         """
@@ -467,7 +472,8 @@ class Parts(Protocol):
         """Return the seconds for which a scheduling pass blocks the worker.
 
         Only simulated engines call this method, before each iteration that computes prompts and
-        after each ``steps_per_pass`` decode steps. The next iteration starts later by this time.
+        after each ``steps_per_pass`` decode steps. The next iteration starts later by the returned
+        time.
         """
 
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:

@@ -18,7 +18,7 @@ from fairbench.schedulers.views import (
     client_load,
 )
 
-# Above ``MAX_CLASSES`` classes, classes without requests are deleted.
+# If there are more than ``MAX_CLASSES`` classes, classes without requests are deleted.
 MAX_CLASSES = 64
 
 
@@ -64,7 +64,7 @@ class ClassBatch:
 class ByClass(LocalScheduler):
     """Strict priority between classes; ``make()`` returns the scheduler of a class.
 
-    The requests of one priority form a class. The class with the highest number goes first, or the
+    All requests of one priority form a class. The class with the highest number goes first, or the
     class with the lowest number if ``low_first``. An admission pass ends if the last candidate of a
     class found no room, and otherwise continues with the next class. A pass matches the queue
     against the cache at most once.
@@ -93,7 +93,7 @@ class ByClass(LocalScheduler):
 
     def _class_of(self, request: Request) -> tuple[LocalScheduler, ClassView]:
         if request.priority not in self._classes:
-            if len(self._classes) >= MAX_CLASSES:  # # delete classes without requests
+            if len(self._classes) >= MAX_CLASSES:  # # Classes without requests are deleted.
                 self._classes = {n: one for n, one in self._classes.items() if self._unfinished[n]}
             scheduler = self._make()
             scheduler.prepare(self.setup)

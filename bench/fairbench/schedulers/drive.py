@@ -26,13 +26,13 @@ class Preempt(NamedTuple):
     swap: bool = False
 
 
-# The scheduler yields the next action. The host sends back whether the action succeeded, or closes
-# the generator when the pass ends.
+# A selection is a generator: the scheduler yields the next action, such as a request to admit. The
+# engine sends back whether the action succeeded, or closes the generator when the pass ends.
 Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
 class Tried(Enum):
-    """The outcome of an attempt to admit a candidate."""
+    """The result of an attempt to admit a candidate."""
 
     ADMITTED = "the candidate is admitted"
     NO_ROOM = "the engine has no room for the candidate"
@@ -40,8 +40,8 @@ class Tried(Enum):
     OVER = "the candidate was not tried, because the pass has ended"
 
 
-# The names are at module level, because CPython 3.11 looks up enum members slowly, and every
-# candidate needs a member.
+# The members of ``Tried`` are names of the module, because CPython 3.11 looks up members of an enum
+# slowly.
 ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
@@ -77,8 +77,8 @@ def drive(
             verdict = try_admit(candidate)
             if verdict is not ADMITTED and verdict is not NO_ROOM:
                 return
-            # The body of ``resume`` is repeated here, because a function call for each candidate is
-            # slow.
+            # The body of ``resume`` is repeated here for speed: a function call for each candidate
+            # is slow.
             try:
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
@@ -86,7 +86,7 @@ def drive(
             if not isinstance(candidate, Request):
                 candidate = _checked_candidate(selection, candidate)
     except KeyError as error:
-        # The request is not in the host's queue.
+        # The request that the scheduler yielded does not wait in the engine's queue.
         if error.args != (candidate,) or failure_in_own_file(error):
             raise
         name = _selection_name(selection)
@@ -98,7 +98,10 @@ def drive(
 
 
 def first_candidate(selection: Selection) -> Request | Preempt | None:
-    """Return the first candidate, or None. Raises RunFailed if ``select`` returned no generator."""
+    """Return the first candidate of a selection, or None.
+
+    Raises RunFailed if ``select`` returned no generator.
+    """
     if not hasattr(selection, "send"):
         raise RunFailed(
             f"select returned {shortened(repr(selection))}: must be a generator, which yields "

@@ -27,17 +27,18 @@ from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.output_lengths import OutputLengths
 
-# The cost model is sampled with ``_MANY_REQUESTS`` requests, so that a further request takes time,
-# and with ``_MUCH_CONTEXT`` tokens, so that rounding hardly affects the time of a token.
+# The cost model is sampled at ``_MANY_REQUESTS`` requests, where a further request takes time, and
+# at ``_MUCH_CONTEXT`` tokens, where rounding hardly affects the time of a token.
 _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
     """The costs of a decode step, expressed as context tokens whose reading takes the same time."""
 
-    unit_tokens: float  # cost in context tokens of the work that does not depend on the batch
-    request_tokens: float  # cost in context tokens of one more request without context
-    context_token_s: float  # the time to read one context token, in seconds
+    # cost, in context tokens, of the work in a step that does not depend on the batch
+    unit_tokens: float
+    request_tokens: float  # cost, in context tokens, of one more request without context
+    context_token_s: float  # the time in seconds that reading one context token takes
 
 
 def step_units(costs: CostModel | None) -> StepUnits | None:
@@ -54,15 +55,17 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 
 
 class BatchCost:
-    """The cost of a running batch. A request keeps the cost that the request had when it was added.
+    """The cost of a batch of running requests.
+
+    A request keeps the cost that the request had when it was added.
 
     Several batches may share ``lengths``, the expected output lengths.
     """
 
     def __init__(self, lengths: OutputLengths | None = None) -> None:
         self.lengths = lengths or OutputLengths()
-        # ``_context`` maps running requests to their expected contexts in tokens, prompt + expected
-        # output / 2.
+        # ``_context`` maps each running request to its expected context in tokens: prompt +
+        # expected output / 2.
         self._context: dict[Request, int] = {}
         self._context_tokens = 0
 
@@ -88,7 +91,7 @@ class BatchCost:
         self._context_tokens -= self._context.pop(request, 0)
 
     def end_running(self, request: Request, output_tokens: int) -> None:
-        """Remove a finished request, and record its output length."""
+        """Remove a request that has finished, and record its output length."""
         self.remove_running(request)
         if output_tokens:
             self.lengths.learn(request.client, output_tokens)
@@ -96,7 +99,7 @@ class BatchCost:
 
 AUTO = "auto"
 NONE = "none"
-# In a batch that costs ``CAP_UNITS`` units, 5/6 of a decode step is useful.
+# If a batch costs ``CAP_UNITS`` units, 5/6 of a decode step is useful work.
 CAP_UNITS = 5
 
 
@@ -132,7 +135,7 @@ class LoadCap:
             self.most_tokens = CAP_UNITS * units.unit_tokens
 
     def forget(self) -> None:
-        """Delete the learned output lengths."""
+        """Delete all output lengths that were learned."""
         self._running.lengths = OutputLengths()
 
     def __len__(self) -> int:
@@ -163,7 +166,10 @@ class NoCap(LoadCap):
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the load cap of an engine. Raises UsageError for unknown costs."""
+    """Return the load cap that a setting of an engine means.
+
+    Raises UsageError if the costs of steps are unknown.
+    """
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)

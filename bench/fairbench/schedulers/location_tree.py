@@ -1,6 +1,6 @@
 """The location tree: a router's record of the prefixes that each worker has in its KV cache.
 
-``BoundedTree`` keeps a limited number of recently used nodes.
+``BoundedTree`` keeps a limited number of nodes, the most recently used.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class WalkEnd(NamedTuple, Generic[L]):
 class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes record which workers hold the node's tokens.
 
-    Workers are numbered from 0. A router marks the whole prompt of a request at its dispatch,
-    before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may therefore lie below
-    an unmarked node, whose evicted tokens the request will recompute. The deepest mark counts.
+    Workers are given by numbers from 0. A router marks the whole prompt of a request at its
+    dispatch, before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may therefore
+    lie below an unmarked node, whose evicted tokens the request will recompute. Of several marks on
+    a path, the deepest mark counts.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
@@ -151,7 +152,7 @@ class LocationTree(PrefixTree[L]):
         node.workers |= 1 << worker
 
     def unmark(self, node: L, worker: int) -> None:
-        """Remove the worker's mark, if any, from ``node`` alone."""
+        """Remove a worker's mark from ``node``, but not from other nodes."""
         node.workers &= ~(1 << worker)
 
     def on_split(self, upper: L, lower: L) -> None:
@@ -191,19 +192,20 @@ class BoundedTree(LocationTree[RecentNode]):
     Adding a prompt counts as a use of all nodes on the prompt's path, for every worker. Beyond the
     limit, the tree removes the least recently used leaf together with the leaf's marks. The path
     from the root to any remaining node is therefore complete. A removed prefix only costs a cache
-    hit: the router treats the next request with this prefix as new. Calls take as long as in an
-    unbounded tree.
+    hit: the router treats the next request with this prefix as new. Calls are as fast as in a tree
+    without a limit.
     """
 
     def __init__(self, limit: int = MAX_NODES) -> None:
         super().__init__(RecentNode)
         self.limit = limit
-        # ``size`` is the number of nodes without the root.
+        # ``size`` is the number of the tree's nodes without the root.
         self.size = 0
-        # ``_latest`` is the prompt that was added last with the end of its path. The next prompt is
-        # often equal, because the branches of a program share a prompt.
+        # ``_latest`` is the prompt that was added last, with the end of its path in the tree. The
+        # next prompt is often equal to ``_latest``, because the branches of a program share a
+        # prompt.
         self._latest: tuple[Prompt, RecentNode] | None = None
-        # ``_marked`` is the worker for which that prompt was marked, as long as the tree has not
+        # ``_marked`` is the worker for which ``_latest`` was marked, as long as the tree has not
         # changed since.
         self._marked = NOBODY
 
@@ -215,7 +217,7 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The worker's whole path is marked already and was used last.
+            # The whole path of this prompt is already marked for the worker, and was used last.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:

@@ -2,20 +2,20 @@
 
 An eviction policy by client (``ClientEviction``) takes cached tokens from clients above their
 share. The policy cannot take tokens that running requests use, so a client with many running
-requests holds memory that other clients lack. ``MemoryShare`` therefore limits clients at
-admission, by two rules:
+requests holds memory that other clients lack. For this reason, ``MemoryShare`` limits clients at
+admission by two rules:
 
 - A request is *within the share* of its client if the tokens that the client's running requests pin
   and the further tokens that the request would pin are at most the client's share. A client without
   pinned tokens may always run a request, even if the request exceeds the share.
-- Any other request *borrows*. A borrowing request may be admitted if no other client waits with a
-  request within its share, and if free memory and cached tokens above the shares of clients
+- Any other request *borrows* memory. A borrowing request may be admitted if no other client waits
+  with a request within its share, and if free memory and cached tokens above the shares of clients
   suffice. An admission then evicts no cached token within any client's share. The borrower is no
   exception: its requests could otherwise evict the cached prefixes of its own sessions.
 
-Requests that may not be admitted now are hidden from the local scheduler. The eviction policy
-defines the shares. Outputs are not known in advance and do not count at admission. The theorem and
-its assumption are in docs/appendix/theory.md, and engines check the assumption.
+Requests that may not be admitted now are hidden from the local scheduler. The shares of clients
+come from the eviction policy. Outputs are not known in advance and do not count at admission. The
+theorem and its assumption are in docs/appendix/theory.md, and engines check the assumption.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ class PromptTokens(NamedTuple):
 
 
 class ClientMemory(Protocol):
-    """The KV memory of a worker by client, in tokens. A token of k clients counts 1/k for each."""
+    """The KV memory of a worker by client, in tokens.
+
+    If k clients use a token, it counts 1/k for each.
+    """
 
     @property
     def free(self) -> int:
-        """The number of free tokens, without cached tokens."""
+        """The number of free tokens; cached tokens do not count."""
 
     @property
     def clients(self) -> Iterable[str]:
-        """The clients of the worker."""
+        """The clients that use the worker's memory."""
 
     def held(self, client: str) -> float:
-        """Return the client's running and cached tokens."""
+        """Return the tokens that a client uses or has cached."""
 
     def unpinned(self, client: str) -> float:
         """Return the client's cached tokens that no running request uses."""
@@ -71,13 +74,11 @@ class MemoryShare:
         self._share = policy.entitled
         self._memory = memory
         self._waiting: WaitingView
-        # ``_promised`` counts the tokens of admitted prompts that are not allocated yet.
-        # ``_will_pin`` maps clients to the tokens that the clients pin once these prompts are
-        # allocated.
+        # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
+        # maps each client to the tokens that it will pin when these prompts have memory.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
-        # The mapping ``_demands`` stores the prompt memory of each request that was found
-        # admissible in this pass.
+        # ``_demands`` stores the prompt memory of each request that this pass found admissible.
         self._demands: dict[Request, PromptTokens] = {}
 
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
@@ -145,7 +146,7 @@ class ShareView:
     """A view of the waiting requests that may be admitted now, for the local scheduler.
 
     Once a scan meets a request that may not be admitted, the rest of the scan skips all requests of
-    the request's client. ``len`` counts all waiting requests.
+    the request's client. ``len`` counts all requests that wait.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:
@@ -153,7 +154,7 @@ class ShareView:
 
     @property
     def running(self) -> RunningView:
-        """The running batch of this queue's worker."""
+        """The batch that runs at the worker of this queue."""
         return self._view.running
 
     def __len__(self) -> int:

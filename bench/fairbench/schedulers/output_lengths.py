@@ -8,19 +8,20 @@ from fairbench.core import Request
 
 # Schedulers and queues remember at most ``MAX_CLIENTS`` idle clients.
 MAX_CLIENTS = 10_000
-# ``BATCH`` clients are forgotten at a time, so that the choice costs little per client.
+# ``BATCH`` clients are forgotten at a time, so that choosing them costs little per client.
 BATCH = MAX_CLIENTS // 16
 
-PRIOR_OUTPUT_TOKENS = 128.0  # the prediction for every client before any request has finished
-RECENT = 32  # number of requests in a moving average
+# the predicted output length of every client before any request has finished
+PRIOR_OUTPUT_TOKENS = 128.0
+RECENT = 32  # number of requests in a moving average of output lengths
 
 
 class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients for a new client."""
 
     def __init__(self) -> None:
-        # In ``_of``, keys are clients, the least recently updated client first; values are the
-        # number and the total tokens of the client's answers.
+        # ``_of`` maps each client to the number and the total tokens of its answers; the client
+        # that was updated least recently is first.
         self._of: dict[str, tuple[int, int]] = {}
         self._all = (0, 0)
 
@@ -36,7 +37,7 @@ class MeanAnswers:
         return tokens / requests if requests else 0.0
 
     def learn(self, client: str, tokens: int) -> None:
-        """Record the length of a finished answer, in tokens."""
+        """Record the length in tokens of an answer that has finished."""
         requests, before = self._of.pop(client, (0, 0))
         self._of[client] = (requests + 1, before + tokens)
         if len(self._of) > MAX_CLIENTS:
@@ -44,7 +45,7 @@ class MeanAnswers:
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:
-        """Forget the answers of a client."""
+        """Forget the lengths of a client's answers."""
         self._of.pop(client, None)
 
     def expected_total(self, request: Request, produced: int) -> int:
@@ -68,7 +69,7 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self._everybody = _Average(PRIOR_OUTPUT_TOKENS, 0)
-        # ``_of_client`` has the least recently updated client first.
+        # In ``_of_client``, the client whose average was updated least recently is first.
         self._of_client: dict[str, _Average] = {}
 
     def expected(self, client: str) -> float:
@@ -76,7 +77,7 @@ class OutputLengths:
         return self._of_client.get(client, self._everybody).mean
 
     def learn(self, client: str, tokens: int) -> None:
-        """Record the output length of a finished request."""
+        """Record the output length of a request that has finished."""
         self._everybody = self._everybody.updated(tokens)
         average = self._of_client.pop(client, None) or _Average(0.0, 0)
         self._of_client[client] = average.updated(tokens)

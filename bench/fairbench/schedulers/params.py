@@ -1,6 +1,7 @@
 """Parameters of named parts: conversion between ``NAME.PARAM=VALUE`` settings and ``Params``.
 
-Local schedulers, routers and the engine are parts. Each part has a frozen dataclass ``Params``.
+The parts are local schedulers, routers and the engine. Each part defines its parameters in a frozen
+dataclass ``Params``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# Parameters have the following types, in which floats are finite.
+# The following types are used for parameters; their floats are finite.
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -27,7 +28,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 
 @dataclass(frozen=True)
 class NoParams:
-    """The parameters of a part without parameters."""
+    """The empty parameters of a part that has none."""
 
 
 PartParams: TypeAlias = Named[type]
@@ -60,7 +61,8 @@ def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-COST_FILES = ".py", "cost"  # suffix of cost files; parameter that names a file
+# suffix of files with cost functions, and the parameter that names such a file
+COST_FILES = ".py", "cost"
 
 
 def cost_names(settings: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from pydantic import FiniteFloat
 
 from fairbench.schedulers.params import NotNegative, Positive
 
-ROUTERS = "routers"  # name of the part that has ``RoutersParams``
+ROUTERS = "routers"  # name of the table with the parameters ``RoutersParams``
 
 Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
@@ -25,8 +25,8 @@ class Terms(NamedTuple):
     The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
     over weight) for each second since the last message about the waiting client. Between two
     messages, no other gateway knows the waiting client's progress, and the fleet would idle if
-    gateways stopped until the next message. A message older than ``forget_s`` seconds delays no
-    client.
+    gateways stopped until the next message. A message that is older than ``forget_s`` seconds
+    delays no client.
     """
 
     ahead_tok_s: float
@@ -35,15 +35,15 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class RoutersParams:
-    """The parameters of several routers that share a fleet.
+    """The parameters of several routers in front of the same workers.
 
     The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
 
-    ``form`` selects how routers share charges. ``independent`` routers exchange nothing. ``sticky``
-    routers exchange nothing either, but a hash of the client's name always sends a client to the
-    same router. Under ``exchange`` each router sends its totals to all other routers every
-    ``every_s`` seconds. Under ``ledger`` a single service stores all charges; a router queries the
-    service before each request, and waits twice ``delay_s`` seconds for the answer.
+    ``form`` selects how routers share charges. ``independent`` routers exchange no charges.
+    ``sticky`` routers exchange nothing either, but a hash of the client's name always sends a
+    client to the same router. Under ``exchange`` each router sends its totals to all other routers
+    every ``every_s`` seconds. Under ``ledger`` a single service stores all charges; a router
+    queries the service before each request, and waits twice ``delay_s`` seconds for the answer.
 
     ``delay_s`` is the delay of a message of ``exchange``, in seconds. ``lost`` and ``repeated`` are
     fractions of all messages; a repeated message arrives again half an interval later.
@@ -60,7 +60,7 @@ class RoutersParams:
     ``skew`` is the ratio between a client's requests at its favourite router and at its least
     favourite router, with equal ratios in between. ``favourite=each`` gives clients different
     favourite routers in turn, and ``favourite=one`` gives all clients the same favourite router.
-    The form ``sticky`` always uses ``one``.
+    With the form ``sticky``, the value is always ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -107,8 +107,8 @@ class Totals(NamedTuple):
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
     version ``since``; a receiver must already know version ``since`` or a later version. A client's
-    entry is complete, or empty if the origin has forgotten the client. ``waiting`` is always
-    complete.
+    entry is complete, or empty if the origin has forgotten the client. ``waiting`` always lists all
+    clients that wait.
     """
 
     version: int
@@ -148,7 +148,7 @@ class Exchanges(Protocol):
 
 
 class Heard:
-    """The latest totals that each origin has sent."""
+    """The latest totals that each router has sent."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Totals] = {}
@@ -182,7 +182,10 @@ class Heard:
 
 
 def _patched(known: Sums, changed: Sums) -> Sums:
-    """Return the sums ``known`` with the newer values ``changed``. Modifies ``known`` if a dict."""
+    """Return the sums ``known``, updated with the newer values ``changed``.
+
+    If ``known`` is a dict, the function modifies it.
+    """
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
         if of:
@@ -192,7 +195,7 @@ def _patched(known: Sums, changed: Sums) -> Sums:
     return patched
 
 
-# The last changes of at most ``MOST`` clients are remembered.
+# The changes of at most ``MOST`` clients are remembered, the latest changes first.
 MOST = 100_000
 
 
@@ -200,12 +203,12 @@ class Changes:
     """A record of which clients changed since each version of the exported totals."""
 
     def __init__(self, most: int = MOST) -> None:
-        self.version = 0  # the version of the last export
+        self.version = 0  # the version that was exported last
         self._most = most
-        # In ``_noted``, keys are clients, the latest change last; values are the first versions
-        # with the client's last change.
+        # ``_noted`` maps each client to the first version that contains its last change; the latest
+        # change is last.
         self._noted: dict[str, int] = {}
-        self._forgotten = 0  # the highest version whose changes are no longer known
+        self._forgotten = 0  # the highest version whose changes were forgotten
 
     def note(self, client: str) -> None:
         """Record a change of the client's charges or levels since the last export."""
@@ -217,8 +220,8 @@ class Changes:
     def exported(self, since: int) -> list[str] | None:
         """Start a new version; return the clients changed after ``since``, the latest change last.
 
-        Returns None if all clients have to be exported. The running time is proportional to the
-        number of returned clients.
+        Returns None if the totals of all clients must be exported. The running time is proportional
+        to the number of returned clients.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -232,7 +235,8 @@ class Changes:
         return found[::-1]
 
 
-# Rounds of quanta are stored at the place ``ROUNDS``, because rounds belong to no worker.
+# Rounds of quanta are stored under the number ``ROUNDS`` instead of a worker, because rounds belong
+# to no worker.
 ROUNDS = 0
 
 
@@ -246,17 +250,17 @@ class CreditChange(NamedTuple):
 class SharedCredit:
     """The credits of all clients: rounds of refills x quantum, minus the charges of all routers.
 
-    A router knows its own charges immediately. A round that two routers grant at the same time
-    counts once, because receivers keep the highest number of rounds.
+    A router knows at once which charges it makes itself. A round that two routers grant at the same
+    time counts once, because receivers keep the highest number of rounds.
     """
 
     def __init__(self) -> None:
-        # In ``charged``, keys are clients, then workers; values are the charges of this router.
+        # ``charged`` maps each client to the charges of this router, by worker.
         self.charged: dict[str, dict[int, float]] = {}
         self.others = Heard()
         self._rounds: dict[str, float] = {}
         self._changes = Changes()
-        # ``has_forgotten`` is true once a credit was forgotten: messages may then lack earlier
+        # ``has_forgotten`` is true if a credit was forgotten: messages may then lack earlier
         # charges of a client.
         self.has_forgotten = False
 
@@ -278,7 +282,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def export_credit(self, since: int = 0) -> Totals:
-        """Return the totals for other routers, as ``Exchanges.export_totals`` does."""
+        """Return the totals that other routers need, as ``Exchanges.export_totals`` does."""
         changed = self._changes.exported(since)
         if changed is None:
             since = 0
@@ -301,10 +305,10 @@ class SharedCredit:
             more = max(0.0, rounds - self._rounds.get(client, 0.0))
             if more:
                 self._rounds[client] = rounds
-                # This router also reports the change to its own peers.
+                # This router reports the change to its own peers, too.
                 self._changes.note(client)
             charged = newly.get(client, {})
-            # Without this test, an entry without any change would make the client count as recently
+            # Without this test, an entry without a change would make the client count as recently
             # used.
             if more or any(charged.values()):
                 found[client] = CreditChange(more, charged)
@@ -323,8 +327,8 @@ class LiftedCounters(Protocol):
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    The policy adds charges to its ``account``. An addition at a request's arrival is a lift, which
-    raises the counter of a returning client.
+    The policy adds its charges to its ``account``. An addition at a request's arrival is a lift,
+    which raises the counter of a returning client.
     """
 
     shares_counters: bool
@@ -370,14 +374,14 @@ class SharedCounters:
         self._counters = NotedCounters(policy.account.balances())
         policy.account.replace(self._counters)
         self._terms = terms
-        # ``_heard`` maps clients to the charges of other routers.
+        # ``_heard`` maps each client to the charges that other routers reported.
         self._heard: dict[str, float] = {}
         self.raised: dict[str, float] = {}
-        # In ``_elsewhere``, keys are origins; values are the time of the latest message in seconds,
-        # and the clients that wait at the origin.
+        # ``_elsewhere`` maps each other router to the time of its latest message in seconds, and to
+        # the clients that wait there.
         self._elsewhere: dict[str, tuple[float, Collection[str]]] = {}
-        # ``ahead`` is the largest lead of a client, when its request was sent, over a client that
-        # waited at another router.
+        # ``ahead`` is the largest lead that a client had, when its request was sent, over a client
+        # that waited at another router.
         self.ahead = 0.0
 
     def charged(self, client: str) -> float:
@@ -410,7 +414,7 @@ class SharedCounters:
         """Apply another router's new charges and lifts, and record the router's waiting clients.
 
         Only charges at ``place`` are applied, such as the charges in one band of a gateway.
-        ``raised`` are levels to which clients were lifted.
+        ``raised`` are the levels to which clients' counters were lifted.
         """
         for client, of in charged.items():
             if place in of:
@@ -420,11 +424,11 @@ class SharedCounters:
             more = levels.get(place, 0.0) - self.raised.get(client, 0.0)
             if more > 0:
                 self.raised[client] = self.raised.get(client, 0.0) + more
-                # This router also reports the change to its own peers.
+                # This router reports the change to its own peers, too.
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Without this line, a client that comes to an empty queue would be entitled to all the
-            # service that other clients received at the other router.
+            # Without this line, a client that comes to an empty queue would be owed all the service
+            # that other clients received at the other router.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))
@@ -450,7 +454,8 @@ class SharedCounters:
             behind = own - self._counters[other]
             if behind > 0:
                 ahead = max(ahead, behind)
-                # The allowed lead grows with the age of the message; a rate of 0 allows no lead.
+                # A router's allowed lead grows with the age of the message from its peer; a rate of
+                # 0 allows no lead.
                 latest = max(latest, heard_s + min(behind / rate if rate else forget_s, forget_s))
         if latest > now_s:
             return latest

@@ -12,10 +12,10 @@ from typing import Generic, Self, TypeVar
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Segment, new_tuple, prompt_tokens
 
-# ``Edge`` is a part of a prompt: its segments up to the end of the part. The first segment is given
-# from its own beginning.
+# ``Edge`` is a part of a prompt, stored as its segments up to the end of the part. The first
+# segment of an edge is stored from its own beginning.
 Edge = Prompt
-# ``Place`` is a position in a prompt: the index of a segment and the offset in the segment.
+# ``Place`` is a position in a prompt: the index of a segment, and the offset in this segment.
 Place = tuple[int, int]
 
 
@@ -51,7 +51,10 @@ N = TypeVar("N", bound=Node)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixTree(Generic[N]):
-    """A radix tree with nodes of type ``node_type``. A subclass can react to splits of nodes."""
+    """A radix tree over prompts, with nodes of type ``node_type``.
+
+    A subclass can react when a node is split.
+    """
 
     def __init__(self, node_type: type[N]) -> None:
         self._node_type = node_type
@@ -78,8 +81,8 @@ class PrefixTree(Generic[N]):
                 break
             edge, length = child.edge, child.length
             if length <= remaining:
-                # Most edges are within one segment, which the key names, or are the rest of a
-                # segment.
+                # Most edges of the tree lie within one segment, which the key names, or are the
+                # rest of a segment.
                 if len(edge) == 1 and (end := offset + length) <= whole:
                     node, remaining = child, remaining - length
                     index, offset = (index, end) if end < whole else (index + 1, 0)
@@ -119,7 +122,7 @@ class PrefixTree(Generic[N]):
         length = depth - node.depth
         child = self._node_type(node, _stretch(prompt, place, length), length)
         index, child.start = place
-        # Arguments are passed by position, because names are slower.
+        # The arguments are passed by position, because passing them by name is slower.
         node.children[prompt[index][0], child.start] = child
         return child
 
@@ -145,7 +148,7 @@ class PrefixTree(Generic[N]):
         """Copy to the new node ``upper`` the facts about ``lower`` that are true for both nodes."""
 
     def remove(self, leaf: N) -> N:
-        """Remove a node without children; return the node's parent."""
+        """Remove a node without children, and return its parent."""
         parent = leaf.parent
         assert parent is not None
         assert not leaf.children
@@ -153,7 +156,7 @@ class PrefixTree(Generic[N]):
         return parent
 
     def nodes(self) -> Iterator[N]:
-        """Yield every node except the root, parents first."""
+        """Yield every node except the root; parents come first."""
         stack: list[N] = list(self.root.children.values())
         while stack:
             node = stack.pop()
@@ -164,7 +167,8 @@ class PrefixTree(Generic[N]):
 def path(node: Node) -> Prompt:
     """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
-    # The edge below contains all tokens of the last segment, so the walk ends here.
+    # The edge below the node contains all tokens of the last segment, so the walk through the tree
+    # ends here.
     goes_on = False
     while (parent := node.parent) is not None:
         edge = node.edge
@@ -185,7 +189,7 @@ def place_at(prompt: Prompt, depth: int) -> Place:
 
 
 def truncate(prompt: Prompt, tokens: int) -> Prompt:
-    """Return the first ``tokens`` tokens of a prompt."""
+    """Return the prompt that consists of the first ``tokens`` tokens."""
     return _stretch(prompt, (0, 0), tokens)
 
 
@@ -238,7 +242,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
     raise AssertionError("the edge is too short for this cut")
 
 
-IN_BATCH_TOKENS = 32  # the threshold of SGLang's in-batch prefix check
+IN_BATCH_TOKENS = 32  # SGLang's in-batch prefix check has the same threshold
 
 
 def head_of(prompt: Prompt) -> Prompt | None:

@@ -8,21 +8,24 @@ from typing import Generic, TypeVar
 
 from fairbench.core import Request
 
-# At most ``IDLE_PROGRAMS`` idle programs are remembered if the ends of programs are unknown.
+# If the ends of programs are unknown, at most ``IDLE_PROGRAMS`` idle programs are remembered.
 IDLE_PROGRAMS = 10_000
 
 T = TypeVar("T")
 
 
 class ProgramStates(Generic[T]):
-    """The states of programs. A request that belongs to no program has a state of its own."""
+    """The states of the programs that have unfinished calls.
+
+    A request that belongs to no program has a state of its own.
+    """
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._states: dict[tuple[str, int], T] = {}
-        # ``_calls`` maps programs to numbers of unfinished calls.
+        # ``_calls`` maps each program to its number of unfinished calls.
         self._calls: Counter[tuple[str, int]] = Counter()
-        # The programs in ``_complete`` will send no further call.
+        # ``_complete`` holds the programs that will send no further call.
         self._complete: set[tuple[str, int]] = set()
         self._idle: OrderedDict[tuple[str, int], None] = OrderedDict()
 

@@ -1,10 +1,12 @@
-"""The schedulers by name. To add a scheduler, write the scheduler's file and add a line here.
+"""The schedulers and routers by their names.
 
-A user's scheduler needs no change here. The user either names the scheduler's file in the
+To add a scheduler, write the scheduler's file and add a line here.
+
+This file need not change for a user's scheduler. The user either names the scheduler's file in the
 environment variable ``FAIRBENCH_SCHEDULERS``, where ``:`` separates several files, or installs the
 scheduler with an entry point in the group ``fairbench.local_schedulers`` or ``fairbench.routers``.
-The entry point's name is the scheduler's name. An environment variable, not a flag, names the
-files, so that every process of a run knows the files, including processes of a sweep, emulated
+The name of the entry point is the name of the scheduler. An environment variable, not a flag, names
+the files, so that every process of a run knows the files, including processes of a sweep, emulated
 workers and SGLang servers.
 
 The classes of such files are checked when the file is read, before any simulation: a class must
@@ -28,12 +30,12 @@ from fairbench.named import imported
 from fairbench.schedulers.base import PARTS, LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 
-# A name whose similarity to a hook's name (0 to 1) is at least ``ALIKE`` counts as a misspelt hook.
+# A method whose name resembles a hook's name by at least ``ALIKE`` (0 to 1) counts as a misspelt
+# hook.
 ALIKE = 0.85
 
 
-# ``MOVED`` maps the old names of modules that have moved to advice for users' files that import the
-# old name.
+# ``MOVED`` maps the old name of a module to advice for users whose files import the old name.
 MOVED = {
     "fairbench.schedulers.accounts.tenant_trees": (
         "write Counters(..., tenants=params.tenants) with Counters from "
@@ -107,8 +109,9 @@ def _hooks(base: type) -> Iterator[tuple[str, Callable[..., Any]]]:
     return ((n, f) for n, f in vars(base).items() if isfunction(f) and not n.startswith("_"))
 
 
-# The values are paths, not classes, so that a command imports only the schedulers that the command
-# runs. Schedulers of other projects and of single studies are entry points, like users' schedulers.
+# The values are paths of classes, so that a command imports only the schedulers that it runs.
+# Schedulers of other projects and of single studies are entry points, as the schedulers of users
+# are.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
@@ -137,7 +140,7 @@ ROUTERS = {
     "power-of-two": "fairbench.schedulers.routing.baselines:PowerOfTwo",
 }
 
-# ``PAIRS`` maps values of `--scheduler` to pairs (router, local scheduler).
+# ``PAIRS`` maps each value of `--scheduler` to a router and a local scheduler.
 PAIRS = {
     "fcfs": ("round-robin", "fcfs"),
     "lpm": ("round-robin", "lpm"),
@@ -179,8 +182,8 @@ def _with_plugins(group: str) -> Mapping[str, str]:
             raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, VARIABLE, base).items()
     for name, value in own:
-        # A router and a local scheduler cannot have the same name, because `--set NAME.PARAM` does
-        # not say the kind.
+        # A router and a local scheduler must have different names, because `--set NAME.PARAM` does
+        # not say which kind is meant.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(
                 f"two schedulers have the name {name!r}, one of them {value}; rename this scheduler"
@@ -192,7 +195,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 def split_pair(scheduler: str) -> tuple[str, str]:
     """Return (router, local) for a pair's name or ``router+local``.
 
-    Raises UsageError for a name that is not registered.
+    Raises UsageError if the name is not registered.
     """
     if scheduler in PAIRS:
         return PAIRS[scheduler]
@@ -211,7 +214,7 @@ def pair_name(router: str, local: str) -> str:
 
 
 def local_class(name: str) -> type[LocalScheduler]:
-    """Return the class of a local scheduler. Raises UsageError for an unknown name."""
+    """Return the class of a local scheduler. Raises UsageError for an unknown local scheduler."""
     found: type[LocalScheduler] = _load_class(
         "local scheduler", name, locals_by_name(), LocalScheduler
     )
@@ -219,7 +222,7 @@ def local_class(name: str) -> type[LocalScheduler]:
 
 
 def router_class(name: str) -> type[Router]:
-    """Return the class of a router. Raises UsageError for an unknown name."""
+    """Return the class of a router. Raises UsageError for an unknown router."""
     found: type[Router] = _load_class("router", name, routers_by_name(), Router)
     return found
 
@@ -287,5 +290,5 @@ def params_classes() -> PartParams:
 
 
 def user_files() -> list[Path]:
-    """Return the files that ``FAIRBENCH_SCHEDULERS`` names."""
+    """Return the Python files that ``FAIRBENCH_SCHEDULERS`` names."""
     return files_named(VARIABLE)

@@ -8,9 +8,10 @@ from collections.abc import Hashable, Sequence
 from fairbench.core import Prompt, Segment
 
 ID_BYTES = array("I").itemsize
-# The first pages are small, because a first chat message is often shorter than 32 tokens.
+# The first pages of a prompt are small, because a first chat message is often shorter than 32
+# tokens.
 FIRST_PAGE_TOKENS = 8
-# A page size applies to positions below ``PAGES_BEFORE_DOUBLING`` times the size.
+# A page size applies to prompt positions below ``PAGES_BEFORE_DOUBLING`` times the page size.
 PAGES_BEFORE_DOUBLING = 32
 
 
@@ -18,7 +19,7 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     """Return a prompt as pages of 8 tokens up to token 256, of 16 up to token 512, and so on.
 
     A match loses at most a sixteenth of its length, or 7 tokens, at the border of a page.
-    Conversion is fastest from an ``array("I")``.
+    The conversion is fastest if the ids are an ``array("I")``.
 
     A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Because
     names are not hashes, two prompts begin with equal segments exactly as far as the prompts share
@@ -26,7 +27,8 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
     inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError for an id that is
     negative or has more than 32 bits.
     """
-    text = str(_bytes_of(token_ids), "latin-1")  # the text has one character per byte
+    # The text has one character for each byte of the token ids.
+    text = str(_bytes_of(token_ids), "latin-1")
     pages: list[str] = []
     start, size = 0, FIRST_PAGE_TOKENS * ID_BYTES
     while start < len(text):

@@ -1,8 +1,8 @@
 """The views that a host gives schedulers: the waiting queue, the running batch, and loads.
 
-``ListView`` and ``QueueView`` are simple and slow. Plugins in real servers use ``ListView``, which
-sorts the server's own list (SGLang's ``calc_priority``); tests compare the simulator's incremental
-queue with ``ListView``.
+The views ``ListView`` and ``QueueView`` are simple and slow. Plugins in real servers use
+``ListView``, which sorts the server's own list (SGLang's ``calc_priority``); tests compare the
+simulator's incremental queue with ``ListView``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Scan(Protocol):
 
 
 class Running(NamedTuple):
-    """A request of the running batch.
+    """A request of the running batch, and the memory that it uses.
 
-    ``held_tokens`` is the request's context, including a shared prefix. ``reserved_tokens`` is the
-    KV memory in tokens that the engine reserved for outputs of the request that are still to come,
-    before the engine applies a reservation ratio.
+    ``held_tokens`` is the length of the request's context, including a shared prefix.
+    ``reserved_tokens`` is the KV memory in tokens that the engine reserved for outputs of the
+    request that are still to come, before the engine applies a reservation ratio.
     """
 
     request: Request
@@ -70,7 +70,7 @@ class RunningView(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Running]:
-        """Iterate over the running requests in batch order."""
+        """Iterate over the running requests in the order of the batch."""
 
     def load(self, client: str) -> ClientLoad:
         """Return the load of the client's running requests, by iterating over the whole batch."""
@@ -78,23 +78,23 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether this pass could admit the request if ``without`` did not run.
 
-        The engine's own memory test and load cap decide. The test counts the admissions of this
-        pass and the memory reserved for outputs. In engines that cannot preempt, the result is
-        always False. Each call iterates over the batch.
+        The engine's own test of memory and its load cap decide. The test counts the admissions of
+        this pass and the memory reserved for outputs. In engines that cannot preempt, the result is
+        always False. Each call iterates over the whole batch.
         """
 
 
 class WaitingView(Protocol):
     """The interface through which a scheduler sees the waiting queue of its host.
 
-    A request leaves the view when it is admitted. A scan that was created earlier keeps its order,
+    When a request is admitted, it leaves the view. A scan that was created earlier keeps its order,
     but never offers an admitted request. A retracted request enters the tail of the queue again,
     and a preempted request enters the queue again after the pass.
     """
 
     @property
     def running(self) -> RunningView:
-        """The running batch of this queue's worker."""
+        """The batch that runs at the worker of this queue."""
 
     def __len__(self) -> int: ...
 
@@ -104,10 +104,13 @@ class WaitingView(Protocol):
         """Return the clients with at least one waiting request, in a deterministic order."""
 
     def oldest(self, client: str) -> Request:
-        """Return the client's first request in queue order. Precondition: such a request exists."""
+        """Return the first request of a client in the queue.
+
+        Precondition: the client has a waiting request.
+        """
 
     def queue_order(self) -> Scan:
-        """Return all waiting requests in queue order."""
+        """Return all waiting requests in the order of the queue."""
 
     def match_order(self, *, refresh: bool = True) -> Scan:
         """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
@@ -130,8 +133,8 @@ class Waiting(NamedTuple):
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if the request has
     at most 32 cached tokens and shares its first 32 tokens with an earlier request.
     ``waited_tokens`` is the number of prompt tokens that the engine has computed for any request
-    since this request entered the queue. ``entered`` numbers the entries into the queue. ``node``
-    is the node of the prefix tree where the match ends.
+    since this request entered the queue. ``entered`` is the number of the request's entry into the
+    queue. ``node`` is the node of the prefix tree where the match ends.
     """
 
     request: Request
@@ -170,11 +173,12 @@ class Room(NamedTuple):
 class WorkerLoad(NamedTuple):
     """The unfinished load at a worker.
 
-    ``in_flight`` requests were sent to the worker and have not finished. ``queued`` and ``running``
-    are numbers of requests, or None if unknown. ``tokens`` is the KV memory of running requests in
-    tokens, or the sum of prompts in flight if the worker does not report memory. ``saturated`` is
-    true if requests wait and no waiting request will be admitted before a running request ends.
-    ``room`` is the worker's room if none of its waiting requests start, or None if unknown.
+    ``in_flight`` is the number of requests that were sent to the worker and have not finished.
+    ``queued`` and ``running`` are numbers of requests, or None if unknown. ``tokens`` is the KV
+    memory of running requests in tokens, or the sum of prompts in flight if the worker does not
+    report memory. ``saturated`` is true if requests wait and no waiting request will be admitted
+    before a running request ends. ``room`` is the worker's room if none of its waiting requests
+    start, or None if unknown.
     """
 
     in_flight: int
@@ -196,10 +200,10 @@ class FleetView(Protocol):
     """The available workers and their loads, as a router or a gateway sees the workers."""
 
     def workers(self) -> Collection[int]:
-        """Return the available workers in ascending order."""
+        """Return the available workers by number, in ascending order."""
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return the load of unfinished requests at the worker."""
+        """Return the load of unfinished requests at a worker."""
 
 
 class NothingRunning:
@@ -240,7 +244,7 @@ class ListScan:
         self._order = iter(order)
         self._waiting = waiting
         self._skipped: set[str] = set()
-        # If ``_credit`` is set, only requests of clients with a positive credit are offered.
+        # If ``_credit`` is set, the view offers only requests of clients with positive credit.
         self._credit: Mapping[str, float] | None = None
 
     def __iter__(self) -> Iterator[Request]:
@@ -295,7 +299,7 @@ class ListView:
         return request in self._arrival
 
     def enter(self, request: Request) -> None:
-        """Append an arrival or a retracted request."""
+        """Append a request that arrives or was retracted."""
         self._arrival[request] = next(self._numbers)
         self._requests.append(request)
 
@@ -305,7 +309,7 @@ class ListView:
         self._requests.insert(0, request)
 
     def leave(self, request: Request) -> None:
-        """Remove an admitted request."""
+        """Remove a request that was admitted."""
         self._requests.remove(request)
         del self._arrival[request]
 
@@ -356,7 +360,7 @@ class QueueView:
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
-        # ``_requests`` holds the waiting requests in queue order.
+        # ``_requests`` holds the waiting requests in the order of the queue.
         self._requests: dict[Request, None] = {}
         self._of_client: dict[str, dict[Request, None]] = {}
         self.elsewhere: Collection[str] = ()
@@ -383,14 +387,14 @@ class QueueView:
     def matched_tokens(self, request: Request) -> int:
         return 0
 
-    # The host calls the following methods.
+    # The engine that owns the view calls the methods of this section.
 
     def by_arrival(self) -> Iterator[Request]:
         """Return the requests in order of arrival, even if schedulers see another order."""
         return iter(list(self._requests))
 
     def enter(self, request: Request) -> None:
-        """Append an arrival or a retracted request."""
+        """Append a request that arrives or was retracted."""
         self._requests[request] = None
         self._of_client.setdefault(request.client, {})[request] = None
 

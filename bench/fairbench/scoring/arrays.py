@@ -28,9 +28,9 @@ FIELDS = (
     *("worker", "admitted", "status", "error", "gaps", "request_id"),
     *("span_kind", "span_id", "parent_id"),
 )
-"""Fields of records that a score uses."""
+"""The fields of records that a score uses."""
 NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
-"""Fields that a user cannot declare to be missing."""
+"""The fields that every file of records must have."""
 
 OVERCACHED = "had more cached than input tokens, so all input tokens count as cached"
 UNCOUNTED = "failed without a count of input tokens, which counts as 0"
@@ -41,7 +41,7 @@ NAMELESS = "names no client, and counts as one of the client 'all'"
 REPEATED = "has the id of an earlier request, and counts as a separate request"
 TWICE = "repeats the id of a request, and counts as a part of this request"
 Mended = Counter[str]
-"""The number of changed requests, by reason."""
+"""The number of corrected requests, by reason."""
 
 
 def arrays_of(
@@ -49,7 +49,7 @@ def arrays_of(
 ) -> dict[str, Any]:
     """Return the columns of a file as arrays, with absolute times in seconds.
 
-    Raises DataError that names the request and the field.
+    Raises DataError with the request and the field.
 
     Args:
         requests: The requests that were read from the file.
@@ -80,7 +80,8 @@ def arrays_of(
     made["output_tokens"] = np.where(uncounted, 0.0, made["output_tokens"])
     tokenless = ~np.isnan(last) & ~(made["output_tokens"] > 0)
     first = np.where(tokenless & np.isnan(first), last, first)
-    if np.isfinite(first).any():  # A log may contain streamed answers and answers in one piece.
+    # A log may contain both streamed answers and answers that arrived at once.
+    if np.isfinite(first).any():
         whole = np.isnan(first) & ~np.isnan(last)
         first = np.where(whole, last, first)
         mended[ONE_PIECE] += int(whole.sum())
@@ -110,14 +111,14 @@ def arrays_of(
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
     """Return the needed fields that the file lacks, with the fields that can replace each field.
 
-    ``counted`` tells whether token counts are needed.
+    ``counted`` says whether token counts are needed.
     """
     known = {
         name
         for name, found in columns.fields.items()
         if any(
             one.first is not None
-            # A column counts as known even if the column has no values.
+            # A column counts as known even if it contains no values.
             or (one.name not in columns.unseen and not one.name.startswith(OWN))
             for one in found
         )
@@ -136,8 +137,8 @@ def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[s
 def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
     """Return whether the records have times of first tokens, so that waits are known.
 
-    A request without a recorded end counts as ended at its first token. ``counted`` tells whether
-    token counts are needed, too.
+    A request without a recorded end counts as ended at its first token. ``counted`` says whether
+    token counts are needed as well.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
@@ -216,12 +217,12 @@ def _check_ends(requests: FileRequests, states: Any) -> None:
             )
 
 
-# An infinite time is refused later, in a message that names the row.
+# An infinite time is refused later, by a message that names the row.
 @np.errstate(invalid="ignore")
 def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, Any]:
     """Return the times of first and last tokens in seconds, and the gaps between tokens if known.
 
-    ``nothing`` marks failed requests, whose times have no meaning.
+    ``nothing`` is a mask of failed requests, whose times have no meaning.
     """
     columns, times, start = requests.columns, requests.times, requests.start.seconds
     length = len(start)
@@ -237,7 +238,8 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
     times.check_lengths(latency, first - start, "latency")
     times.check_lengths(ttft, np.where(np.isnan(end), latency, end - start), "ttft")
     last = np.where(np.isnan(end), start + latency, end)
-    if not columns.of_fields(*LAST):  # A file may contain waits, but no ends (``has_waits``).
+    # A file may contain the waits of requests but not their ends (``has_waits``).
+    if not columns.of_fields(*LAST):
         last = first
     gaps = None
     lists = next(iter(columns.of_fields("itls", "gaps")), None)
@@ -245,7 +247,8 @@ def _ends_of(requests: FileRequests, nothing: Flags) -> tuple[Floats, Floats, An
         gaps = times.gaps(lists, nothing.tolist())
     if gaps is not None and lists is not None and lists.field == "itls":
         streamed = np.array([len(one) > 0 for one in gaps])
-        if columns.layout.runs is not None:  # An answer that was not streamed arrives in one piece.
+        # All tokens of an answer that was not streamed arrive at once.
+        if columns.layout.runs is not None:
             if columns.of_fields("latency"):
                 whole = ~streamed & ~(first > start) & ~np.isnan(last)
                 first = np.where(whole, last, first)
@@ -274,7 +277,7 @@ def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     return {"status": np.where(states == FAILED, REFUSED, states), "failed": states == FAILED}
 
 
-NAMED = "/id "  # The name of a program begins with this text, followed by the session's name.
+NAMED = "/id "  # The name of a program consists of this text and the name of a session.
 
 
 def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:
@@ -297,7 +300,7 @@ def _workers(columns: FileColumns) -> Any:
     if all(is_missing(one) or number_of(one) is not None for one in values):
         return numbers(columns, found[0])
     if any(isinstance(one, list | dict | bool) for one in values):
-        return numbers(columns, found[0])  # The call raises DataError for the texts in the column.
+        return numbers(columns, found[0])  # ``numbers`` raises DataError for a text in the column.
     return np.array([np.nan if is_missing(one) else str(one) for one in values], object)
 
 
@@ -346,6 +349,6 @@ def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
     """Return a mask of the known values that are not whole numbers from ``least`` to ``most``."""
-    with np.errstate(invalid="ignore"):  # The remainder of infinity is NaN.
+    with np.errstate(invalid="ignore"):  # For infinity, the remainder is NaN.
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

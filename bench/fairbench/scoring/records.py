@@ -42,11 +42,11 @@ class Scored:
     - ``last_token_s`` is the time of each request's last token in seconds, NaN if unknown.
     - ``knows_admission`` and ``knows_cached`` tell whether all answered requests have an admission
       time and a number of cached tokens.
-    - ``layouts`` are the names of the files' layouts.
+    - ``layouts`` are the names of the layouts that the files have.
     - ``gaps_s`` are all gaps between tokens of the finished requests in seconds, and
       ``token_gaps`` the gaps of all requests; both are None if the records lack gaps.
     - ``failed`` is the number of requests that broke off, without refused requests.
-    - ``remarks`` are sentences about records that were changed.
+    - ``remarks`` are sentences about records that were corrected.
     - ``clock`` converts times to timestamps, None if the records have no timestamps.
     - ``sessions`` are the names of the programs, by program id.
     """
@@ -67,7 +67,7 @@ class Scored:
 
     @property
     def horizon_s(self) -> float:
-        """Return the time of the last event in seconds."""
+        """Return the time in seconds of the last event."""
         requests = self.requests
         times = np.concatenate([requests.arrival_s, requests.first_token_s, self.last_token_s])
         return float(np.nanmax(times))
@@ -286,7 +286,8 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
             "--map program=NAME"
         )
     status = np.full(count, FINISHED)
-    for state in (UNFINISHED, REFUSED):  # A program with a refused request counts as refused.
+    # A program counts as refused if one of its requests was refused.
+    for state in (UNFINISHED, REFUSED):
         status[requests.program_id[requests.status == state]] = state
     finish = np.full(count, -np.inf)
     np.maximum.at(finish, requests.program_id, np.nan_to_num(requests.finish_s))
@@ -307,7 +308,7 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
 
 
 def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Return the streamed answers of a benchmark's output file.
+    """Return the streamed answers in a benchmark's output file.
 
     Raises DataError if no request has times and token counts.
 

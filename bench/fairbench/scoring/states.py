@@ -15,9 +15,9 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.records.column_names import plain
 from fairbench.records.log_reader import ColumnValues, FileColumns
 
-UNSAID = -1  # This state marks a request whose record has no state.
-UNKNOWN = -2  # This state marks a request whose record has an unknown word.
-FAILED = 3  # A request in this state ended early; tables of metrics count the request as refused.
+UNSAID = -1  # The record of a request in this state does not tell the state.
+UNKNOWN = -2  # The record of a request in this state contains an unknown word instead of a state.
+FAILED = 3  # A request in this state ended early; metrics count it as refused.
 FINISHED_WORD, FAILED_WORD = "finished", "failed"
 
 WORDS = {
@@ -42,7 +42,8 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
     Numbers are HTTP states, also within texts such as ``HTTP 200`` and ``200 OK``: 2xx means
     finished, 4xx means refused, and any other number from 100 to 599 means failed. ``unknown``
-    counts the unknown words. Raises DataError that names the request for a list or an object.
+    counts words that mean no known state. Raises DataError that names the request for a list or an
+    object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []

@@ -57,7 +57,7 @@ def scored_summary(
     Args:
         scored: The records.
         service: The service log of the records.
-        window: The period over which metrics are computed.
+        window: The period of time for which metrics are computed.
         misbehaving: Names of the heavy clients.
         weights: Weights by name of a client or tenant; the default weight is 1.
         goodput: Latency targets by LATENCY or CLIENT.LATENCY.
@@ -122,9 +122,10 @@ def scored_summary(
     }
 
 
-# A window ends with the arrivals only if the arrivals last for more than this fraction of the
-# records' time. A client that first comes within this fraction before the last arrival must also be
-# served before the last arrival. Otherwise the window could miss all service of a client.
+# The measured window ends with the last arrival only if the arrivals last for more than this
+# fraction of the records' time. A client whose first request comes within this fraction before the
+# last arrival must also be served before the last arrival. Otherwise the window could contain no
+# service of this client.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"
@@ -153,13 +154,13 @@ def scored_window(
 ) -> ScoredWindow:
     """Return the requested window, with defaults for a start or end that was not requested.
 
-    A window is half-open. The default end is just after the last arrival or just after the last
-    answer, so that the window contains the arrival or the answer.
+    A window includes its start but not its end. The default end is just after the last arrival or
+    just after the last answer, so that the window contains the arrival or the answer.
 
     Args:
-        requests: All requests of the records.
-        programs: All programs of the records.
-        horizon_s: The end of the last answer in seconds.
+        requests: All requests in the records.
+        programs: All programs in the records.
+        horizon_s: The time in seconds at which the last answer ends.
         start_s: The requested start in seconds; None means 0.
         end_s: The requested end in seconds; None means the default.
     """
@@ -185,7 +186,7 @@ def _came_too_late(requests: records.Requests, last_s: float, least_s: float) ->
     """Return whether a client came near the last arrival, and was first served after this arrival.
 
     ``last_s`` is the last arrival in seconds; a request is near the end if it arrives less than
-    ``least_s`` seconds before the last arrival. Requests are in order of arrival.
+    ``least_s`` seconds before the last arrival. Requests are sorted by arrival.
     """
     _, first = np.unique(requests.client, return_index=True)
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
@@ -196,11 +197,11 @@ def _came_too_late(requests: records.Requests, last_s: float, least_s: float) ->
 
 
 def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) -> Page:
-    """Return the report page on records.
+    """Return the report page about a score of records.
 
     Args:
         scored: The records.
-        summary: Every metric of the records, by key.
+        summary: All metrics of the records, by key.
         names: The names of the files, for the title.
     """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
@@ -225,7 +226,7 @@ def score_run(
     the directory is not a run, or if its files were changed.
 
     Args:
-        path: The directory of the run.
+        path: The directory of the stored run.
         start_s: The start of the window in seconds; None means the stored start.
         end_s: The end of the window in seconds; None means the stored end.
         percentiles: Percentiles that replace the percentiles chosen for the run; an empty tuple
@@ -248,7 +249,7 @@ def score_run(
         if (key not in scored and not key.startswith("clients."))
     }
     notes = {**scored["notes"], **remarks}
-    # The summary keeps the stored limit, which tables alone do not determine.
+    # The summary keeps the stored value, which cannot be computed from the tables alone.
     if "limit_ratio" in stored:
         notes.pop("limit", None)
     return {**stored, **scored, "notes": notes}, tables.requests

@@ -25,9 +25,9 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client alone has the local scheduler ``LOCAL`` and each of the ``ROUTERS``. Fairness has no
-# meaning without another client. Locality is better in some workloads and balance in others, so the
-# better router counts.
+# A client that runs alone has the local scheduler ``LOCAL``, and tries each of the ``ROUTERS``.
+# For a client that runs alone, fairness has no meaning. Cache locality is better in some workloads
+# and load balance in others, so the better router counts.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -38,14 +38,14 @@ def simulate_alone(
     """Return one row for each well-behaved client with its latency alone on 1/n of the cluster.
 
     - ``client`` is the name of the client.
-    - ``latency_n`` is the number of latencies.
+    - ``latency_n`` is the number of latencies that were measured.
     - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each is the better value of two
       simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``. A percentile
       is None if so many requests are refused that the percentile falls on a refused request.
-    - ``censored`` names the percentiles that are lower bounds.
+    - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler of ``spec`` has no effect. Only requests that also count in the shared run count.
-    Rows are missing if ``interrupted`` returns true.
+    The scheduler that ``spec`` names has no effect. Only requests that also count in the shared run
+    count. If ``interrupted`` returns true, rows are missing.
     """
     plans = spec.client_plans()
     source = spec.source()
@@ -65,7 +65,7 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
-        # No request of another client is ahead of this client.
+        # A client that runs alone never waits behind another client's request.
         settings[policy] = OFF
     is_modelled = spec.engine_code is None or evicts_inside(spec.eviction, spec.engine)
     own = {
@@ -98,7 +98,8 @@ def _row(
     for spec in specs:
         simulation = Simulation(spec, (plan,), source, slowdown=parts)
         simulation.run(interrupted=interrupted)
-        # The window of the metrics ends with the last arrival of all clients.
+        # In a run of one client alone, the window of the metrics still ends with the last arrival
+        # of all clients.
         simulation.cluster.last_arrival_ps = last_ps
         simulation.cluster.settle()
         facts = simulation.facts()

@@ -33,7 +33,10 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 
 
 class InFlightLimit:
-    """A limit on the running programs of a client. Further programs wait in order of arrival."""
+    """A limit on how many programs of a client run at a time.
+
+    Further programs wait in the order of their arrival.
+    """
 
     def __init__(self, most: int, start: Start) -> None:
         self._most = most
@@ -49,7 +52,8 @@ class InFlightLimit:
 
     def _begin(self) -> None:
         if self._beginning:
-            # A program was refused at its start, so the loop in the calling ``_begin`` goes on.
+            # The program was refused at its start, so the loop in ``_begin`` continues with the
+            # next program.
             return
         self._beginning = True
         while self._waiting and self._running < self._most:
@@ -112,7 +116,7 @@ PROGRAM_COLUMNS = (
 
 @dataclass(slots=True)
 class _Started:
-    """A program in progress."""
+    """A program that has started and not ended."""
 
     program_id: int
     client: str
@@ -126,13 +130,13 @@ class Cluster:
     """A router and its workers, which serve the programs of clients.
 
     Args:
-        clock: Clock of the simulation.
-        router: Router that chooses the worker of each request.
-        workers: Workers by number.
-        clients: Names of the clients.
+        clock: The clock of the simulation.
+        router: The router, which chooses the worker of each request.
+        workers: The workers by their numbers.
+        clients: The names of the clients.
         ingress: Queue in front of the router, or None if requests are sent immediately.
         deadlines: Deadlines that requests get, or None for requests without deadlines.
-        demotes: Whether the request log has the column ``demoted``.
+        demotes: Whether the request log has a column ``demoted``.
         disaggregated: Whether the request log has the columns of disaggregated clusters.
     """
 
@@ -165,11 +169,12 @@ class Cluster:
         self._prefixes = DistinctPrefixes()
         self.arrivals_open = 0
         self.last_arrival_ps = 0
-        # ``_limit_ps`` is the latest end of the run (ps), known after the last program has arrived.
+        # ``_limit_ps`` is the latest end of the run in picoseconds; it is known after the last
+        # program has arrived.
         self._limit_ps: int | None = None
-        # ``service`` maps clients to the input + 2 x output tokens of finished requests.
+        # ``service`` holds, for each client, input + 2 x output tokens of its finished requests.
         self.service = array("q", [0] * len(clients))
-        self._requests = 0  # number of requests so far
+        self._requests = 0  # number of requests that were sent so far
         self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines
         self._times_requests = router.wants_gpu_time
@@ -191,7 +196,7 @@ class Cluster:
         """Start each program of a client at the program's time of arrival.
 
         Args:
-            number: Number of the client.
+            number: The number of the client.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Largest number of programs that run at a time, or None for no limit.
             reaction: How the client reacts to the ends of its requests, instead of a limit, or
@@ -220,7 +225,7 @@ class Cluster:
             start(program)
             self._await_next(number, programs, start)
 
-        # A program of a user's own class may have no ``turn``.
+        # A program that a user wrote may have no attribute ``turn``.
         turn = getattr(program, "turn", None)
         turn = number if turn is None else turn
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
@@ -244,7 +249,8 @@ class Cluster:
             self.last_arrival_ps = self.clock.now_ps
             self._start(following.program, partial(self._await_user, number, user))
 
-        # The time in seconds may be rounded to a time before now, because a float is not exact.
+        # After rounding, the time may lie before the present time, because a float in seconds is
+        # not exact.
         at_ps = max(self.clock.now_ps, round(following.at_s * PS_PER_S))
         self.clock.at(at_ps, ARRIVE, number, arrive)
 
@@ -264,8 +270,8 @@ class Cluster:
             if self._deadlines is not None:
                 due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
-            # Arguments are passed by position, because keywords would create a dictionary for each
-            # request.
+            # The arguments are passed by position, because keywords would create a dictionary for
+            # each request.
             request = Request(
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,
                 now_s, due.end_s, 0, calls_left, due.first_token_s, False, due.token_every_s,
@@ -323,7 +329,7 @@ class Cluster:
         if sequence.first_token_ps != NEVER:
             first_s = sequence.first_token_ps / PS_PER_S
             self.router.on_first_token(request, sequence.worker, first_s)
-        # A request without a worker was refused before the router.
+        # A request without a worker was refused before it reached the router.
         if sequence.worker >= 0:
             if self._times_requests:
                 self.router.on_gpu_time(request, sequence.worker, sequence.gpu_ps / PS_PER_S)
@@ -345,7 +351,7 @@ class Cluster:
     # The clock.
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most ``most`` events of the simulation.
+        """Run at most ``most`` events of the event heap.
 
         Return False if all programs have ended, or if the next event is later than ``limit_ps()``,
         the end of the run.

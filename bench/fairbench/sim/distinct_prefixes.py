@@ -13,13 +13,13 @@ from fairbench.metrics.arrays import Ints
 from fairbench.metrics.belady import PrefixUses
 
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
-"""``Answers`` has the answers of a program by key.
+"""``Answers`` maps a key to the answer that a program received.
 
 The fields of an answer are the node after which the answer begins, the number of this node's tokens
-before the answer, the answer's length in tokens, and the number and text of its prompt. A prompt
-that was dropped is empty.
+before the answer, the answer's length in tokens, and the number and text of its prompt. If a prompt
+was dropped, it is empty here.
 """
-# A prompt of more than ``LONG`` segments is dropped when a later prompt has continued its answer.
+# A prompt of more than ``LONG`` segments is dropped when a later prompt has extended its answer.
 LONG = 64
 
 
@@ -36,12 +36,12 @@ class DistinctPrefixes:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[int, int, str], int] = {}
-        # ``_lengths`` has the number of known tokens of each node.
+        # ``_lengths`` holds the number of known tokens of each node.
         self._lengths = [0]
-        # The array ``_ends`` has the last node of each prompt, and the number of this node's tokens
-        # in the prompt.
+        # ``_ends`` holds, for each prompt, its last node and the number of this node's tokens in
+        # the prompt.
         self._ends = array("q")
-        # ``_made`` maps nodes to the tokens of an answer and its prompt.
+        # ``_made`` maps a node to the tokens of an answer and of its prompt.
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
@@ -54,12 +54,12 @@ class DistinctPrefixes:
         nodes, lengths = self._nodes, self._lengths
         parent = used = missing = 0
         rest = prompt
-        # Most prompts continue an answer by one segment.
+        # Most prompts extend the prompt and answer of an earlier request by one segment.
         if len(prompt) > 2:
             before = answers.get(prompt[-2][0])
             if before is not None and before[4] == prompt[:-2]:
                 parent, used, rest = before[0], before[1], prompt[-2:]
-                # Without this limit, memory would grow with the square of the turns.
+                # Without this limit, memory would grow with the square of the number of turns.
                 if len(prompt) > LONG:
                     answers[prompt[-2][0]] = *before[:4], ()
         for key, length in rest:
@@ -88,7 +88,7 @@ class DistinctPrefixes:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in all distinct prefixes."""
+        """The total number of tokens in all distinct prefixes."""
         return sum(self._lengths)
 
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:

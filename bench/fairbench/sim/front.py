@@ -57,8 +57,8 @@ def setup_of(
 
     Args:
         spec: The experiment to simulate.
-        plans: Clients of the run.
-        profile: Timing profile of a replica.
+        plans: The clients of the run.
+        profile: The timing profile of a replica.
         pool_tokens: KV pool of a replica, in tokens.
     """
     weights, paths = weights_of(plans), tenant_paths_of(plans)
@@ -96,7 +96,7 @@ def ingress_of(
 ) -> Ingress | RouterIngresses | None:
     """Return the queue in front of the router, or None.
 
-    Raises UsageError as ``share_totals`` does.
+    Raises UsageError in the same cases as ``share_totals``.
     """
     fleet = SimFleet(workers[: spec.routed_workers])
     seen = replace(setup, fleet=fleet)

@@ -30,7 +30,7 @@ from fairbench.schedulers.peers import (
 )
 from fairbench.streams import stream
 
-# The key ``BEFORE_WORKERS`` puts a queue before the workers among the events of one instant.
+# With the key ``BEFORE_WORKERS``, a queue runs before the workers at the same instant.
 BEFORE_WORKERS = -1
 
 
@@ -47,13 +47,14 @@ class Ingress(QueueHost[Sequence]):
         super().__init__(queue)
         self._clock = clock
         self._workers = workers
-        # ``_events`` holds events that the queue has not received yet.
+        # ``_events`` holds events that were not passed to the queue yet.
         self._events: list[Callable[[], None]] = []
-        # ``_due_ps`` is the time (ps) of the queue's next call.
+        # ``_due_ps`` is the time in picoseconds at which the queue will be called next.
         self._due_ps: int | None = None
-        # ``before_call`` is called before each call of the queue.
+        # ``before_call`` is a function that runs before each call of the queue.
         self.before_call: Callable[[], None] | None = None
-        # ``turn`` returns the key of the queue among the queues that are called at one instant.
+        # ``turn`` returns the queue's key, which decides the order of queues that are called at the
+        # same instant.
         self.turn: Callable[[], int] = lambda: BEFORE_WORKERS
         for worker in workers:
             worker.on_pass = self.soon
@@ -70,7 +71,7 @@ class Ingress(QueueHost[Sequence]):
 
     def finished(self, sequence: Sequence) -> None:
         if not self.end_sent(sequence.request):
-            # The queue itself refused the request.
+            # The queue in front of the router refused the request.
             return
         produced = 0 if sequence.status == REFUSED else sequence.produced
         now_s = self._clock.now_ps / PS_PER_S
@@ -78,7 +79,7 @@ class Ingress(QueueHost[Sequence]):
         self.soon()
 
     def sequences(self) -> Iterator[Sequence]:
-        """Yield the queued requests, in order of arrival."""
+        """Yield the queued requests in the order of their arrival."""
         return iter(self.held.values())
 
     def soon(self) -> None:
@@ -134,7 +135,7 @@ class Peer:
 class Gossip:
     """A gossip protocol, in which each router sends its totals to all others every ``every_s`` s.
 
-    The routers send at different times within the interval.
+    The routers send their totals at different times within the interval.
     """
 
     def __init__(self, clock: Clock, peers: Many[Peer], params: RoutersParams, rng: Random) -> None:
@@ -227,7 +228,7 @@ def split_router(routers: Many[Router]) -> SplitRouter:
 
 
 class SplitRouter(Router):
-    """Several routers as one router, created by ``split_router``.
+    """Several routers that act as one router, created by ``split_router``.
 
     ``owners`` maps each request in progress to the number of the router at which it arrived.
     """
@@ -318,11 +319,11 @@ class RouterIngresses:
         self.ingresses = ingresses
         self._arrives = arrives
         self._asking_ps = asking_ps
-        # ``gossip`` is the exchange of the routers' totals, or None without an exchange.
+        # ``gossip`` is the exchange of totals between routers; it is None if they exchange none.
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            # These keys are below the keys of all workers.
+            # The keys of queues are below the keys of all workers.
             ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed
@@ -345,7 +346,7 @@ class RouterIngresses:
     def finished(self, sequence: Sequence) -> None:
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
-        # No router was called, so no ``on_finish`` will remove the owner.
+        # The request reached no router, so no ``on_finish`` will remove its owner.
         if sequence.worker < 0:
             del owners[sequence.request]
 
@@ -368,9 +369,9 @@ def ingresses_of(
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
 ) -> RouterIngresses:
-    """Return the ingresses of an experiment's routers.
+    """Return the ingresses (routers with their queues) of an experiment.
 
-    Raises UsageError as ``share_totals`` does.
+    Raises UsageError in the same cases as ``share_totals``.
     """
     assert isinstance(router, SplitRouter), "several routers are split"
     params = make_params(ROUTERS, RoutersParams, spec.settings)

@@ -11,10 +11,10 @@ from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
 from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.errors import ProgramFailed
 
-# A function of this type receives the result and the error of an ended operation, exactly one of
-# which is not None.
+# A ``Callback`` function receives the result and the error of an ended operation; exactly one of
+# them is not None.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# A function of this type starts an operation that a suspended program awaits; the callback resumes
+# A ``Pending`` function starts an operation that a suspended program awaits; its callback resumes
 # the program.
 Pending = Callable[[Callback], None]
 
@@ -76,13 +76,16 @@ def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
     _Task(program, done).resume(None, None)
 
 
-# A function of this type starts a call, given its prompt, name, output tokens, max_new_tokens,
-# depth, and callback.
+# A ``Submit`` function starts a call; its arguments are prompt, name, output tokens,
+# max_new_tokens, depth, and callback.
 Submit = Callable[[Prompt, str, int, int, int, Callback], None]
 
 
 class SimLLM:
-    """A ``core.LLM`` in virtual time. ``submit`` passes a call to the cluster."""
+    """The ``core.LLM`` of a program in virtual time.
+
+    ``submit`` is a function that passes a call to the cluster.
+    """
 
     def __init__(self, clock: Clock, submit: Submit) -> None:
         self._clock = clock

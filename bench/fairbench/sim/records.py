@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-FOLDER = "records"  # a folder in the run's directory
+FOLDER = "records"  # name of the folder with records in the directory of a run
 MAX_PS = 2**62
 MAX_COUNT = 2**53
 COUNTS = ("steps", "batch_size", "depth", "retractions", "requests", "demand_requests")
@@ -70,7 +70,10 @@ def restore(logs: Mapping[str, IntegerTable], folder: Path, clients: int) -> Non
 
 
 def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) -> NDArray[np.int64]:
-    """Return the rows of a batch. Raises DataError if the rows cannot be rows of this log."""
+    """Return the rows of a batch of records.
+
+    Raises DataError if the rows cannot be rows of this log.
+    """
     import pyarrow as pa
 
     if not batch.schema.equals(_schema(log.names)):
@@ -105,7 +108,10 @@ def _range(name: str, clients: int) -> tuple[int, int]:
 
 
 class FileBlocks:
-    """A ``BlockStore`` in a new file. A block is on disk once ``add`` returns."""
+    """A ``BlockStore`` that writes its blocks to a new file.
+
+    When ``add`` returns, the block is on disk.
+    """
 
     def __init__(self, path: Path, names: tuple[str, ...]) -> None:
 
@@ -150,7 +156,7 @@ class FileBlocks:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            # Half a message would make later messages unreadable.
+            # If only half a message were written, later messages could not be read.
             with suppress(OSError):
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None
@@ -188,7 +194,7 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, MemoryError, StopIteration) as error:
         raise _damaged(path, error) from None
     try:
-        # The reader raises an error at the end of the file, whether the file is complete or cut
+        # At the end of the file, the reader raises an error, whether the file is complete or cut
         # off.
         with suppress(StopIteration, OSError, pa.ArrowInvalid):
             while True:
@@ -221,7 +227,7 @@ def seconds(times_ps: Ints) -> Floats:
     return found
 
 
-AT_ONCE = 16  # number of blocks converted together
+AT_ONCE = 16  # number of blocks of rows that are converted at once
 
 
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
@@ -229,7 +235,7 @@ def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
 
     A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of their
     starts. The function reads the blocks in order, writes the rows that begin before all unread
-    rows, and keeps the remaining rows in memory. The files are in the folder of ``blocks``.
+    rows, and keeps the remaining rows in memory. The files are stored in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -261,7 +267,7 @@ def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArr
 
 
 class Logs(NamedTuple):
-    """The logs of a simulation. The field names are the names of the files."""
+    """The three logs of a simulation. The names of the fields are the names of the log files."""
 
     requests: IntegerTable
     programs: IntegerTable
@@ -273,14 +279,14 @@ class Logs(NamedTuple):
 
 
 def tables_of(clients: list[str], logs: Logs) -> Tables:
-    """Return the tables of a settled cluster.
+    """Return the tables of a cluster that has finished its run.
 
     Requests and programs are in order of their ids, and service rows in order of start and worker.
     The function releases the logs, which cannot be read afterwards. A long run therefore does not
     need memory for logs and tables at the same time.
     """
     for log in logs.by_name().values():
-        # This call writes the rest of the rows to a file.
+        # ``file_block`` writes the remaining rows to a file.
         log.file_block()
     requests, programs, service, memory = logs
     by_request = np.argsort(requests.column("request_id"))
@@ -298,7 +304,7 @@ def _service(log: IntegerTable) -> ServiceRows:
     """Return the service table, which remains in files if the log is long and in a file."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
-    # The rows are in order of the ends of stretches.
+    # The rows are sorted by the end of each stretch.
     start_s, worker = seconds(log.column("start_ps")), log.column("worker")
     sorted_already = (start_s[1:] >= start_s[:-1]).all() and (worker == worker[:1]).all()
     by_start = None if sorted_already else np.lexsort((worker, start_s))
@@ -308,7 +314,7 @@ def _service(log: IntegerTable) -> ServiceRows:
 def _arrays(log: IntegerTable, order: Ints | None) -> dict[str, Any]:
     """Return the columns of a log, and release the log.
 
-    Columns of picoseconds become columns of seconds. ``order`` gives the new order of the rows, or
+    Columns in picoseconds become columns in seconds. ``order`` gives the new order of the rows, or
     None for the order of the log.
     """
     arrays: dict[str, Any] = {}

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimulationProgress:
-    """The progress of a simulation.
+    """How far a simulation is.
 
     ``shares`` maps each client to its fraction of all service so far. ``measuring`` is true when
     the run has ended and the metrics are being computed.
@@ -105,7 +105,7 @@ def progress_of(
     )
 
 
-# If a run has more than ``MOST_ALONE`` clients, no client is simulated alone.
+# If a run has more than ``MOST_ALONE`` clients, it simulates no client alone.
 MOST_ALONE = 16
 
 
@@ -128,16 +128,16 @@ def hit_rates_alone(
 ) -> dict[str, float]:
     """Return the cache hit rate that each client has alone with its share of every KV pool.
 
-    Shares are by weight. The engine, the router and the speed are those of ``spec``, and the
-    eviction policy is LRU. A client whose requests are all refused has no hit rate. With one
-    client, or more than ``MOST_ALONE`` clients, the result is empty.
+    Memory is shared in proportion to weights. The engine, the router and the speed are those of
+    ``spec``, and the eviction policy is LRU. A client whose requests are all refused has no hit
+    rate. With one client, or more than ``MOST_ALONE`` clients, the result is empty.
 
     Args:
-        spec: Specification of the shared run.
-        plans: Clients of the shared run.
-        pool_tokens: KV pool of a replica, in tokens.
+        spec: The experiment of the shared run.
+        plans: The clients of the shared run.
+        pool_tokens: The KV pool of a replica, in tokens.
         with_pool: Function that returns the settings for a pool of a number of tokens.
-        run: Function that simulates one client.
+        run: A function that simulates one client.
     """
     found: dict[str, float] = {}
     if not 1 < len(plans) <= MOST_ALONE:
@@ -153,7 +153,8 @@ def hit_rates_alone(
 
 
 PROGRESS_EVERY_PS = PS_PER_S
-# After every ``EVENTS_AT_ONCE`` events, a few milliseconds, the run checks for an interruption.
+# After every ``EVENTS_AT_ONCE`` events, which take a few milliseconds, the run checks for an
+# interruption.
 EVENTS_AT_ONCE = 64
 
 
@@ -193,7 +194,7 @@ def simulate(
         folder: Folder in which records are stored during the run, for ``recover``, or None to keep
             the records in memory.
         on_progress: Function that receives the progress of the run, or None.
-        interrupted: Function that is called between events, or None. When the function returns
+        interrupted: A function that is called between events, or None. When the function returns
             true, the run ends; the result has the finished requests, and ``complete`` is False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec needs
@@ -244,9 +245,9 @@ def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
 
 
 class Simulation:
-    """The cluster of one experiment. Call ``run`` once, then ``result``.
+    """The simulated cluster of one experiment. Call ``run`` once, and then ``result``.
 
-    ``slowdown`` multiplies the time of every iteration. ``profile`` replaces the bundled timing
+    ``slowdown`` is a factor on the time of every iteration. ``profile`` replaces the bundled timing
     profile, and ``worker_of`` replaces the engine of the experiment. ``code`` is an installed
     engine that decides with its own code, or None.
     """
@@ -283,14 +284,14 @@ class Simulation:
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
         else:
-            # Few runs need this module.
+            # The module is imported here, because few runs need it.
             from fairbench.engine.disaggregated import disaggregated
 
             engine = spec.engine or DEFAULT_ENGINE
             decode_count = spec.dp - len(parts)
             workers = disaggregated(spec.settings, engine, self.engine, parts, decode_count)
-        # The cluster empties its list of workers at the end. A copy of the list would keep the
-        # workers in memory.
+        # At the end of a run, the cluster empties its list of workers. A copy of the list of
+        # workers would keep the workers in memory.
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
@@ -317,7 +318,7 @@ class Simulation:
 
     def _parts(self, index: int) -> WorkerParts:
         spec = self.spec
-        # An engine's own policy is not a scheduler of fairbench.
+        # A scheduling policy of the engine's real code is not a scheduler of fairbench.
         is_ours = spec.engine_code is None or is_plugged_in(spec.local, spec.engine)
         local = build_local(spec.local if is_ours else "fcfs", spec.settings)
         draws = stream(self.spec.seed, f"scheduler/{index}")
@@ -335,7 +336,7 @@ class Simulation:
     ) -> bool:
         """Simulate until every program has ended, or until the hard limit of the run.
 
-        Return False if ``interrupted`` returned true earlier.
+        Return False if ``interrupted`` returned true before the end.
         """
         report_at_ps = 0
         goes_on = True
@@ -365,7 +366,7 @@ class Simulation:
         )
         audit = self._pin_audit()
         self.cluster.abandon()
-        # This call frees the KV trees, 100 of 670 MiB in an overloaded run.
+        # The collection frees the KV trees, which take 100 of 670 MiB in an overloaded run.
         gc.collect()
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
@@ -432,7 +433,7 @@ class Simulation:
         """
         if self.spec.eviction is None or self.code is not None:
             return {}
-        # Few runs need this module.
+        # The module is imported here, because few runs need it.
         from fairbench.engine.client_cache import pin_audit
 
         audit = pin_audit(worker.cache for worker in self.cluster.workers)
@@ -463,7 +464,7 @@ class Simulated(NamedTuple):
 def simulate_tables(
     spec: ExperimentSpec, interrupted: Callable[[], bool] | None = None
 ) -> Simulated:
-    """Run an experiment to its end. Raises RunFailed if ``interrupted`` returns true."""
+    """Simulate an experiment to its end. Raises RunFailed when ``interrupted`` returns true."""
     with no_collector(), engine_code(spec) as code:
         simulation = Simulation(spec, spec.client_plans(), spec.source(), code=code)
         complete = simulation.run(interrupted=interrupted)

@@ -53,15 +53,15 @@ def plan_clients(
 
     Args:
         spec: The workload.
-        scenario: Name of the scenario.
+        scenario: The name of the scenario.
         dp: Number of replicas; rates from the workload file are multiplied by this number.
         gpu: Id of a timing profile; a workload may define a different rate for some profiles.
-        clients: Number of clients.
+        clients: The number of clients.
         request_rate: Programs/s of each well-behaved client over the whole cluster.
         num_programs: Programs of each well-behaved client; replaces the workload's duration.
-        burstiness: Shape of the Gamma distribution of gaps.
-        duration_s: Seconds during which programs arrive.
-        weights: Weights by client name, by default 1.
+        burstiness: Shape of the gaps' Gamma distribution.
+        duration_s: The seconds during which programs arrive.
+        weights: The weights of clients by name (default 1).
         goodput: Latency targets that override the workload's (see ``client_targets``).
 
     Raises:
@@ -106,7 +106,7 @@ def plan_clients(
     run = _Run(spec, chosen, load, shared)
     for index, changes in (*run.sized(len(names)), *run.misbehaving_arrivals(), *run.others()):
         plans[index] = replace(plans[index], **changes)
-    # Disguises are applied last, because a disguise may copy the prompts of any client.
+    # Disguises are applied last, because a disguised client may copy the prompts of any client.
     for wrong in chosen.misbehaving:
         for index in wrong.numbers:
             plans[index] = _with_disguise(plans[index], wrong, plans)
@@ -180,8 +180,8 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
     """Return the load of a client that is ``multiple`` times as large as an average client.
 
-    ``load`` is the load of an average client. The rate and the number of programs are multiplied by
-    ``multiple``.
+    ``load`` is the load of a client of average size. The rate and the number of programs are
+    multiplied by ``multiple``.
     """
     if multiple == 1:
         return load

@@ -1,8 +1,8 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
-A ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded JSON
-record and returns the record's texts, or raises ValueError naming the wrong field. Layouts do not
-differ between local files and data sets of the Hugging Face hub.
+Each ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded
+JSON record and returns the record's texts, or raises ValueError naming the wrong field. Layouts do
+not differ between local files and data sets of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 
 MAX_LITERAL = (
     2**20
-)  # maximum number of characters of a Python literal; the parsed tree takes 100 times the memory
-INPUT = "input"  # the field with the input of an instruction
-OUTPUTS = ("output", "response", "completion", "answer")  # fields that may hold a prompt's answer
+    # Limit on the characters of a Python literal: its parsed tree takes 100 times the memory.
+)
+INPUT = "input"  # name of the field with the input of an instruction
+# fields that may hold the answer to a prompt
+OUTPUTS = ("output", "response", "completion", "answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Texts:
     """The texts of a record: a main text (see ``Item``), and (question, answer) pairs.
 
     ``text_tokens`` is the token count of content other than text, such as a video, or None. If
-    ``text_tokens`` is given, ``text`` only identifies the content.
+    ``text_tokens`` is given, ``text`` serves only to identify the content.
     """
 
     text: str
@@ -62,8 +64,8 @@ class Texts:
 class Schema:
     """A layout of records that give input for programs of one ``kind``.
 
-    ``shape`` describes the layout in messages. A record has this layout if the record has all
-    fields in ``marks``. ``read`` returns the texts of a record.
+    ``shape`` is the name of the layout in messages. A record has this layout if the record has all
+    fields in ``marks``. ``read`` is a function that returns the texts of a record.
     """
 
     kind: str
@@ -101,8 +103,8 @@ def fields_of(kind: str) -> list[str]:
 def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of a record with new fields; ``names`` maps a new field to its source field.
 
-    A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError for a
-    missing field.
+    A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError if a
+    field is missing.
     """
     found = dict(record)
     for field, name in names.items():
@@ -136,7 +138,7 @@ def _string_field(record: Mapping[str, Any], field: str, where: str = "") -> str
 
 
 def _text_field(record: Mapping[str, Any], field: str) -> str:
-    """Return the main text of a record. Raises ValueError if the text is empty."""
+    """Return the main text in a record. Raises ValueError if the text is empty."""
     text = _string_field(record, field)
     if not text:
         raise ValueError(f"field {field!r}: must not be empty")
@@ -262,8 +264,8 @@ def _react(record: Mapping[str, Any]) -> Texts:
     return Texts(task.strip(), tuple(exchanges))
 
 
-# ``schema_of`` chooses the first layout whose marks a record contains. Therefore layouts with more
-# marks come before layouts with fewer marks.
+# ``schema_of`` chooses the first layout whose marks (fields) a record contains. A layout with more
+# marks therefore comes before a layout with fewer marks.
 SCHEMAS: tuple[Schema, ...] = (
     Schema(
         *(LongQA.kind, "{video, frame_count, question, answer, a0, ..., a4}"),
@@ -287,7 +289,7 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
     Schema(TreeOfThought.kind, "{question}", ("question",), _only("question")),
-    Schema(  # a ToolBench query, after the description of its tools
+    Schema(  # a query of the data set ToolBench, after the description of its tools
         *(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final")),
         lambda record: Texts(
             json.dumps(list(_records(record, "tools"))),
@@ -445,9 +447,13 @@ def _texts_of_records(
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
-    """Return the layout of the first record. Raises ValueError if no layout of ``kind`` fits."""
+    """Return the layout that the first record has.
+
+    Raises ValueError if the record fits no layout of ``kind``.
+    """
     schema = schema_of(record, kind)
-    if list(record) == ["text"]:  # A record with only a text fits layouts of several program kinds.
+    # A record that contains only a text fits the layouts of several program kinds.
+    if list(record) == ["text"]:
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
     if schema is not None and schema.kind == kind:
         return schema
@@ -491,7 +497,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# The configuration and the split to read of each known data set on the Hugging Face hub.
+# The configuration and the split to read, for each known data set on the Hugging Face hub.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),
@@ -503,10 +509,9 @@ def _needs_package(ref: str) -> str:
     return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
 
-# The hub's client library would retry for half a minute before it reports an error, unless this
-# variable is 1.
+# Unless this variable is 1, the hub's library retries for half a minute before it reports an error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
-HUB_PATIENCE_S = 1.5  # a lost packet of the connection is sent again after a second
+HUB_PATIENCE_S = 1.5  # The connection sends a lost packet again after a second.
 
 
 def hub_host() -> str:
@@ -575,7 +580,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     configuration, split = HUB_DATASETS[name]
     try:
         rows = load_dataset(name, configuration, split=split)
-    # The library raises many types of errors for faults of the network or the hub.
+    # The hub's library raises many types of errors for faults of the network or the hub.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UsageError(

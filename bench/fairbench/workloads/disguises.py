@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-# seconds of sleep before each request that only keeps a program's padding in the KV cache
+# Seconds of sleep before each request whose only purpose is to keep a program's padding in the KV
+# cache.
 KEEP_ALIVE_S = 60.0
 
 
@@ -178,7 +179,7 @@ class _Probe:
         raise _FirstCallMadeError
 
     async def sleep(self, seconds: float) -> None:
-        """Return immediately, without letting time pass."""
+        """Return at once, without letting time pass."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         first, *others = branches
@@ -187,9 +188,10 @@ class _Probe:
         return [await first]
 
 
-LONG_S = 1.0  # TTFT in seconds above which a request is assumed to have waited in a queue
-# A prefix counts as evicted if the cached part of a prompt falls below this fraction of the highest
-# cached part so far.
+# A client assumes that a request waited in a queue if its TTFT in seconds exceeds this value.
+LONG_S = 1.0
+# A client assumes that its prefix was evicted if the cached part of a prompt falls below this
+# fraction of the highest cached part so far.
 LOST = 0.5
 
 

@@ -27,12 +27,12 @@ class Item:
 
 
 class RecordedCall(NamedTuple):
-    """A recorded call of a program.
+    """A call of a program as a trace recorded it.
 
     The next call of the program begins ``think_s`` seconds after the answer to this call, and at
     least ``gap_s`` seconds after the start of this call. ``branches`` are the sub-agents that start
-    after this call. The first ``shared_tokens`` tokens of the prompt may also occur in other
-    sessions.
+    when this call has ended. The first ``shared_tokens`` tokens of the prompt may also occur in
+    other sessions.
     """
 
     prompt: Prompt
@@ -49,7 +49,7 @@ class Branch(NamedTuple):
 
     The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. Call
     number ``until`` of the program starts only after the sub-agent has ended. The program ends only
-    after all of its sub-agents.
+    when all of its sub-agents have ended.
     """
 
     delay_s: float
@@ -59,7 +59,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Item):
-    """A program that a trace recorded."""
+    """A program as a trace recorded it."""
 
     calls: tuple[RecordedCall, ...] = ()
 

@@ -29,11 +29,11 @@ from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource, TrafficKind
 
 INHERITED = "workload"
-# maximum number of files in a chain of inheritance; a longer chain is taken for a cycle
+# A longer chain of workload files that inherit from each other is taken for a cycle.
 MAX_DEPTH = 8
 NOT_INHERITED = ("name", "description")
 _PACKED, _CHECKOUT = files(__package__) / "specs", Path(__file__).parents[3] / "workloads"
-# An installed wheel contains a copy of the folder; a checkout does not.
+# An installed wheel contains a copy of the folder with workloads; a checkout does not.
 SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
@@ -52,8 +52,8 @@ def rebased(data: Any, folder: Path) -> Any:
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables, merged key by key with the tables that the workload inherits.
 
-    The tables ``params`` and ``settings`` are also merged key by key. Parameters of another program
-    kind are not inherited. A scenario replaces the inherited scenario with an equal name; a
+    The tables ``params`` and ``settings`` are also merged key by key. If the program kind differs,
+    parameters are not inherited. A scenario replaces the inherited scenario with an equal name; a
     workload without scenarios inherits all scenarios. Raises UsageError.
     """
     own = dict(data)
@@ -113,7 +113,7 @@ def _subtable(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-MAX_CLIENTS = 1000  # maximum number of clients in a workload file
+MAX_CLIENTS = 1000  # limit on the number of clients in a workload file
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -129,11 +129,12 @@ class Group(FileTable):
     """A group of ``count`` consecutive clients, the first of which has the number ``client``."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
-    count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None  # None means one client
+    # The value None means one client.
+    count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None
 
     @property
     def numbers(self) -> range:
-        """The numbers of the clients in the group."""
+        """The numbers of the group's clients."""
         return range(self.client, self.client + (self.count or 1))
 
 
@@ -177,7 +178,7 @@ def multiples(sizes: Sizes | None, count: int) -> list[float]:
     return [1.0] * count if sizes is None else sizes.multiples(count)
 
 
-# The lower limit in seconds prevents runs with millions of presence intervals.
+# The lower limit in seconds prevents millions of intervals in which a client is present.
 Mean = Annotated[Positive, Field(ge=0.001)]
 Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
@@ -284,7 +285,7 @@ CALM = "none"
 """The scenario in which every client is well-behaved; every workload has this scenario."""
 
 MAX_NAME = (
-    # maximum number of characters of a workload's name, which becomes part of a directory's name
+    # limit on the characters of a workload's name, which becomes part of a directory's name
     64
 )
 
@@ -423,7 +424,7 @@ class Scenario(FileTable):
     the values of the workload. ``clients`` is the number of clients that send programs (None: all
     clients of the workload). ``others`` are clients that run another kind of program; a changed
     ``rate`` changes their rates in proportion. ``sizes`` set relative rates of the remaining
-    well-behaved clients. ``presence`` defines when clients are present.
+    well-behaved clients. ``presence`` says when clients are present.
     """
 
     description: str = ""
@@ -446,7 +447,7 @@ class Scenario(FileTable):
 
 
 class WorkloadSpec(FileTable):
-    """The content of a workload file, checked for consistency.
+    """The content of a workload file, after all checks.
 
     ``params`` are the parameters of well-behaved clients. Values that the file inherits from
     another ``workload`` are copied when the file is read. ``settings`` are scheduler parameters
@@ -457,7 +458,7 @@ class WorkloadSpec(FileTable):
     tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may be a client.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
     with targets of their own. ``arrivals`` is the arrival process (default: Gamma). ``machine`` is
-    the default GPU, model and engine. Times are in seconds.
+    the default GPU, model and engine. Times in a workload are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_checked_name)]
@@ -492,13 +493,13 @@ class WorkloadSpec(FileTable):
 
     @property
     def plays_trace(self) -> bool:
-        """Whether the workload replays the arrivals of a trace."""
+        """Return whether the workload replays the arrivals of a trace."""
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
         """Return the kind of traffic of ``own``, or of the workload if ``own`` is None.
 
-        Raises UsageError for a wrong kind or parameter.
+        Raises UsageError if the kind or a parameter is wrong.
         """
         chosen = own or self.arrivals or Arrivals(kind=DEFAULT)
         return traffic_kind(chosen.kind, chosen.params)
@@ -509,7 +510,10 @@ class WorkloadSpec(FileTable):
         return (*named, *(f"client-{index}" for index in range(len(named), count)))
 
     def client_count(self, scenario: str) -> int:
-        """Return the number of clients in a scenario. Raises UsageError for an unknown scenario."""
+        """Return the number of clients in a scenario of the workload.
+
+        Raises UsageError for an unknown scenario.
+        """
         return self.scenario(scenario).clients or self.clients
 
     @property
@@ -518,7 +522,7 @@ class WorkloadSpec(FileTable):
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """Return the scenario ``name``.
+        """Return the scenario with this name.
 
         The name ``none`` gives ``s1``, or else the first scenario, with the heavy clients made
         well-behaved.

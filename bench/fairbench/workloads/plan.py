@@ -21,7 +21,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource, ClosedArr
 
 PROGRAMS_PER_CLIENT = 10**7
 """The maximum number of programs of a client; ids of client i begin at i x this number."""
-MADE_AHEAD = 8  # number of programs that ``made_ahead`` creates at a time
+MADE_AHEAD = 8  # number of programs that ``made_ahead`` creates in advance
 
 
 class ItemSource(Protocol):
@@ -160,8 +160,8 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-# Minimum seconds between two programs of a user. Without this minimum, a user whose programs are
-# refused would start programs without end.
+# Shortest time in seconds between two programs of a user. Without this minimum, a user whose
+# programs are refused would start programs without end.
 LEAST_GAP_S = 0.01
 
 

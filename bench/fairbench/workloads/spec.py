@@ -51,7 +51,7 @@ def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadS
 
     ``PARAM`` changes a parameter of all clients, except heavy clients that set this parameter
     themselves. ``misbehaving.PARAM`` changes a parameter of heavy clients only. Raises UsageError
-    naming the parameter.
+    with the name of the parameter.
     """
     allowed = settable_params(spec)
     for name in overrides:

@@ -12,7 +12,7 @@ from fairbench.files.reader import MissingFile, decoded, read_whole
 from fairbench.records.layout import estimated_tokens
 
 PANIC = "PanicException"  # name of an exception class that Rust packages raise but do not export
-TRIED = "A word, and 3 more."  # a text that a loaded tokenizer must be able to split
+TRIED = "A word, and 3 more."  # A loaded tokenizer must be able to split this text.
 
 
 class TokenCounter(Protocol):
@@ -77,7 +77,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
-    # A tokenizer file may demand a billion padding tokens, which are not part of a text.
+    # A tokenizer file may demand a billion padding tokens, which are not part of any text.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     with tokenizer_errors(tokenizer_path):

@@ -14,7 +14,7 @@ from fairbench.workloads.traces.programs import FileTraffic
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traffic.recorded import ReplayTraffic
 
-KIND = "replay"  # the name of the kind of arrivals and of the kind of programs that replay a trace
+KIND = "replay"  # name of the kind of arrivals, and of the kind of programs, that replay a trace
 SCENARIO = "recorded"
 SYNTHETIC = "synthetic"
 MAX_DRAIN_S = 600.0
@@ -60,7 +60,8 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
 def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
     """Return a trace's workload in which the named clients are heavy. Raises UsageError.
 
-    Heavy clients replay the trace unchanged. Metrics of well-behaved clients exclude heavy clients.
+    Heavy clients also replay the trace unchanged. Metrics of well-behaved clients leave out the
+    heavy clients.
     """
     if not names:
         return workload

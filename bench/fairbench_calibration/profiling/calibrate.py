@@ -1,8 +1,8 @@
 """The calibration of a derived profile with the output of one benchmark.
 
 Three numbers are fitted to the times per token of the requests: the rate of memory reads, the cost
-of another sequence in a step, and the launch cost of a step. Other coefficients keep their derived
-values.
+of another sequence in a step, and the launch cost of a step. All other coefficients keep the values
+of the derived profile.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from fairbench_calibration.profiling.fit import (
     softened,
 )
 
-# The id of a calibrated profile ends in ``CALIBRATED``.
+# The id of a calibrated timing profile ends in ``CALIBRATED``.
 CALIBRATED = "calibrated"
-# A fit uses at most ``MOST_REQUESTS`` requests.
+# A fit uses the times of at most ``MOST_REQUESTS`` requests.
 MOST_REQUESTS = 400
-# Prompts whose first tokens arrive within ``TOGETHER_S`` seconds share an iteration.
+# Prompts whose first tokens arrive within ``TOGETHER_S`` seconds were computed in one iteration.
 TOGETHER_S = 1e-3
-# ``_LEAST_C_ND`` is the minimum of c_nd in ms, because operator tables lack sampling.
+# ``_LEAST_C_ND`` is the minimum of the coefficient c_nd in ms, because operator tables do not
+# include sampling.
 _LEAST_C_ND = 0.002
-# ``_PRIORS`` holds the usual deviations of the logarithms of the three numbers.
+# ``_PRIORS`` holds the usual deviations of the logarithms of the three fitted numbers.
 _PRIORS = np.array([0.15, 0.7, 0.7])
-# All requests together have at most the weight of ``_WEIGHT`` requests.
+# In the fit, all requests together have at most the weight of ``_WEIGHT`` requests.
 _WEIGHT = 100
-# The logarithm of each of the three numbers changes by at most ``_BOUND``.
+# The fit changes the logarithm of each of the three fitted numbers by at most ``_BOUND``.
 _BOUND = np.log(4.0)
 
 
@@ -46,8 +47,8 @@ class Decoded(NamedTuple):
         took_ms: Time from the first token to the last token.
         decodes: Mean number of sequences in a step, including the request.
         context: Mean tokens of context of each of these sequences.
-        iterations: Iterations that prefilled other prompts.
-        tokens: Mean new tokens of each of these iterations.
+        iterations: Number of iterations that prefilled other prompts.
+        tokens: Mean number of new tokens in these iterations.
     """
 
     steps: Column
@@ -76,10 +77,10 @@ def decoded(first: Column, last: Column, prompt: Column, new: Column, output: Co
 
     Args:
         first: Time of each request's first token, shape (n_requests,), seconds.
-        last: Time of each request's last token.
-        prompt: Tokens of each prompt.
-        new: Computed tokens of each prompt.
-        output: Output tokens of each request.
+        last: The time of each request's last token.
+        prompt: Number of tokens in each prompt.
+        new: Number of computed tokens of each prompt.
+        output: Number of output tokens of each request.
     """
     number = min(MOST_REQUESTS, len(first))
     chosen = np.unique(np.linspace(0, len(first) - 1, number).astype(int))
@@ -107,7 +108,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 
     Args:
         seen: The requests of the benchmark.
-        start: The derived profile.
+        start: The derived profile, from which the fit starts.
         mixed: Whether steps of the engine prefill and decode at once, as in vLLM.
     """
 
@@ -145,7 +146,7 @@ def _scaled(
 ) -> dict[str, float]:
     """Return the coefficients of ``start`` with three scaled numbers.
 
-    The launch cost includes the host's time.
+    The launch cost includes the time of the host.
     """
     costs = dict(start.coefficients_ms)
     for name in {"c_w", "c_e", "c_K"} & costs.keys():

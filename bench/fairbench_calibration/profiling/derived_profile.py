@@ -45,7 +45,9 @@ def bundled_models() -> list[str]:
 
 
 def model_config(model: str) -> ModelConfig:
-    """Return the config of a model. Raises UsageError, or DataError that names the file.
+    """Return the configuration (``config.json``) of a model.
+
+    Raises UsageError, or DataError with the name of the file.
 
     Args:
         model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
@@ -92,16 +94,17 @@ def _from_hub(model: str) -> ModelConfig:
     return ModelConfig(canonical_model(model, model_configs()), config, url)
 
 
-# ``ITERATIONS, HELD_OUT, SEED`` are the numbers of drawn iterations and of iterations not fitted,
-# and the random seed.
+# The fit draws ``ITERATIONS`` random iterations with the seed ``SEED``, and keeps ``HELD_OUT`` of
+# them for a test.
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
-# The drawn iterations have batches of at most ``LARGEST_BATCH`` sequences.
+# Random iterations for the fit have batches of at most ``LARGEST_BATCH`` sequences.
 LARGEST_BATCH = 400
-# The ids of profiles from data sheets end in ``ROOFLINE``.
+# The id of a timing profile that was computed from a data sheet ends in ``ROOFLINE``.
 ROOFLINE = "roofline"
-# ``HOST_MS`` is the host time of an iteration, which is not in operator tables.
+# ``HOST_MS`` is the time of the host in an iteration, which operator tables do not include.
 HOST_MS = 0.5
-# SGLang was measured to launch a layer's prefill kernels in ``LEAST_LAYER_MS`` milliseconds.
+# On SGLang, launching the prefill kernels of a layer was measured to take ``LEAST_LAYER_MS``
+# milliseconds.
 LEAST_LAYER_MS = 15 / 36
 
 FRONTENDS = {
@@ -112,14 +115,14 @@ FRONTENDS = {
 
 
 class Derived(NamedTuple):
-    """A derived profile and the data of its fit.
+    """A derived timing profile, with the data of its fit.
 
     Attributes:
         profile: The timing profile that was derived.
-        source: The origin of the times, in words.
+        source: Where the times come from, in words.
         note: The reason why no better source was used, or "".
         error_pct: Errors on the iterations that were not fitted, in percent.
-        held: The iterations that were not fitted.
+        held: The iterations that were left out of the fit.
         times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
             (n_iterations,).
     """
@@ -146,12 +149,12 @@ def derive(
     model: str, gpu: str | GPU, *, tp: int = 1, dtype: str | None = None, engine: str = "sglang",
     roofline: bool = False, kv_dtype: str = "fp16",
 ) -> Derived:  # fmt: skip
-    """Derive the profile of a model on ``tp`` GPUs.
+    """Derive the timing profile of a model on ``tp`` GPUs.
 
     Args:
         model: See ``model_config``.
-        gpu: The GPU, or its name.
-        tp: GPUs that share the model.
+        gpu: The GPU, or the name of the GPU.
+        tp: Number of GPUs that share the model.
         dtype: Data type of the weights, or None for the data type of the published weights.
         engine: ``sglang`` or ``vllm``, whose kernels the tables contain.
         roofline: Whether the roofline is used instead of the operator tables.
@@ -199,7 +202,10 @@ def _better_profiles(place: str) -> str:
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str, kv_dtype: str = "fp16") -> KVPool:
-    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if no memory is left for KV."""
+    """Return the KV pool that each of ``tp`` GPUs has.
+
+    Raises UsageError if no memory is left for the KV pool.
+    """
     pool = KVPool(
         pre_load_avail_gib=gpu.pre_load_avail_gib,
         weights_gib=shape.weight_bytes(dtype) / tp / 2**30,
@@ -249,10 +255,10 @@ def measured_grade() -> str:
     )
 
 
-# ``BATCHES, CONTEXT`` are the decode batches that are printed, and the context of each sequence in
+# The command prints the decode times of ``BATCHES`` sequences, each with a context of ``CONTEXT``
 # tokens.
 BATCHES, CONTEXT = (1, 8, 64), 1_000
-# Prefill times are printed for prompts of the lengths ``PROMPTS`` in tokens.
+# The command prints prefill times of prompts with ``PROMPTS`` tokens.
 PROMPTS = (128, 1_024, 8_192)
 
 

@@ -77,12 +77,13 @@ def operators_ms(
         given |= {"model_path": folder, "model_name": folder}
         given |= {"system": gpu.system, "system_name": gpu.system} | chosen
         missing = ""
-        # The tables of some GPUs have latent attention only with the default data types.
+        # The operator tables of some GPUs have latent attention only with the default data types.
         for kv in (_KV[kv_dtype], {}):
             try:
                 model = RustForwardPassPerfModel.from_native(given | kv)
                 times = [_estimated_ms(model, row) for row in zip(*it, strict=True)]
-            except Exception as error:  # the package has no exception class of its own
+            # The package aiconfigurator has no exception class of its own.
+            except Exception as error:
                 missing = missing or " ".join(str(error).split()).partition(" at /")[0]
                 continue
             return np.array(times), str(resolve_query_version(gpu.system, engine, "current"))
@@ -114,15 +115,19 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-ATTENTION_SHARE = 0.50  # fraction of the peak that the products of attention reach
-OVERLAP = 1.9  # median p of the operator fits of Llama-3.1-8B on five GPUs; 1 is a plain sum
-# c0 and c_nd were measured with SGLang on an A10G (Llama-3.1-8B and 3.2-3B). Norms, activations and
-# sampling read and write memory, so their times on other GPUs scale with the memory bandwidth.
-MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256  # bandwidth and vocabulary of the measurement
-LAYER_US = 88.7  # us for norms and activations of a layer: c0 / 32 layers
-SEQUENCE_US = 50.2  # us for sampling of a sequence: c_nd
-EXPERT_SHARE = 0.86  # rate of products of small experts, as a fraction of dense products
-LINK_SHARE = 0.80  # fraction of the bandwidth between GPUs that transfers reach
+ATTENTION_SHARE = 0.50  # matrix products of attention reach this fraction of the GPU's peak
+# median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs; p = 1 is a plain sum
+OVERLAP = 1.9
+# The coefficients c0 and c_nd were measured with SGLang on an A10G (Llama-3.1-8B and 3.2-3B).
+# Norms, activations and sampling read and write memory, so their times on other GPUs scale with the
+# memory bandwidth. memory bandwidth and vocabulary of the measurement
+MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
+# microseconds for the norms and activations of a layer (the coefficient c0 divided by 32 layers)
+LAYER_US = 88.7
+SEQUENCE_US = 50.2  # microseconds for sampling one sequence (the coefficient c_nd)
+# matrix products of small experts reach this fraction of the rate of dense products
+EXPERT_SHARE = 0.86
+LINK_SHARE = 0.80  # transfers between GPUs reach this fraction of the link's bandwidth
 MS = 1e3
 
 ALL_REDUCE = {
@@ -132,8 +137,8 @@ ALL_REDUCE = {
 }
 """Latency of an all-reduce in us, and the share of the link's bandwidth that transfers reach.
 
-A layer has two all-reduces. Without peer access, a GPU writes to the host's memory, from which the
-other GPU reads.
+Each layer of a model has two all-reduces. Without peer access, a GPU writes to the host's memory,
+from which the other GPU reads.
 """
 
 

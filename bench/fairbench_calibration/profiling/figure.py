@@ -24,7 +24,10 @@ class Points(NamedTuple):
 
 
 def draw_profile(points: list[Points], path: Path, title: str) -> None:
-    """Write the figure of a profile. Raises UsageError if drawing or writing fails."""
+    """Write the figure that shows a timing profile.
+
+    Raises UsageError if the figure cannot be drawn or written.
+    """
     with drawn_to(path, 2, 7.0, 2.8) as (figure, axes):
         _times(axes[0], points)
         _errors(axes[1], points)

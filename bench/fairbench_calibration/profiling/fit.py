@@ -12,18 +12,18 @@ from fairbench.hardware.timing import DIMENSIONLESS
 
 Column = NDArray[np.float64]
 
-MOST_CONTEXT = 400_000  # the most decode context of an iteration, in tokens
+MOST_CONTEXT = 400_000  # largest context of a decode batch in an iteration, in tokens
 
 
 class Iterations(NamedTuple):
     """A table of iterations, in each of which all sequences of one kind have equal lengths.
 
     Attributes:
-        prefills: Number of prefilling sequences.
-        new: New tokens of each prefilling sequence.
-        prefix: Cached tokens of each prefilling sequence.
-        decodes: Number of decoding sequences.
-        context: Tokens of context of each decoding sequence.
+        prefills: Number of sequences in prefill.
+        new: New tokens of each sequence in prefill.
+        prefix: Cached tokens of each sequence in prefill.
+        decodes: Number of sequences that decode.
+        context: Context tokens of each sequence that decodes.
     """
 
     prefills: Column
@@ -53,7 +53,7 @@ def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT
     Lengths and numbers of sequences are uniform on a logarithmic scale.
 
     Args:
-        count: Number of iterations.
+        count: Number of iterations to draw.
         rng: Random generator.
         most_context: Most tokens of context of all decoding sequences of an iteration.
 
@@ -89,16 +89,16 @@ TURNS = (
 )
 """Fits also start at these multiples of the estimate, because a fit may end in a local minimum."""
 
-LEAST_P, MOST_P = 1.0, 8.0  # limits of the coefficient p
-NEGLIGIBLE = 1e-4  # relative to the start; smaller coefficients become 0
+LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
+NEGLIGIBLE = 1e-4  # A coefficient below this fraction of its starting value becomes 0.
 _STEPS, _TRIAL, _LONGEST = (
     200,
     1e-5,
     1.0,
-)  # maximum number of steps, difference for slopes, longest step
-# Above the relative error ``_SOFT``, the loss of an iteration is linear, not squared.
+)  # the largest number of steps, the difference for numerical slopes, and the longest step
+# If the relative error exceeds ``_SOFT``, the loss of an iteration is linear instead of squared.
 _SOFT = 0.05
-# A minimisation ends when the relative gain is below ``_ENOUGH``.
+# A minimisation ends when a step reduces the loss by less than the fraction ``_ENOUGH``.
 _ENOUGH = 1e-9
 
 
@@ -131,7 +131,7 @@ def fitted(
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
         waits: Number of times that each time contains an unknown constant delay, which is returned
             as ``delay_ms``; None if no time contains a delay.
-        start: Coefficients at which the search begins.
+        start: Coefficients with which the search begins.
         prior: Weight of the deviation of a coefficient's logarithm from the start; the weight of an
             iteration is 1.
     """
@@ -172,7 +172,7 @@ def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict
 
 
 def softened(off: Column) -> Column:
-    """Return residuals whose squares are the soft-L1 loss."""
+    """Return residuals whose sum of squares is the soft-L1 loss."""
     loss = 2 * (np.sqrt(1 + (off / _SOFT) ** 2) - 1)
     return np.asarray(np.sign(off) * np.sqrt(loss))
 

@@ -38,7 +38,7 @@ LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.P
 
 
 class GPU(NamedTuple):
-    """The speed and memory of a GPU.
+    """The speed and the memory of a GPU model.
 
     Attributes:
         name: First part of the ids of the GPU's profiles.
@@ -49,10 +49,10 @@ class GPU(NamedTuple):
         link_gb_s: Bandwidth to other GPUs of the node in each direction, in 10^9 bytes/s.
         pre_load_avail_gib: Free memory before the weights are loaded.
         mem_fraction_static: Fraction of the free memory for weights and KV.
-        chunked_prefill_size: Most prompt tokens of an iteration.
+        chunked_prefill_size: Largest number of prompt tokens in an iteration.
         host_gb_s: Measured bandwidth to the host's memory, in 10^9 bytes/s.
-        interconnect: Path to the other GPUs of the node.
-        compute_share: Fraction of the peaks that dense products reach.
+        interconnect: Connection to the other GPUs of the node.
+        compute_share: Fraction of the peak that dense matrix products reach.
         memory_share: Fraction of the memory bandwidth that kernels reach.
     """
 
@@ -83,7 +83,7 @@ _HOST = Interconnect.PCIE_HOST
 # A GeForce accumulates in 32 bits at half rate, so power does not limit its products: cuBLAS
 # reaches 92% of the peak on the similar L20, and layers reach 85% of cuBLAS, as on an A100. A
 # GeForce lacks error correction, which takes a sixteenth of the memory bandwidth of an A10G (share
-# 0.80). The compute share of an MI300X is an estimate.
+# 0.80). The fraction of the peak that an MI300X reaches is an estimate.
 _GEFORCE = (_HOST, 0.78, 0.85)
 _MI300X_SHARE = 0.50
 _ALL = (
@@ -136,7 +136,7 @@ def find_gpu(text: str) -> GPU:
     return found[0]
 
 
-_DRIVER_GIB = 1.2  # GiB used by driver and CUDA on an 80-GB A100
+_DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
 """``_SIZES`` has a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 
@@ -174,7 +174,7 @@ class _Spec(BaseModel):
 
 
 def read_gpu(path: Path) -> GPU:
-    """Return the GPU that a TOML or JSON file describes. Raises DataError for a wrong field."""
+    """Return the GPU that a TOML or JSON file describes. Raises DataError if a field is wrong."""
     shown = str(path)
     data: Any = json_file(path, shown) if path.suffix == ".json" else read_toml(path, shown)
     with of_file(shown, _Spec.model_fields):

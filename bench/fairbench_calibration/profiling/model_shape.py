@@ -19,7 +19,7 @@ KV_BYTES = {"fp16": 2, "fp8": 1}
 
 @dataclass(frozen=True)
 class Latent:
-    """The projections of multi-head latent attention (MLA), by size."""
+    """The sizes of the projections in multi-head latent attention (MLA)."""
 
     kv_rank: int
     query_rank: int
@@ -86,7 +86,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> float:
-        """The number of all weights."""
+        """The number of all weights of the model."""
         tables = self.output_weights * (1 if self.tied else 2)
         every = self.experts.count if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(every) + tables
@@ -114,7 +114,8 @@ class ModelShape:
     def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
         """Return the size in bytes of a token's KV cache on each of ``tp`` GPUs.
 
-        A latent cache has the same size on every GPU. Layers with a sliding window count in full.
+        A latent cache has the same size on every GPU. Layers with a sliding window count like other
+        layers.
         """
         each = KV_BYTES[dtype]
         if self.latent is not None:
@@ -125,7 +126,7 @@ class ModelShape:
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
     """Return the shape in a ``config.json``; error messages begin with ``where``.
 
-    Raises DataError for a missing or wrong field.
+    Raises DataError if a field is missing or wrong.
     """
     config = config.get("text_config") or config
     heads = _positive_count(config, "num_attention_heads", where)

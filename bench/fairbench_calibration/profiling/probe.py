@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_PROMPT, BATCH_OUTPUT = 128, 129
 LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
-# The fastest of several measurements counts, because every disturbance adds time.
-# ``REPEATS`` is the number of lone prompts of each length.
+# The fastest of several measurements counts, because every disturbance adds time. ``REPEATS`` is
+# the number of single prompts that are measured for each length.
 REPEATS = 5
-# The time in which all requests of a batch decode is divided into ``WINDOWS`` parts.
+# The time in which all requests of a batch decode together is divided into ``WINDOWS`` parts.
 WINDOWS = 4
-# Prompts are made of ``TOKEN_IDS``, which nearly all vocabularies contain.
+# Prompts of the probe consist of ``TOKEN_IDS``, which nearly all vocabularies contain.
 TOKEN_IDS = range(1_000, 30_000)
 SEED = 0
-_WAIT_S = 300.0  # seconds until a request to the server fails
+_WAIT_S = 300.0  # A request to the server fails after this number of seconds.
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Probed:
-    """All measurements of a probe."""
+    """All measurements of a probe of a server."""
 
     prompts: list[PromptTime] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
@@ -85,7 +85,7 @@ class ProbedServer:
 
     async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
         """Measure lone prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
-        # The first call lets the server finish one-time work.
+        # The first request is not measured: it lets the server finish one-time work.
         await self._timed_answer(BATCH_PROMPT, 8)
         probed = Probed()
         for tokens in prompt_lengths(chunk):
@@ -148,7 +148,10 @@ class ProbedServer:
 
 @asynccontextmanager
 async def session_of(base_url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientSession]:
-    """Yield a session for a server. Raises RunFailed if the server cannot be reached."""
+    """Yield an HTTP session for requests to a server.
+
+    Raises RunFailed if the server cannot be reached.
+    """
     import aiohttp
 
     limits = aiohttp.ClientTimeout(total=_WAIT_S)
@@ -164,7 +167,10 @@ async def session_of(base_url: str, headers: Mapping[str, str]) -> AsyncIterator
 
 
 async def served_model(session: ClientSession, base_url: str) -> str:
-    """Return the first model that the server lists. Raises RunFailed if the list is empty."""
+    """Return the first model in the server's list of models.
+
+    Raises RunFailed if the list of models is empty.
+    """
     url = f"{root_of(base_url)}/v1/models"
     async with session.get(url) as answer:
         listed = await answer.json(content_type=None) if answer.status == 200 else {}
@@ -193,7 +199,7 @@ def prompt_lengths(chunk: int) -> list[int]:
 
 
 def root_of(base_url: str) -> str:
-    """Return the address of a server without ``/v1``."""
+    """Return a server's address without the ending ``/v1``."""
     return base_url.rstrip("/").removesuffix("/v1")
 
 
@@ -201,7 +207,10 @@ _MAX_EVENT_BYTES = 2**22
 
 
 async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
-    """Yield the answer in every server-sent event. Raises RunFailed for an event with an error."""
+    """Yield the answer in every server-sent event.
+
+    Raises RunFailed if an event reports an error.
+    """
     from fairbench.live.openai import DONE, EventSplitter, answered, data_lines, judge
 
     splitter = EventSplitter(_MAX_EVENT_BYTES)
@@ -217,25 +226,25 @@ async def _events(chunks: AsyncIterable[bytes]) -> AsyncIterator[Answered]:
                 yield found.answer
 
 
-# A coefficient that is off by a factor of e has the residual ``PRIOR``; a time that is 5% off has
-# the residual 1.
+# In the fit, a coefficient that is wrong by a factor of e has the residual ``PRIOR``; a time that
+# is wrong by 5% has the residual 1.
 PRIOR = 0.3
-# The id of a profile that was fitted to a probe ends in ``MEASURED``.
+# The id of a timing profile that was fitted to a probe of a server ends in ``MEASURED``.
 MEASURED = "probed"
-# The fit starts without an estimate, because an estimate would hide how measured step times grow
-# with the batch.
+# The fit starts without an estimate of p and c_nd, because an estimate would hide how measured step
+# times grow with the batch.
 UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 
 
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
-    """Return the profile that fits a probe.
+    """Return the timing profile that fits a probe.
 
     Coefficients that a probe hardly determines stay close to their values in ``start``: ``p``, the
     cost of another prompt in an iteration, and the host's tokenizer.
 
     Args:
         probed: The measurements.
-        start: The derived profile.
+        start: The derived profile, from which the fit starts.
         pool_tokens: Size of the server's KV pool, or None for the pool of ``start``.
     """
     it, times_ms, waits = observations(probed)
@@ -282,7 +291,7 @@ def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
 
 
 def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed: Probed) -> str:
-    """Return in words the largest error of the fit."""
+    """Return the largest error of the fit in words."""
     it, times_ms, waits = observations(probed)
     ours = predicted_ms(found, it) + waits * (delay_ms + start.frontend.request_ms)
     off = np.abs(ours / times_ms - 1)

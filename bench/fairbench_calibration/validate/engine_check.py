@@ -19,12 +19,13 @@ from fairbench.named import imported
 from fairbench.sim.run import simulate
 from fairbench.streams import stream
 
-# ``RATES`` are programs/s of a well-behaved client, with which small pools fill within seconds.
+# ``RATES`` maps a workload to the programs per second of a well-behaved client that fill a small
+# pool within seconds.
 RATES = {"chat": 2.5, "judge": 0.68, "tot": 0.44}
 POLICIES = {DEFAULT_ENGINE: ("fcfs", "lpm"), "vllm": ("fcfs",)}
-# ``BLOCK`` is the number of tokens in a block of vLLM.
+# ``BLOCK`` is the number of tokens in a KV block of vLLM.
 BLOCK = 16
-# ``DECIDED`` has columns of a request in the order in which an engine decides the columns' values.
+# ``DECIDED`` lists columns of a request in the order in which an engine decides their values.
 DECIDED = (
     *("admitted_s", "cached_tokens", "extend_tokens", "first_token_s", "retractions"),
     *("recompute_tokens", "output_tokens", "finish_s"),
@@ -123,9 +124,9 @@ def check_engine(
     The model follows the rules of the code's release, or of the newest release that it knows.
 
     Args:
-        python: Python that has the engine, as in ``engine_code``.
-        engine: Name of the engine.
-        seeds: Seeds of the random runs.
+        python: The Python that has the engine, as in ``engine_code``.
+        engine: The name of the engine.
+        seeds: The seeds of the random runs.
         interrupted: Function that ends the runs early when it returns true, or None.
     """
     release = release_settings(engine, through(CODE_GROUP, engine).installed(python)["version"])

@@ -77,9 +77,9 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
     UsageError if fairbench did not start the servers of the run, and without a timing profile.
 
     Args:
-        run: The stored live run.
+        run: The live run that is stored.
         gpu: The GPU of the timing profile; None: the stored GPU.
-        model: The model; None: the stored model.
+        model: The model, or None for the stored model.
     """
     path = run.path / EXPERIMENT
     stored = read_experiment(path)

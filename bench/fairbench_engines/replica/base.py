@@ -20,7 +20,7 @@ from fairbench.engine.sequence import FINISHED, NEVER, REFUSED, Sequence
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.hardware.timing import ProfileCosts
 
-Req = Any  # a request object of the engine, or the request's number
+Req = Any  # A request as the engine knows it: an object of the engine, or a number.
 
 
 def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:
@@ -29,7 +29,7 @@ def prompt_of(pairs: Iterable[Iterable[Any]]) -> Prompt:
 
 
 class RealReplica(ABC):
-    """A replica around the scheduler of a real engine.
+    """A simulated replica around the real scheduler of an engine.
 
     A subclass sets ``engine`` and defines the abstract methods.
     """
@@ -43,15 +43,16 @@ class RealReplica(ABC):
         )
         self.on_pass: Callable[[], None] | None = None
         self.engine: Any = None
-        # The contract's batch has no requests here, because ``settle`` counts all outputs.
+        # The batch of the interface contains no requests, because ``settle`` counts all outputs.
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
-        # requests that the engine holds, by the engine's name for the request
+        # the requests that the engine holds, by the engine's own name for each request
         self._sequences: dict[Req, Sequence] = {}
-        self._per_client: dict[str, int] = {}  # number of decoding requests of each client
+        self._per_client: dict[str, int] = {}  # number of requests that are decoding, by client
         self._stretch: Stretch | None = None
-        self._first: dict[str, Decoding] = {}  # each client's part of the stretch's first step
+        # for each client, its part of the first step in the present series of decode steps
+        self._first: dict[str, Decoding] = {}
         self._idle = True
 
     @abstractmethod
@@ -60,7 +61,7 @@ class RealReplica(ABC):
 
     @abstractmethod
     def _take_in(self, sequence: Sequence) -> None:
-        """Pass an arrived request to the engine."""
+        """Pass a request that has arrived to the engine."""
 
     @abstractmethod
     def _waiting_count(self) -> int:
@@ -115,7 +116,8 @@ class RealReplica(ABC):
     def in_flight(self) -> list[Sequence]:
         return [*self._sequences.values(), *self._inbox, *self.frontend]
 
-    # The scheduling loop. As in the engines, an arrival is considered before the next iteration.
+    # The scheduling loop. The engine considers an arriving request before its next iteration, as
+    # real engines do.
 
     def _decide(self) -> None:
         inbox, self._inbox = self._inbox, []
@@ -182,7 +184,7 @@ class RealReplica(ABC):
     ) -> None:
         """Run a decode step of all running requests; ``contexts`` as in ``_decoding``.
 
-        ``complete`` is called when the step ends.
+        When the step ends, ``complete`` is called.
         """
         contexts = list(contexts)
         if self._stretch is None:

@@ -53,8 +53,9 @@ def _folder_of(package: str) -> str:
 
 
 FAIRBENCH = "fairbench"
-# The packages that fairbench's plugin needs in the engine's Python: the arguments of
-# ``inside.packages.provide``. Every engine brings pydantic itself.
+# The packages that fairbench's plugin needs in the engine's Python, for each engine, as arguments
+# of ``inside.packages.provide``. The package pydantic is not listed, because every engine installs
+# it.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
@@ -94,7 +95,7 @@ def plugin_of(
 
 
 class OwnCode(ABC):
-    """An engine's own code during one run. The owner must call ``close`` after the run.
+    """The real code of an engine during one run. The owner must call ``close`` after the run.
 
     ``run`` names the Python in which the engine is installed, and the scheduling policy.
     """
@@ -127,8 +128,8 @@ class OwnCode(ABC):
     def installed(cls, python: str) -> dict[str, Any]:
         """Return the version and digest of the engine's code in a Python.
 
-        The result has the keys of ``about``, except "policy". The engine is not imported. Raises
-        UsageError if the Python lacks the engine.
+        The result has the keys of ``about``, except "policy". The function does not import the
+        engine. Raises UsageError if the engine is not installed in that Python.
         """
         process = EngineProcess(python, cls.engine, cls.releases, only_source=True)
         try:
@@ -154,7 +155,7 @@ class OwnCode(ABC):
         return made
 
     def _open(self, parts: WorkerParts) -> None:
-        """Configure the engine's process for the run.
+        """Configure the process of the engine for the run.
 
         The process answers whether a fairbench scheduler decides inside the engine. Raises
         UsageError if the run's eviction policy of fairbench cannot decide.
@@ -207,19 +208,19 @@ def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
-# Idle processes, by Python and engine, are kept because the import of an engine takes seconds.
+# Idle processes by Python and engine, which are kept because importing an engine takes seconds.
 IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 
 @atexit.register
 def end_idle() -> None:
-    """End all idle processes."""
+    """End all processes that are idle."""
     while IDLE:
         IDLE.popitem()[1].close()
 
 
 class SGLangCode(OwnCode):
-    """SGLang's own code during one run."""
+    """The real code of SGLang during one run."""
 
     engine = "sglang"
     releases, evicting = SGLANG_RELEASES, EVICTING
@@ -232,7 +233,7 @@ class SGLangCode(OwnCode):
 
 
 class VLLMCode(OwnCode):
-    """vLLM's own code during one run."""
+    """The real code of vLLM during one run."""
 
     engine = "vllm"
     releases = evicting = VLLM_RELEASES

@@ -18,11 +18,13 @@ from typing import Any
 from fairbench.errors import RunFailed, UsageError
 from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 
-INSTALLED = "installed"  # with --engine-code, this word means the Python that runs fairbench
+# With --engine-code, the word "installed" means the Python that runs fairbench.
+INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
-# This program makes the running version of ``fairbench_engines`` importable in the engine's Python,
-# where the package may be absent or of another version. Python's option ``-c`` puts the current
-# folder first on the path; the program removes the folder, so that no file in it is imported.
+# This program lets the engine's Python import the running version of ``fairbench_engines``, because
+# that Python may lack the package or have another version. Python's option ``-c`` puts the current
+# folder first on the import path; the program removes the folder, so that no file in it is
+# imported.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -37,7 +39,7 @@ sys.exit(main(sys.argv[1:]))
 def python_of(named: str) -> str:
     """Return the path of the Python that ``--engine-code`` names.
 
-    Raises UsageError if there is no such program.
+    Raises UsageError if this program does not exist.
     """
     if named == INSTALLED:
         return sys.executable
@@ -51,12 +53,14 @@ def python_of(named: str) -> str:
 
 
 class EngineProcess:
-    """A process that runs an engine's own scheduling code. The owner must call ``close``.
+    """A process that runs an engine's own scheduling code.
+
+    The owner must call ``close`` at the end.
 
     Args:
         named: The value of ``--engine-code``: a path of a Python, or ``INSTALLED``.
-        engine: Name of the engine.
-        supported: The supported releases of the engine, oldest first.
+        engine: The name of the engine.
+        supported: The supported releases of the engine; the oldest is first.
         only_source: True if only ``source`` will be called; then, the engine is not imported.
     """
 
@@ -68,11 +72,11 @@ class EngineProcess:
         self._changed = 0  # number of the engine's changed files; ``source`` sets the value
         self._is_answered = True  # whether the last message was answered
         python = python_of(named)
-        # Through this socket, the process receives its end of each replica's socket.
+        # Through this socket, fairbench sends the process its end of the socket of each replica.
         self._passing, theirs = socket.socketpair()
         command = [python, "-c", START, str(DOOR), engine, str(theirs.fileno())]
         command += [SOURCE_ONLY] if only_source else []
-        self._channels: list[Channel] = []  # a channel for each replica
+        self._channels: list[Channel] = []  # one channel for each replica
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # ``close`` closes the file
         # With a fixed hash seed, sets of strings have the same order in every run.
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
@@ -84,7 +88,7 @@ class EngineProcess:
                 stderr=self._errors,
                 env=environment,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # the copies of the process belong to the group, too
+                process_group=0,  # Copies of the process belong to the same process group.
             )
         except OSError as error:
             self._errors.close()
@@ -116,7 +120,8 @@ class EngineProcess:
         process, self._is_answered = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # reading the answer raises an error with the reason
+        # Reading the answer raises the error that the process reported.
+        with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
             process.stdin.flush()
         line = process.stdout.readline()
@@ -127,7 +132,10 @@ class EngineProcess:
         return answer
 
     def read(self, line: bytes) -> Any:
-        """Return the answer in a line. Raises the error if the line reports a failure."""
+        """Return the answer that a line contains.
+
+        If the line reports a failure, the error is raised.
+        """
         answer = json.loads(line)
         if isinstance(answer, dict) and "failed" in answer:
             raise self._failed(answer["failed"])
@@ -144,7 +152,7 @@ class EngineProcess:
         with theirs:
             socket.send_fds(self._passing, [b"1"], [theirs.fileno()])
             self.ask("add", tells_evicted)
-        channel.receive()  # the answer means that the engine's scheduler exists
+        channel.receive()  # The answer shows that the engine's scheduler exists.
         return channel
 
     def end(self) -> None:
@@ -189,7 +197,7 @@ class EngineProcess:
             return UsageError(
                 f"engine_code = {self._named!r}: cannot import {self._engine}: {told['text']}"
             )
-        if told["type"] == UsageError.__name__:  # fairbench's plugin raised the error
+        if told["type"] == UsageError.__name__:  # The error comes from fairbench's plugin.
             return UsageError(f"engine_code = {self._named!r}: {told['text']}")
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
@@ -208,27 +216,28 @@ class Channel:
     A message may be sent before the previous message is answered.
 
     Args:
-        connection: Socket to the replica's process.
-        index: Number of the replica.
+        connection: The socket to the replica's process.
+        index: The number of the replica.
         process: Process of the engine's Python that started the replica's process.
     """
 
     def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:
         self._connection, self._index, self._process = connection, index, process
         self._answers = connection.makefile("rb")
-        self.unanswered = 1  # number of expected answers; at first, the process reports its start
+        # number of answers that the process still owes; at first, it owes the report of its start
+        self.unanswered = 1
 
     def send(self, *message: Any) -> None:
         """Send an operation with its arguments, without waiting for the answer."""
         self.unanswered += 1
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        with suppress(ConnectionError):  # ``receive`` raises an error with the reason
+        with suppress(ConnectionError):  # ``receive`` raises the error that the process reported.
             self._connection.sendall(line)
 
     def receive(self) -> Any:
         """Wait for the answer to the oldest unanswered message, and return the answer.
 
-        Raises the errors of ``EngineProcess.ask``.
+        Raises the same errors as ``EngineProcess.ask``.
         """
         try:
             line = self._answers.readline()
@@ -241,7 +250,10 @@ class Channel:
         return answer
 
     def ask(self, *message: Any) -> Any:
-        """Send an operation and return the answer. Precondition: no message is unanswered."""
+        """Send an operation, and return its answer.
+
+        Precondition: all messages have been answered.
+        """
         self.send(*message)
         return self.receive()
 

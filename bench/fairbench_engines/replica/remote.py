@@ -25,21 +25,23 @@ class RemoteReplica(RealReplica):
 
     Args:
         parts: The parts of a worker; of the scheduler, only the name and the bound are used.
-        limits: The engine's limits on tokens and requests.
-        capacity: KV memory in tokens.
-        channel: Connection to the process of this replica.
+        limits: The limits of the engine on tokens and requests.
+        capacity: The size of the KV memory in tokens.
+        channel: The connection to the replica's process.
     """
 
     def __init__(self, parts: WorkerParts, limits: Any, capacity: int, channel: Channel) -> None:
         super().__init__(parts, limits)
         self._channel, self._capacity = channel, capacity
         self._numbers = count()
-        self._arrivals: list[tuple[Any, ...]] = []  # requests to send with the next operation
-        self._outputs: dict[int, int] = {}  # output tokens that the engine last reported
+        # requests that will be sent to the engine with the next operation
+        self._arrivals: list[tuple[Any, ...]] = []
+        # for each request, the number of output tokens that the engine last reported
+        self._outputs: dict[int, int] = {}
         self._state: dict[str, int] = {"waiting": 0, "free": capacity, "evictable": 0}
-        # whether the deadlines are added to a client's name, as in a request to a real server
+        # true if deadlines are added to a client's name, as in requests to real servers
         self.tags_clients = False
-        self.charges_pass = False  # whether the CPU time of an admission pass delays the iteration
+        self.charges_pass = False  # true if the CPU time of an admission pass delays the iteration
 
     @property
     def cache(self) -> Any:
@@ -47,7 +49,8 @@ class RemoteReplica(RealReplica):
             capacity=self._capacity,
             free=self._state["free"],
             evictable=self._state["evictable"],
-            abandon=lambda: None,  # no cache is in this process
+            # This process holds no KV cache, because the engine's process holds it.
+            abandon=lambda: None,
         )
 
     def _waiting_count(self) -> int:
@@ -67,7 +70,7 @@ class RemoteReplica(RealReplica):
 
     def settle(self) -> None:
         if is_ahead := bool(self._channel.unanswered):
-            self._channel.receive()  # the answer for an iteration that ends after the run
+            self._channel.receive()  # The engine answers for an iteration that ends after the run.
         self._outputs = dict(self._channel.ask("produced", is_ahead))
         super().settle()
 
@@ -109,8 +112,8 @@ class RemoteReplica(RealReplica):
         """Record that the engine has preempted a running request."""
 
     def _await_end(self, duration_ps: int, complete: Callable[[], list[int]]) -> None:
-        # The engine computes the end of the batch at once, and the simulator goes on with other
-        # replicas meanwhile. No event before the end of the batch can change the result.
+        # The engine computes the end of the batch at once; meanwhile, the simulator continues with
+        # other replicas. No event before the end of a batch can change its result.
         self._channel.send("complete", self.clock.now_ps + duration_ps)
         super()._await_end(duration_ps, complete)
 

@@ -14,8 +14,8 @@ from fairbench.hardware.gpu_time import step_parts
 from fairbench_engines.replica.process import Channel
 from fairbench_engines.replica.remote import RemoteReplica
 
-LEAST_RECENT = "lru"  # SGLang's default eviction policy
-OWN_ORDER = "lpm"  # SGLang's policy that does not sort a waiting queue above a limit
+LEAST_RECENT = "lru"  # the default eviction policy of SGLang
+OWN_ORDER = "lpm"  # If the queue is longer than a limit, SGLang with this policy does not sort it.
 NO_LIMIT = 10**9
 
 
@@ -49,8 +49,8 @@ class SGLangCodeReplica(RemoteReplica):
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = SGLangContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.pool_tokens, channel)
-        self._prefills: list[Prefill] = []  # requests of the current iteration
-        # requests of which some chunks of the prompt are computed, and some are not
+        self._prefills: list[Prefill] = []  # the requests in the current iteration
+        # requests of whose prompts some chunks are computed, but not all
         self._prefilling: set[Sequence] = set()
 
     def fits(self, request: Request) -> bool:
@@ -58,7 +58,8 @@ class SGLangCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        for prefill in self._prefills:  # an iteration that is unfinished at the end is undone
+        # An iteration that has not ended at the end of the run is undone.
+        for prefill in self._prefills:
             if prefill.first:
                 prefill.sequence.not_admitted(prefill.cached)
 

@@ -35,11 +35,12 @@ class VLLMCodeReplica(RemoteReplica):
     def __init__(self, parts: WorkerParts, settings: Mapping[str, Any], channel: Channel) -> None:
         limits = VLLMContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.blocks * limits.block_size, channel)
-        self._prefilling: set[int] = set()  # requests with incomplete prompts
-        # each decoding request's context, in tokens, at its first decode step
+        self._prefilling: set[int] = set()  # requests whose prompts are not completely computed
+        # for each decoding request, its context in tokens at its first decode step
         self._joined: dict[int, int] = {}
-        self._longest = 0  # the largest value of ``_joined`` at the start of the stretch
-        self._chunks: list[Prefill] = []  # requests of the current step
+        # the largest value in ``_joined`` when the present series of decode steps began
+        self._longest = 0
+        self._chunks: list[Prefill] = []  # the requests in the current step
         self._booking = Booking()
 
     def fits(self, request: Request) -> bool:
@@ -48,7 +49,7 @@ class VLLMCodeReplica(RemoteReplica):
 
     def settle(self) -> None:
         super().settle()
-        for chunk in self._chunks:  # a step that is unfinished at the end is undone
+        for chunk in self._chunks:  # A step that has not ended at the end of the run is undone.
             if chunk.first:
                 self._booking.undo_admission(chunk.sequence, chunk.cached)
 

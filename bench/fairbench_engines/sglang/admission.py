@@ -20,7 +20,7 @@ Original = Callable[..., Any]
 class PluginAdmission:
     """The admission passes of one SGLang scheduler, for the scheduler of the host ``home``.
 
-    A hook gets the original function, then its arguments.
+    A hook receives the original function and its arguments.
     """
 
     order: MatchOrderHooks
@@ -30,13 +30,13 @@ class PluginAdmission:
     home: SGLangHome = field(init=False)
 
     def __post_init__(self) -> None:
-        # The SGLang scheduler whose pass is in progress.
+        # The SGLang scheduler whose admission pass is in progress.
         self._scheduler: Any = None
-        # whether a request did not fit in this pass, but the pass tried further requests
+        # true if a request did not fit, but the pass tried further requests
         self._passed_over = False
-        # The request that the pass skips because no request slot is free.
+        # The request that the pass skipped because no slot for a request was free.
         self._no_slot: Req | None = None
-        self.theirs_preempts = False  # whether SGLang preempts requests of a lower priority
+        self.theirs_preempts = False  # true if SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``_get_new_batch_prefill_raw``: order the queue only if SGLang makes a pass."""
@@ -46,16 +46,17 @@ class PluginAdmission:
         self._passed_over = self.home.capped = False
         self.preemption.began(scheduler)
         if self.home.scheduler.preempts:
-            # SGLang makes a pass even with a full batch, and then calls ``preempt_to_schedule``.
+            # With this flag, SGLang makes a pass even with a full batch, and then calls
+            # ``preempt_to_schedule``.
             scheduler.enable_priority_preemption = True
         self.home.batch.show_batch(named.get("running_batch", scheduler.running_batch), scheduler)
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
-        # The queue has not been iterated over, so no request was admitted.
+        # SGLang has not iterated over the queue, so it has admitted no request.
         if isinstance(scheduler.waiting_queue, ArmedQueue):
             scheduler.waiting_queue = scheduler.waiting_queue[:]
-        # SGLang 0.5.17 would lose the preempted requests if no request was admitted.
+        # If a pass admits no request, SGLang 0.5.17 would lose the preempted requests.
         for req in self.preemption.taken:
             scheduler._add_request_to_queue(req, is_retracted=True)
         self.preemption.began(scheduler)
@@ -69,8 +70,8 @@ class PluginAdmission:
     ) -> None:
         """Wrap ``calc_priority``: from this call on, SGLang's loop asks fairbench's scheduler.
 
-        A decode server makes no admission pass. A decode server orders requests that have memory by
-        priority.
+        On a decode server, there is no admission pass. A decode server orders requests that have
+        memory by priority.
         """
         if self._scheduler is None:
             original(policy, waiting_queue, *args, **named)

@@ -41,7 +41,7 @@ class Disaggregation:
         return 0
 
     def by_target(self) -> dict[str, Hook]:
-        """Return the hooks by the wrapped function."""
+        """Return the hooks, by the function that each hook wraps."""
         return {
             f"{BOOTSTRAP}.pop_bootstrapped": Hook(self.bootstrap),
             f"{ALLOCATION}.pop_preallocated": Hook(self.allocate),
@@ -74,7 +74,7 @@ class Disaggregation:
         self.home.discover(waiting, now_s)
         self.home.batch.show_batch(queue.scheduler.running_batch, queue.scheduler)
         rest = {one.req.rid for one in queue.queue} - ready.keys()
-        # SGLang drops the requests in the list ``failed``.
+        # SGLang drops the requests in the list that it names ``failed``.
         allocated, failed = original(queue, rids_to_check=rest)
         held = queue.transfer_queue.queue
         before = len(held)
@@ -82,7 +82,7 @@ class Disaggregation:
             got, lost = original(queue, rids_to_check={req.rid})
             if got:
                 self.home.allocated(req)
-                held += got  # SGLang keeps memory free for each of these requests
+                held += got  # For each of these requests, SGLang keeps memory free.
             failed += lost
         self.home.end_pass()
         allocated += held[before:]

@@ -36,8 +36,8 @@ Original = Callable[..., Any]
 class EvictableTree:
     """A prefix tree of SGLang with a copy (mirror) whose policy decides what is evicted.
 
-    ``make_mirror(drop)`` returns a fresh mirror. ``evicts(tokens)`` is called where SGLang would
-    choose leaves itself, and returns the number of tokens that became free.
+    ``make_mirror(drop)`` returns a new mirror of the cache. ``evicts(tokens)`` is called where
+    SGLang would choose leaves itself, and returns the number of tokens that became free.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class EvictableTree:
         self._base = import_module(BASE_MODULE)
         self._key = import_module(RADIX_MODULE).RadixKey
         self._match_theirs = tree.match_prefix
-        # SGLang inserts the prompt again at this point, to split the node at the end of the prompt.
+        # SGLang inserts the prompt again here, so that a tree node ends at the end of the prompt.
         self._splits = False
         self._in_checkpoint = False
         if is_unified(tree):
@@ -94,7 +94,7 @@ class EvictableTree:
 
     def _inserted(self, result: Any, params: Any) -> None:
         prefix, length = _prefix(params.key), len(params.key)
-        # The end of the cached prefix may be in the middle of a node.
+        # The cached prefix may end in the middle of a tree node.
         self.mirror.end_of(prefix, result.prefix_len)
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
         self._ends(result.last_device_node, node, used=not self._splits)
@@ -160,7 +160,7 @@ class SGLangHolding:
 
 
 class Eviction:
-    """The eviction policy of one SGLang scheduler.
+    """The eviction policy of an SGLang scheduler.
 
     The hooks wrap methods of SGLang's class ScheduleBatch.
     """
@@ -169,11 +169,10 @@ class Eviction:
         self._config = config
         self._now_s = now_s
         self._held: dict[Req, SGLangHolding] = {}
-        # maps clients to their numbers of running requests, in the order of the clients' first
-        # requests
+        # the number of running requests of each client, in the order of the clients' first requests
         self._decoding: dict[str, int] = {}
         self._watching = False
-        self._batch: Any = None  # the batch whose requests need memory
+        self._batch: Any = None  # the batch whose requests need KV memory
         self._tree: EvictableTree
 
     def watch(self, tree: Any, kept: KeptTree | None) -> None:

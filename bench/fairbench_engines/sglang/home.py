@@ -41,7 +41,7 @@ class Next(Enum):
 
 
 class SGLangHome(EngineHome):
-    """The interface between the hooks and the scheduler.
+    """The interface between the plugin's hooks and the scheduler.
 
     The functions ``sort(refresh)`` and ``match(req)`` are those of LiveView.
     """
@@ -58,14 +58,15 @@ class SGLangHome(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._preemption = preemption or Preemption()
-        # requests that SGLang has admitted, in order of admission
+        # the requests that SGLang runs, in the order in which it admitted them
         self._running: dict[Req, None] = {}
         self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
-        self.capped = False  # whether the scheduler's load cap delayed a request in this pass
+        self.capped = False  # true if the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # Whether SGLang admitted the present candidate; None after the scheduler has been told.
+        # True if SGLang admitted the present candidate; None when the scheduler has received the
+        # answer.
         self._answer: bool | None = None
 
     @staticmethod
@@ -141,7 +142,7 @@ class SGLangHome(EngineHome):
                 self.queued(req, False, now_s)
 
     def clients(self) -> Iterator[str]:
-        """Yield the client of each waiting and admitted request."""
+        """Yield the client of each request that waits or runs."""
         return (one.request.client for one in self._tracked.values())
 
     def arm(self, queue: ArmedQueue, now_s: float) -> None:
@@ -180,7 +181,10 @@ class SGLangHome(EngineHome):
         return None
 
     def _preempt(self, wish: Preempt) -> bool:
-        """Take the memory of a running request. SGLang will recompute the request's tokens."""
+        """Take the memory from a running request.
+
+        SGLang will compute the tokens of the request again.
+        """
         if wish.swap or not self.scheduler.preempts:
             return False
         tracked = self._ours.get(wish.request)
@@ -228,7 +232,7 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among prompts (request, cached, new tokens) and decodes.
 
-        Call this before the iteration's results are ``produced``.
+        Call this method before the results of the iteration are ``produced``.
         """
         if self._times is None:
             return

@@ -59,9 +59,10 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        # The kept matches of waiting requests, if changes of SGLang's prefix tree are observed.
+        # The stored matches of waiting requests, if the plugin observes changes of SGLang's prefix
+        # tree.
         self._tree: KeptTree | None = None
-        # whether this server is a decode server, for which other servers compute the prompts
+        # true if this server only decodes, because other servers compute its prompts
         self._decodes = False
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
@@ -87,7 +88,7 @@ class Hooks:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Return every hook by the wrapped function."""
+        """Return every hook, by the function that it wraps."""
         more = self.eviction.by_target(BATCH) if self.eviction else {}
         return (
             more
@@ -146,7 +147,7 @@ class Hooks:
         check_eviction(arguments, self._config.eviction)
 
     def obey(self, arguments: Any) -> None:
-        """Configure the host as the server's arguments require.
+        """Configure the host as the arguments of the server require.
 
         The arguments concern the server's role in disaggregation, classes of priority, and
         embeddings, which are served in order of arrival.
@@ -165,7 +166,7 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Wrap ``__init__``. Raises UsageError for an unsupported server."""
+        """Wrap ``__init__``. Raises UsageError if the server is not supported."""
         require_applied(self.by_target())
         self._check(arguments := resolved(server_args))
         self.obey(arguments)
@@ -198,9 +199,9 @@ class Hooks:
     ) -> bool:
         """Wrap ``_abort_on_queued_limit``: also refuse requests that the scheduler refuses."""
         if req in self.preemption.taken:
-            return False  # The limit of the queue decides, as without the plugin.
+            return False  # SGLang's own limit on the queue decides, as it does without the plugin.
         if original(scheduler, req, *args, **named):
-            # The refused request may be a request that SGLang preempted for a higher priority.
+            # The refused request may be one that SGLang preempted for a request of higher priority.
             self.home.gone(req)
             return True
         if self.home.accepts(req, self._now_s()):
@@ -222,7 +223,7 @@ class Hooks:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Wrap ``_add_request_to_queue``: the scheduler receives the request."""
+        """Wrap ``_add_request_to_queue``: the scheduler also receives the request."""
         original(scheduler, req, is_retracted, *args, **named)
         queue = scheduler.waiting_queue
         if is_retracted and (held := getattr(scheduler, "disagg_decode_prealloc_queue", None)):

@@ -1,9 +1,9 @@
 """Kept matches: SGLang's prefix tree reports changes, so that few requests are matched again.
 
-SGLang matches every waiting request in every pass. A match changes only where a prefix was inserted
-or evicted. A match also counts as a use of the prefix for LRU eviction. The plugin marks each
-matched prefix as used once per pass, at the turn of the last request that would have used the
-prefix.
+Without the plugin, SGLang matches every waiting request in every pass. A match changes only where a
+prefix was inserted or evicted. A match also counts as a use of the prefix for LRU eviction. The
+plugin marks each matched prefix as used once per pass, at the turn of the last request that would
+have used the prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
-# Match positions of equal depth are distinguished by this number of tokens before the position.
+# Match positions of equal depth are distinguished by ``KNOWN_BY`` tokens before the position.
 KNOWN_BY = 32
 
 
@@ -36,9 +36,9 @@ class KeptTree(KeptMatches):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        # The waiting requests; the queue sets this attribute.
+        # The waiting requests, which the queue assigns to this attribute.
         self.ours: Mapping[Request, Tracked]
-        # a function that is called each time ``touch`` marks a prefix as used
+        # a function that is called whenever ``touch`` marks a prefix as used
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
@@ -109,7 +109,7 @@ class KeptUnifiedCache(KeptTree):
     def touch(self, spot: Spot) -> None:
         req = self.ours[next(iter(spot.waiters)).request].theirs
         extra_key, salt = namespace_of(req)
-        # SGLang 0.5.17 has no argument ``cache_salt``.
+        # In SGLang 0.5.17, the function has no argument ``cache_salt``.
         named = {"cache_salt": salt} if salt else {}
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):

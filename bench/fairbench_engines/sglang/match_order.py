@@ -17,7 +17,7 @@ Original = Callable[..., Any]
 class MatchOrderHooks:
     """Three hooks of SGLang's SchedulePolicy, and the functions for LiveView.
 
-    A hook gets the original function, then its arguments.
+    A hook receives the original function and its arguments.
 
     In a pass that should sort, SGLang runs its policy lpm, even with more than 128 waiting
     requests; without the plugin, SGLang stops sorting above 128. In every other pass, SGLang runs
@@ -27,7 +27,7 @@ class MatchOrderHooks:
     def __init__(self, cache_aware: bool) -> None:
         self.cache_aware = cache_aware
         self._sorting = False
-        self._looked = False  # whether the scheduler has looked at the queue in this pass
+        self._looked = False  # true if the scheduler has looked at the queue in this pass
         self._prioritize: Callable[[list[Req]], Any]
         self._queue: list[Req]
 
@@ -70,6 +70,6 @@ class MatchOrderHooks:
 
     def match(self, req: Req) -> int:
         """Return the number of cached tokens of a request, at most all tokens except the last."""
-        # SGLang makes an equal match before each attempt to admit the request.
+        # SGLang matches the request with the cache in the same way before each attempt to admit it.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return cached_len(req)

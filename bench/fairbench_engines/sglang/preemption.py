@@ -3,7 +3,7 @@
 SGLang preempts in the same way for its own flag ``--enable-priority-scheduling``
 (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23). A preempted request returns its part of
 the pass's budget and its memory, and leaves the batch. The request keeps its outputs, and is queued
-again after the pass. The scheduler of fairbench chooses which requests are preempted.
+again after the pass. A scheduler of fairbench chooses which requests are preempted.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 from fairbench_engines.sglang.requests import Req, prefix_len
 
-CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens per request
+# SGLang reserves memory for at most this number of output tokens per request.
+CLIP_MAX_NEW_TOKENS = 4096
 
 
 class Preemption:
     """The preemptions of one SGLang scheduler; ``began`` must be called before each pass."""
 
     def __init__(self) -> None:
-        self.taken: list[Req] = []  # requests that the present pass has preempted
+        self.taken: list[Req] = []  # the requests that the present pass has preempted
         self._adder: Any = None
         self._server_args: Any = None
 
@@ -41,7 +42,7 @@ class Preemption:
         return state is not None and state is type(state).OTHER
 
     def take(self, req: Req) -> bool:
-        """Release the memory of a running request.
+        """Take the memory from a running request.
 
         Return False for a request that does not run, and outside an admission pass.
         """
@@ -99,7 +100,7 @@ class Preemption:
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
         """Return the tokens that a request holds beyond its prefix, plus its reserved tokens."""
-        # SGLang 0.5.17 stores the prefix length in the request itself.
+        # In SGLang 0.5.17, the prefix length is stored in the request itself.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected
         own: float = adder.ceil_paged_tokens(req.kv.kv_allocated_len) - protected

@@ -16,7 +16,7 @@ from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.registry import local_class
 from fairbench_engines.rank_accounts import ranks_of
 
-# Releases of SGLang that the plugin supports, the oldest first.
+# Releases of SGLang that the plugin supports; the oldest release is first.
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 EVICTING = ("0.5.23",)  # releases of SGLang in which fairbench's eviction policies work
 DISTRIBUTIONS = ("sglang",)
@@ -61,7 +61,10 @@ class Hook(NamedTuple):
 
 
 def check_version() -> str:
-    """Return the version of the installed SGLang. Raises UsageError for an unsupported version."""
+    """Return the version of the installed SGLang.
+
+    Raises UsageError if the version is not supported.
+    """
     found = installed(DISTRIBUTIONS)
     check_release("SGLang", found, SUPPORTED)
     return found
@@ -123,7 +126,7 @@ def resolved(server_args: Any) -> Any:
 
 
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
-    """Raise UsageError for a server with an unsupported argument.
+    """Raise UsageError if an argument of the server is not supported.
 
     ``measures`` is true if admission depends on the times of the server's steps.
     """
@@ -140,7 +143,7 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (mode := getattr(server_args, "disaggregation_mode", "null")) != "null":
         _check_disaggregated(server_args, mode, scheduler, refuses=refuses)
-    # Tensor-parallel ranks have separate clocks, but all ranks must make the same decisions.
+    # Tensor-parallel ranks have separate clocks, but must all make the same decisions.
     if refuses or scheduler.preempts or scheduler.reads_clock:
         _one_rank(server_args, f"for {scheduler.name}, which decides by the clock of each rank")
     if measures:

@@ -1,4 +1,4 @@
-"""Facts of SGLang's requests, in every supported release."""
+"""Facts about SGLang's requests, in all supported releases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.live.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
 
 Req = Any  # SGLang's request
 OUTPUT_IDS, FINISHED_REASON = attrgetter("output_ids"), attrgetter("finished_reason")
-HEALTH_RID = "HEALTH_CHECK"  # the beginning of the ids of SGLang's own requests
+HEALTH_RID = "HEALTH_CHECK"  # The ids of SGLang's own health checks begin with this text.
 
 
 def client_of(req: Req) -> str:
@@ -64,9 +64,9 @@ def outputs_of(req: Req) -> int:
 
 
 def prefix_len(req: Req) -> int:
-    """Return a matched request's number of cached tokens.
+    """Return the number of cached tokens that a request matched.
 
-    SGLang 0.5.17 stores the indices of these tokens.
+    SGLang 0.5.17 stores the indices of the cached tokens.
     """
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length

@@ -60,7 +60,7 @@ class LiveView(QueueView):
         self._ours = ours
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
-        # The plugin may not know some of SGLang's requests.
+        # Some of SGLang's requests may be unknown to the plugin.
         ordered = map(self._tracked.get, self._sort(refresh))
         return ListScan([tracked.request for tracked in ordered if tracked is not None], self)
 

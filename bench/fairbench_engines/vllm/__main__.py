@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 
 SERVER = "vllm.entrypoints.launchers.api_server.entry"
-ORDERLY = (signal.SIGTERM, signal.SIGINT)  # vLLM ends its own processes with these signals.
+ORDERLY = (signal.SIGTERM, signal.SIGINT)  # signals with which vLLM ends its own processes
 
 
 class Children:
@@ -31,7 +31,7 @@ class Children:
             start(process)
             started.append(process)
 
-        # mypy forbids replacing a method, but vLLM has no hook at the start of a process.
+        # mypy forbids this replacement of a method, but vLLM has no hook at the start of a process.
         BaseProcess.start = remembered  # type: ignore[method-assign, assignment]
 
     def killed(self) -> tuple[str, signal.Signals] | None:
@@ -39,7 +39,7 @@ class Children:
         for process in self.started:
             try:
                 code = process.exitcode or 0
-            except ValueError:  # vLLM has closed the process object.
+            except ValueError:  # vLLM has already closed the process object.
                 continue
             if code < 0 and -code not in ORDERLY:
                 return process.name, signal.Signals(-code)
@@ -66,7 +66,7 @@ def main() -> None:
     children = Children()
     try:
         with tempfile.TemporaryDirectory(prefix="fairbench-vllm-") as folder:
-            # This server uses a folder of its own, even if its environment already names a folder.
+            # Even if the environment already names a folder, this server uses a folder of its own.
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
             runpy.run_module(_server(), run_name="__main__", alter_sys=True)
     finally:

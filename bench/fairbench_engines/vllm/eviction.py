@@ -22,8 +22,7 @@ from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
-# These are all functions of vLLM that the plugin wraps or calls, with their first parameters after
-# ``self``.
+# All functions of vLLM that the plugin wraps or calls, with their first parameters after ``self``.
 TARGETS = {
     "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
     f"{POOL}.get_new_blocks": ("num_blocks",),
@@ -36,7 +35,7 @@ TARGETS = {
     f"{QUEUE}.FreeKVCacheBlockQueue.prepend_n": ("blocks",),
 }
 
-Theirs = Any  # a type for vLLM's own blocks and requests
+Theirs = Any  # type of vLLM's own blocks and requests
 
 
 @dataclass(slots=True)
@@ -60,7 +59,10 @@ class BlockEviction:
         request_of: Callable[[str], Request | None],
         now_s: Callable[[], float],
     ) -> None:
-        """Wrap the methods of vLLM's pool. Raises UsageError for an unsupported kind of cache."""
+        """Wrap the methods of vLLM's pool.
+
+        Raises UsageError if the kind of cache is not supported.
+        """
         check_manager(manager)
         self._config = config
         self._request_of = request_of
@@ -76,12 +78,12 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        # vLLM never uses one of the blocks.
+        # The number leaves out one block, because vLLM never uses it.
         config, blocks = self._config, self._pool.num_gpu_blocks - 1
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        # Maps the name of vLLM's request to the blocks that the request holds.
+        # The blocks that each vLLM request holds, by the name of the request.
         self._held: dict[str, VLLMHolding] = {}
         self._taking = self._unknown = VLLMHolding(UNKNOWN, self.mirror.root)
 
@@ -123,7 +125,7 @@ class BlockEviction:
     def get(self, num_blocks: int) -> list[Theirs]:
         """Wrap ``get_new_blocks``: the policy chooses which cached blocks are overwritten."""
         client = self._taking.request.client
-        # If too few blocks are free, vLLM raises an error itself.
+        # vLLM itself raises an error if too few blocks are free.
         if num_blocks <= self._pool.get_num_free_blocks():
             self.mirror.make_room(num_blocks, client)
         theirs: list[Theirs] = self._get(num_blocks)

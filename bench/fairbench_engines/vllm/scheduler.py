@@ -63,15 +63,15 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._parallel = vllm_config.parallel_config
         super().__init__(vllm_config, *args, **named)
         self._eviction: BlockEviction | None = None
-        # The eviction policy must be installed before the kept matches, because both observe the
-        # pool.
+        # The eviction policy is installed before the stored matches, because both observe the pool
+        # of blocks.
         if self._config.eviction is not None:
             with one_line():
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    # This function looks up the present host at each call, because a reset replaces
-                    # the host.
+                    # The function looks up ``self.home`` at each call, because a reset replaces
+                    # this object.
                     lambda name: self.home.request_of(name),
                     self.now_s,
                 )
@@ -91,7 +91,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
             self.home.ranks = link_of(self._parallel, self.home.scheduler)
 
     def is_full(self) -> bool:
-        """Return whether vLLM cannot admit any request at present."""
+        """Return whether vLLM can admit no request at present."""
         running = len(self.running) + self.num_waiting_for_streaming_input
         return bool(running >= self.max_num_active_reqs)
 
@@ -129,7 +129,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         most = len(self.running) * (1 + drafts)
         most += self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
-            return  # Enough memory is free for all requests of this step.
+            return  # Free memory is enough for all requests of this step.
         order = self.home.retraction_order(self.running, self.home.now_s)
         for rank, request in enumerate(reversed(order)):
             request.priority = rank
@@ -141,16 +141,15 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        # vLLM adds the step's tokens to the computed tokens only after this call.
+        # vLLM adds the tokens of the step to the computed tokens only after this call.
         self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        while self._in_flight:  # Steps end in the order in which they were scheduled.
+        while self._in_flight:  # Steps end in the order in which vLLM scheduled them.
             plan, begun_s, parts = self._in_flight.popleft()
             if plan is scheduler_output:
-                # The time must be charged now, because requests that end leave later in this
-                # method.
+                # The time is charged now, because requests that end leave later in this method.
                 self.home.took(begun_s, self.now_s(), parts)
                 break
         outputs = super().update_from_output(scheduler_output, model_runner_output)
@@ -168,7 +167,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         if self._eviction is not None:
             self._eviction.finished(request.request_id)
         self.home.gone(request)
-        if self.home.idle:  # After an abort, no further step may follow.
+        if self.home.idle:  # After an abort, vLLM may execute no further step.
             self.home.tell(self.now_s())
         return super()._free_request(request, *args, **named)
 
@@ -187,7 +186,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
-# The commands that start servers name the class ``FairScheduler``.
+# Commands that start servers use the name ``FairScheduler`` for this class.
 FairScheduler = VLLMScheduler
 
 

@@ -27,7 +27,7 @@ def register() -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     original = EngineArgs.create_engine_config
-    # The check is already installed, because vLLM loads the plugin twice in a process.
+    # vLLM loads the plugin twice in a process; the second time, the check is already installed.
     if original.__module__ == __name__:
         return
 
@@ -56,7 +56,7 @@ def is_pooling(vllm_config: Any) -> bool:
 def plugin_of(vllm_config: Any) -> PluginConfig:
     """Return the plugin's configuration for this server, including classes of priority.
 
-    Raises UsageError if the server cannot run the scheduler.
+    Raises UsageError if the scheduler cannot run in the server.
     """
     if not os.environ.get(LOCAL):
         raise UsageError(f"{LOCAL} is not set: set the variable to the scheduler of this server")

@@ -31,7 +31,7 @@ REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
     ("request_id", "num_computed_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens"),
 )
 
-# In vLLM's map of blocks, the key is the block's hash and then this many further bytes.
+# A key in vLLM's map of blocks is the hash of the block, followed by this number of bytes.
 GROUP_BYTES = 4
 
 
@@ -54,7 +54,8 @@ class VLLMLiveBatch:
         return len(self._scheduler.running)
 
     def __iter__(self) -> Iterator[Running]:
-        # A step has hundreds of requests, and ``map`` and ``compress`` are faster than a loop.
+        # A step has hundreds of requests, so ``map`` and ``compress`` are used, which are faster
+        # than a loop.
         running = self._scheduler.running
         known = list(map(self._tracked.get, map(REQUEST_ID, running)))
         theirs = list(compress(running, known))
@@ -72,8 +73,8 @@ class VLLMLiveBatch:
 class LiveQueue(QueueView):
     """A WaitingView in which a preempted request goes to the head.
 
-    ``matched(request)`` returns a request's cached tokens. Only schedulers that are ``cache_aware``
-    cause this call, and only for requests in ``ours``.
+    ``matched(request)`` returns the number of cached tokens of a request. Only schedulers that are
+    ``cache_aware`` cause this call, and only for requests in ``ours``.
     """
 
     def __init__(
@@ -128,12 +129,13 @@ class KeptBlocks(KeptMatches):
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        self.ours: Mapping[Request, Tracked]  # the waiting requests; the queue sets this attribute
+        # the waiting requests, which the queue assigns to this attribute
+        self.ours: Mapping[Request, Tracked]
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        # Maps a match position to the hashes of all blocks up to this position.
+        # The hashes of all blocks up to each match position.
         self._hashes: dict[Spot, list[bytes]] = {}
-        # Maps each hash to the match positions at or after the hash.
+        # The match positions at or after each block, by the hash of the block.
         self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 
@@ -171,7 +173,8 @@ class KeptBlocks(KeptMatches):
         depth: int = self._manager.get_computed_blocks(theirs)[1]
         hashes, blocks = theirs.block_hashes, depth // size
         at = hashes[blocks - 1] if blocks else None
-        # The last token of a prompt is always computed, so no request waits for this token's block.
+        # The last token of a prompt is always computed, so no request waits for the block of this
+        # token.
         more = (blocks + 1) * size < theirs.num_tokens and blocks < len(hashes)
         return Match(depth, at, hashes[blocks] if more else None)
 
@@ -193,7 +196,7 @@ def apart_of(theirs: Theirs) -> Hashable:
     """Return the key that separates equal tokens of two requests in vLLM's cache, or None.
 
     The key consists of the LoRA adapter, the cache salt, images and embeddings. The tokens of
-    images and embeddings are only placeholders.
+    images and embeddings are placeholders.
     """
     adapter = theirs.lora_request and theirs.lora_request.lora_name
     embedded = None if theirs.prompt_embeds is None else theirs.request_id

@@ -1,1 +1,1 @@
-"""Cache eviction policies of other projects."""
+"""Eviction policies that come from other projects."""

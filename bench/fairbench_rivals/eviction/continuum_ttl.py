@@ -15,10 +15,10 @@ from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# The TTL is FIRST_TTL_S while at most FEW_GAPS gaps between turns are known.
+# While at most FEW_GAPS gaps between turns are known, the TTL is FIRST_TTL_S.
 FEW_GAPS, MOST_GAPS = 100, 4_096
 FIRST_TTL_S = 2.0
-REBUILD_S = 2.0  # assumed seconds to compute the context of an evicted session again
+REBUILD_S = 2.0  # assumed time in seconds to compute the context of an evicted session again
 WAITS = 100
 
 
@@ -33,11 +33,11 @@ class ContinuumTTL(EvictionPolicy):
     most 100 gaps, the TTL is 2 s. The last turn of a session and requests without a session are not
     pinned.
 
-    Continuum keeps samples for each tool. Requests of fairbench do not name tools, so this policy
-    treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is not part
-    of this policy. If memory is short, Continuum unpins the session that arrived last. This policy
-    removes the pin that would end first, and does not count the loss of this pin in Q. The prefix
-    of every waiting request is evicted last, even if its pin has expired.
+    Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so this
+    policy treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is
+    not part of this policy. If memory is short, Continuum unpins the session that arrived last.
+    This policy removes the pin that would end first, and does not count the loss of this pin in Q.
+    The prefix of every waiting request is evicted last, even if its pin has expired.
     """
 
     name = "continuum-ttl"
@@ -46,7 +46,7 @@ class ContinuumTTL(EvictionPolicy):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        # Sessions by program number, in the order in which their last turns ended.
+        # Sessions by the number of their program, in the order in which their last turns ended.
         self._sessions: dict[int, PinnedSession] = {}
         self._gaps_s: deque[float] = deque()
         self._sorted_s = SortedList()
@@ -136,7 +136,7 @@ def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):
         if gap_s > benefit_s:
-            break  # F is at most 1, so no longer TTL can have a larger value of F(t) x B - t
+            break  # F(t) is at most 1, so no longer TTL can have a larger value of F(t) x B - t.
         if (value := count / len(gaps_s) * benefit_s - gap_s) > best:
             best_s, best = gap_s, value
     return best_s

@@ -11,12 +11,15 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class ClassQueues(FlowPolicy):
-    """A policy with a queue in order of arrival for each class. A subclass orders the classes."""
+    """A policy with a queue in order of arrival for each class.
+
+    A subclass decides the order of the classes.
+    """
 
     orders_bands = True
 
     def __init__(self) -> None:
-        # Each class has a map from its queued requests to their arrival times in seconds.
+        # The queued requests of each class, with their arrival times in seconds.
         self.queues: dict[int, dict[Request, float]] = {}
 
     @abstractmethod

@@ -58,10 +58,10 @@ class CrossBand(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        # weights by priority, with the highest priority first
+        # weight of each priority; the highest priority is first
         self._weights: dict[int, float] = {}
         self._credits: dict[int, int] = {}
-        self._virtual: dict[int, float] = {}  # virtual times by priority
+        self._virtual: dict[int, float] = {}  # virtual time of each priority
 
     def class_of(self, request: Request) -> int:
         return self.priority_of(request)
@@ -90,7 +90,7 @@ class CrossBand(ClassQueues):
         self._virtual[priority] += 1 / self._weights[priority]
 
     def balances(self) -> Mapping[str, float]:
-        """Return the credits of each priority."""
+        """Return the credits that each priority has."""
         return {f"{priority}": float(left) for priority, left in self._credits.items()}
 
     def _granted(self) -> dict[int, int]:

@@ -33,14 +33,14 @@ class ExFairS(FlowPolicy):
     """A policy in which requests of clients with low priority numbers overtake other requests.
 
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
-    config/Config.py). A round lasts 60 s. At the end of a round, each client with an answer has the
-    score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers). The service of
-    an answer is input + 2 x output, and an answer after more than 5 s is late. The client with the
-    highest score then lowers its number by int(10 x min(difference, 0.5)), and the client with the
-    lowest score raises its number as much; the difference is between the two scores. The clients
-    with the second highest and the second lowest score follow, and so on while the difference is
-    above 0.1. The number of a client changes at most once in a round. All numbers start at 0 and
-    are kept between rounds.
+    config/Config.py). A round of ExFairS lasts 60 s. At the end of a round, each client with an
+    answer has the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers).
+    The service of an answer is input + 2 x output, and an answer after more than 5 s is late. The
+    client with the highest score then lowers its number by int(10 x min(difference, 0.5)), and the
+    client with the lowest score raises its number as much; the difference is between the two
+    scores. The clients with the second highest and the second lowest score follow, and so on while
+    the difference is above 0.1. The number of a client changes at most once in a round. All numbers
+    start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. The order
@@ -89,10 +89,11 @@ class ExFairS(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._numbers: Counter[str] = Counter()  # priority numbers by client
-        self._places: list[Place] = []  # the queue; the next request goes to the first place
+        self._numbers: Counter[str] = Counter()  # the number of the next priority, by client
+        # the queue: the next request goes to the client in the first place
+        self._places: list[Place] = []
         self._queued: set[Request] = set()
-        # each client's answers in the current round
+        # for each client, its answers in the current round
         self._answered: dict[str, RoundTally] = {}
         self._round_ends_s: float | None = None
 
@@ -117,7 +118,8 @@ class ExFairS(FlowPolicy):
         answered.service += read.input_tokens + OUTPUT_PRICE * output_tokens
 
     def on_finish(self, request: Request) -> None:
-        # A queued request was withdrawn, so the last place of its client is removed.
+        # A queued request was withdrawn, so the last place that its client has in the queue is
+        # removed.
         if request in self._queued:
             self._queued.remove(request)
             mine = [at for at, place in enumerate(self._places) if place.client == request.client]
@@ -127,7 +129,7 @@ class ExFairS(FlowPolicy):
         self._numbers.pop(client, None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return the priority number of each client."""
+        """Return the priority numbers of the clients."""
         return {client: float(number) for client, number in self._numbers.items()}
 
     def _overtaken(self, number: int) -> int:
@@ -141,7 +143,7 @@ class ExFairS(FlowPolicy):
     def _end_round(self, now_s: float) -> None:
         """Change the priority numbers if the round has ended.
 
-        The first arrival begins the first round.
+        The first request to arrive begins the first round.
         """
         length_s = self.params.round_s
         if self._round_ends_s is None:

@@ -11,7 +11,8 @@ from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
 from fairbench_rivals.gateway.pausing_gate import PlacedSession, PlacementGate, whole
 
-IDLE_S = 30.0  # seconds without a running turn after which a session's visit in memory ends
+# A session's visit in memory ends after this number of seconds without a running turn.
+IDLE_S = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -19,8 +20,8 @@ class VisitingSession(PlacedSession):
     """A session whose context stays in memory for a visit of a few turns.
 
     ``visit_turns`` is the number of turns in the present visit. ``running`` holds the unfinished
-    turns; a session with sub-agents may have several unfinished turns. ``longest`` is the longest
-    prompt of the session.
+    turns; a session with sub-agents may have several unfinished turns. ``longest`` is the length of
+    the session's longest prompt.
     """
 
     visit_turns: int = 0

@@ -16,18 +16,18 @@ class InfergridDRR(FlowPolicy):
     The project coconut-labs/infergrid calls this policy DRR (@a8d3ea8, tenant/manager.py,
     priority_score).
 
-    The policy has no quantum and no deficit. A request's score is the number of unfinished requests
-    that its client has at the request's arrival. The lowest score goes first, and equal scores go
-    in order of arrival. A client with many unfinished requests waits behind every later request of
-    a client with fewer unfinished requests. A stream of new clients can therefore starve a client
-    with many requests.
+    The policy has neither a quantum nor a deficit. A request's score is the number of unfinished
+    requests that its client has at the request's arrival. The lowest score goes first, and equal
+    scores go in order of arrival. A client with many unfinished requests waits behind every later
+    request of a client with fewer unfinished requests. A stream of new clients can therefore starve
+    a client with many requests.
     """
 
     name = "infergrid-drr"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        # number of queued or running requests by client
+        # number of queued and running requests of each client
         self._present: Counter[str] = Counter()
         self._score: dict[Request, int] = {}
 

@@ -43,7 +43,7 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        # the last time in seconds at which a request of the client waited
+        # for each client, the last time in seconds at which one of its requests waited
         self._active_s: dict[str, float] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -12,7 +12,8 @@ from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
-BUFFER = 100  # tokens that a replica reserves for each session in addition to the session's context
+# A replica reserves this number of tokens for each session, besides the session's context.
+BUFFER = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -62,8 +63,9 @@ class PlacementParams:
     """Parameters that all variants of ThunderAgent share.
 
     ``admit`` is the order of new sessions: by tokens, ``smallest`` (as published) or ``largest``
-    first, or by arrival (``fifo``). The three orders come from SARPAT/thunderagent-churn-study. A
-    turn that has waited for ``forced_s`` seconds is sent even without free memory.
+    first, or by arrival (``fifo``). The three orders of sessions come from
+    SARPAT/thunderagent-churn-study. A turn that has waited for ``forced_s`` seconds is sent even
+    without free memory.
     """
 
     admit: Literal["smallest", "largest", "fifo"] = "smallest"
@@ -78,10 +80,11 @@ class PlacementGate(SessionGate[P]):
 
     The room of a replica is its KV pool minus the tokens of its active sessions and minus 100 for
     each session. The turns of an active session go to the session's replica. A subclass decides
-    when sessions are paused and resumed.
+    when it pauses and resumes sessions.
     """
 
-    FORGET_S: ClassVar[float] = inf  # idle seconds after which a session is forgotten
+    # A session that is idle for this number of seconds is forgotten.
+    FORGET_S: ClassVar[float] = inf
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +105,7 @@ class PlacementGate(SessionGate[P]):
         return sorted(found, key=lambda session: session.pool_place or 0)
 
     def enter_pool(self, session: P) -> None:
-        """Pause a session, or let a new session wait."""
+        """Pause a session, or let a new session wait for memory."""
         session.origin = session.worker if session.worker is not None else session.origin
         session.worker, session.is_marked = None, False
         session.pool_place, session.pool_tokens = next(self._places), session.tokens
@@ -137,7 +140,7 @@ class PlacementGate(SessionGate[P]):
         return {worker: most - use.total for worker, use in self.loads(tokens).items()}
 
     def is_placed(self, session: P) -> bool:
-        """Return whether the session has a replica.
+        """Return whether the session is assigned to a replica.
 
         If the replica has left the cluster, the session first gets the replica with the most room.
         """
@@ -155,9 +158,9 @@ class PausingGate(PlacementGate[P]):
     Turns of an active session are sent; turns of a paused session are queued.
     """
 
-    # A replica pauses sessions if they use more than this fraction of its pool.
+    # A replica pauses sessions if they use more than this fraction of its KV pool.
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # The sessions that remain after a pause use at most this fraction of the pool.
+    # After a pause, the remaining sessions use at most this fraction of the KV pool.
     PAUSE_TO: ClassVar[float] = 1.0
 
     def __init__(self, params: PlacementParams) -> None:
@@ -230,7 +233,8 @@ def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float
 class TickGate(PausingGate[P]):
     """A gate that resumes sessions at each tick, and then pauses sessions."""
 
-    RESUME_TO: ClassVar[float] = 1.0  # Resumed sessions may fill this fraction of the pool.
+    # Resumed sessions may fill at most this fraction of the KV pool.
+    RESUME_TO: ClassVar[float] = 1.0
 
     def lets_pass(self, session: P, now_s: float) -> bool:
         if self.is_placed(session):
@@ -255,7 +259,7 @@ class TickGate(PausingGate[P]):
         return {worker: use.tokens for worker, use in self.loads(whole).items()}
 
     def size(self, session: P) -> int:
-        """Return the tokens by which paused sessions are ordered."""
+        """Return the number of tokens by which paused sessions are sorted."""
         return session.pool_tokens
 
     def weighed(self, now_s: float) -> Callable[[PlacedSession], float]:

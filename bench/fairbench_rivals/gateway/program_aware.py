@@ -31,9 +31,9 @@ class ProgramAware(FlowPolicy):
     class Params:
         """Weights of attained service and of the next request's waiting time, and the half-life.
 
-        A ``half_life_s`` of 0 means no decay. In llm-d, programs that are idle for an hour are
-        forgotten. This policy keeps such programs, because their attained service has decayed to
-        almost 0.
+        If ``half_life_s`` is 0, service does not decay. In llm-d, programs that are idle for an
+        hour are forgotten. This policy keeps such programs, because their attained service has
+        decayed to almost 0.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("half_life_s", "service_weight", "wait_weight")
@@ -44,7 +44,7 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # attained service by client, and the time in seconds of the last update
+        # for each client, its attained service and the time in seconds of the last update
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:

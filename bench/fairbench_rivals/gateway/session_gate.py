@@ -16,7 +16,7 @@ from fairbench.schedulers.program_states import ProgramStates
 
 @dataclass(slots=True, eq=False)
 class GateSession:
-    """The state of a session at a gate.
+    """The state that a gate keeps of a session.
 
     - ``number`` is the place of the session in the order of first arrivals, and ``client`` the
       client of its latest turn.
@@ -37,7 +37,7 @@ class GateSession:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn of the session waits or runs."""
+        """Return whether a turn of the session waits or runs."""
         return self.unfinished > 0
 
     def idle_s(self, now_s: float) -> float:
@@ -51,11 +51,11 @@ S = TypeVar("S", bound=GateSession)
 class SessionGate(FlowPolicy, Generic[S]):
     """A policy that queues the turns of a session until a rule allows the session to send turns.
 
-    A subclass defines the rule. The gate calls ``tick`` every ``tick_s`` seconds, and ``review``
-    after each arrival, after each end of a request, and at the time ``review_s``. The host does not
-    call a gate whose queue is empty, so the gate makes up for missed ticks at the next event. By
-    default, no saturation detector delays the turns that the rule allows. A request without a
-    session counts as a session with a single turn.
+    A subclass defines the rule of the gate. The gate calls ``tick`` every ``tick_s`` seconds, and
+    ``review`` after each arrival, after each end of a request, and at the time ``review_s``. The
+    host does not call a gate whose queue is empty, so the gate makes up for missed ticks at the
+    next event. By default, no saturation detector delays the turns that the rule allows. A request
+    without a session counts as a session with a single turn.
     """
 
     work_conserving = False
@@ -67,18 +67,19 @@ class SessionGate(FlowPolicy, Generic[S]):
     def __init__(self) -> None:
         numbers = count()
         self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
-        # arrival times in seconds of the turns for which the rule is not met, the earliest first
+        # The turns that the gate delays, with their arrival times in seconds, the earliest turn
+        # first.
         self.waits: dict[Request, float] = {}
-        self._ready: dict[Request, float] = {}  # ranks of the turns that may be sent
+        self._ready: dict[Request, float] = {}  # ranks of the turns that the gate allows to send
         self._next_tick_s = self.tick_s
         self._review_at_s = inf
         self._now_s = 0.0
 
-    # A subclass defines the rule by these methods.
+    # A subclass defines its rule by the methods of this section.
 
     @abstractmethod
     def make_session(self, number: int) -> S:
-        """Return the state of a new session."""
+        """Return the state with which a session begins."""
 
     @abstractmethod
     def lets_pass(self, session: S, now_s: float) -> bool:
@@ -121,7 +122,7 @@ class SessionGate(FlowPolicy, Generic[S]):
             self._ready[request] = self.rank(request, True, self._now_s)
         session.waiting.clear()
 
-    # The host of a gateway policy calls these methods.
+    # The router that owns a gateway policy calls the methods of this section.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._catch_up(now_s)

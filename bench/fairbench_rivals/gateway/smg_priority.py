@@ -19,8 +19,8 @@ class Rules(NamedTuple):
     """The rules of a class: reserved slots, limits on queue length and waiting time, and aging."""
 
     name: str
-    floor: int  # least number of slots that are reserved for the class
-    share: float  # fraction of all slots that is reserved for the class
+    floor: int  # the smallest number of slots that is reserved for the class
+    share: float  # the fraction of all slots that is reserved for the class
     queue: int
     timeout_s: float
     starved_s: float
@@ -34,19 +34,19 @@ CLASSES: Mapping[int, Rules] = {
 }
 """The rules of each class by priority, the most important class first."""
 
-# Classes whose first requests have waited for too long are served in this order.
+# Classes whose first requests have waited for too long are served in the order ``AGING``.
 AGING = (-1, 0, 1)
 
 
 class SmgPriority(ClassQueues):
     """A policy that serves higher classes first and reserves slots of the workers for each class.
 
-    The rules are those of smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
+    The policy follows smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
     classes system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and
-    below. A class reserves max(floor, share x slots) slots. A class whose first request has waited
-    for too long goes before all other classes and ignores reservations; of several such classes,
-    the lowest goes first. A request is refused if the queue of its class is full, or after the time
-    limit of the class. The policy does not distinguish clients.
+    below. Each class reserves max(floor, share x slots) slots. A class whose first request has
+    waited for too long goes before all other classes and ignores reservations; of several such
+    classes, the lowest goes first. A request is refused if the queue of its class is full, or after
+    the time limit of the class. The policy does not distinguish clients.
 
     If a request of the classes system or interactive finds no slot, smg also cancels a request of a
     lower class that has no first token yet. A gateway of fairbench cannot cancel a sent request, so
@@ -66,7 +66,7 @@ class SmgPriority(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        self._used = dict.fromkeys(CLASSES, 0)  # slots in use by class
+        self._used = dict.fromkeys(CLASSES, 0)  # number of slots that each class uses
         self._sent: set[Request] = set()
 
     def class_of(self, request: Request) -> int:

@@ -18,16 +18,16 @@ from fairbench_rivals.gateway.pausing_gate import (
 class ThunderAgent(TickGate[PlacedSession]):
     """A gate that resumes sessions into free memory and pauses sessions of full replicas every 5 s.
 
-    The rules are those of ThunderAgent (ThunderAgent-org/ThunderAgent @a7eef77a,
-    ThunderAgent/scheduler/router.py). A new session waits if any session is paused; otherwise, the
-    new session goes to the replica with the fewest tokens among the replicas with room. A turn that
-    has waited for ``forced_s`` seconds goes to the session's last replica, or for a new session to
-    the replica with the fewest sessions.
+    The gate follows ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py. A
+    new session waits if any session is paused; otherwise, the new session goes to the replica with
+    the fewest tokens among the replicas with room. A turn that has waited for ``forced_s`` seconds
+    goes to the session's last replica, or for a new session to the replica with the fewest
+    sessions.
 
-    Two rules are simpler than in ThunderAgent. The length of a prompt is known, so no estimate from
-    the number of characters is needed. The tokens of an answer count when the answer has ended, not
-    while the answer streams. ThunderAgent learns the end of a session from a release call.
-    Simulations know the end; elsewhere, the gate remembers 10,000 idle sessions.
+    Two rules of the gate are simpler than in ThunderAgent. The length of a prompt is known, so no
+    estimate from the number of characters is needed. The tokens of an answer count when the answer
+    has ended, not while the answer streams. ThunderAgent learns the end of a session from a release
+    call. Simulations know the end; elsewhere, the gate remembers 10,000 idle sessions.
     """
 
     name = "thunderagent"

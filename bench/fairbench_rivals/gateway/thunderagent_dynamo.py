@@ -14,7 +14,8 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# A turn that has waited counts as 1 s earlier than its arrival, and a demoted turn as 2 s later.
+# In the order of turns, a turn that has waited counts as 1 s earlier than it arrived, and a demoted
+# turn as 2 s later.
 WAITED_S, DEMOTED_S = 1.0, -2.0
 DEMOTED_TICKS = 1.5
 
@@ -32,9 +33,9 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the replica with the
     least load among the replicas with room; in the load, the tokens of idle sessions halve every
-    second. Paused sessions are ordered by their current tokens. A turn that has waited for
+    second. Paused sessions are sorted by their present tokens. A turn that has waited for
     ``forced_s`` goes to the replica with the most free tokens, counted with the same decay. A
-    session is forgotten after 600 idle seconds.
+    session that is idle for 600 s is forgotten.
 
     If a replica's pool is used by 80% to 95%, the turns of its sessions count as 2 s later than
     their arrival for 7.5 s. A turn that has waited at the gate counts as 1 s earlier. In Dynamo,

@@ -17,8 +17,8 @@ from fairbench_rivals.gateway.pausing_gate import (
 )
 
 HALF_LIFE_S = 1.0
-# While turns wait, free memory is checked at this interval, because the tokens of idle sessions
-# decay.
+# While turns wait, free memory is checked at this interval in seconds, because the counted tokens
+# of idle sessions decay.
 POLL_S = 1.0
 AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 
@@ -28,10 +28,11 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as
     described in zetxqx/thunderagent-original-verification (12-llm-d-router-pool @003b83dc,
-    17-thunder-lease-pool @64146f69); the plugin's source was not read. Paused sessions go before
-    new sessions. In each group, the session with the fewest tokens goes first. A session that does
-    not fit is skipped. Idle tokens halve every second in the test for room. Every 5 s, full
-    replicas pause sessions as in ThunderAgent. A session is forgotten after 3,600 idle seconds.
+    17-thunder-lease-pool @64146f69); the plugin's source was not read. Sessions that are paused go
+    before new sessions. In each group, the session with the fewest tokens goes first. If a session
+    does not fit, it is skipped. Idle tokens halve every second in the test for room. Every 5 s,
+    full replicas pause sessions as in ThunderAgent. A session that is idle for 3,600 s is
+    forgotten.
     """
 
     name = "thunderagent-llmd"
@@ -99,7 +100,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
             return
         count = whole if self._leases else decayed(now_s, HALF_LIFE_S)
         rooms = self.rooms(count)
-        full: set[int] = set()  # replicas at which sessions have been paused
+        full: set[int] = set()  # replicas at which the gate has paused sessions
         for session in sorted((one for one in self.pool() if one.waiting), key=self._key):
             target = self._target(session, rooms)
             if self._leases and rooms[target] < session.required and target not in full:

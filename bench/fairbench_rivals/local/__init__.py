@@ -1,1 +1,1 @@
-"""Local schedulers of other papers and engines."""
+"""Local schedulers that come from other papers and engines."""

@@ -18,12 +18,12 @@ from fairbench_rivals.local.kept_order import KeptOrder
 class Autellix(LocalScheduler):
     """A scheduler with priority queues that serves the programs with the least service first.
 
-    The rules are those of [Autellix] Alg. 1. A new call enters a queue by its program's service:
-    the sum over finished calls (``plas``), or the longest chain of calls (``atlas``). Calls of a
-    queue go in order of arrival. A call that has run for its queue's quantum moves down one queue.
-    A call whose program has waited ``beta`` times the program's service time moves up to the first
-    queue. Waiting calls preempt calls of lower queues. The policy is fair to programs, not to
-    clients, and ``atlas`` treats a wide program like a narrow program.
+    The scheduler follows [Autellix] Alg. 1. A new call enters a queue by its program's service: the
+    sum over finished calls (``plas``), or the longest chain of calls (``atlas``). The calls of a
+    queue go in the order of arrival. A call that has run for its queue's quantum moves down one
+    queue. A call whose program has waited ``beta`` times the program's service time moves up to the
+    first queue. A waiting call preempts calls of lower queues. The policy is fair to programs, not
+    to clients, and ``atlas`` treats a wide program like a narrow program.
 
     The paper leaves some values open, and fairbench chooses the following. There are ``queues``
     queues; queue i ends at ``first_s`` x 2^i seconds of service, which is also the queue's quantum.

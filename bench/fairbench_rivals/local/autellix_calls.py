@@ -18,7 +18,7 @@ class ProgramTimes:
 
     service_s: float = 0.0
     waited_s: float = 0.0
-    # The unfinished calls of the program.
+    # The program's calls that are not finished.
     calls: dict[Request, CallTimes] = field(default_factory=dict)
 
 
@@ -30,7 +30,7 @@ class CallTimes:
     call resets ``waited_s`` and ``busy_s`` but not the totals.
     """
 
-    started_at_s: float  # seconds of service that the program had received when the call arrived
+    started_at_s: float  # seconds of service that the program had received when this call arrived
     queue: int
     place: int
     quantum_s: float
@@ -39,7 +39,7 @@ class CallTimes:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
-    # time in seconds at which the call is promoted if the call keeps waiting
+    # If the call still waits at this time in seconds, it is promoted to the highest priority.
     promoted_at_s: float = inf
 
     def end_wait(self, now_s: float) -> None:
@@ -52,7 +52,7 @@ class CallTimes:
 class Promotions:
     """The times at which programs have waited ``beta`` times their service time.
 
-    ``heap`` is ordered by these times. An entry that is too early is corrected when its time comes.
+    ``heap`` is sorted by these times. An entry that is too early is corrected when its time comes.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:

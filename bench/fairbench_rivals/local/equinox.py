@@ -26,12 +26,12 @@ class Equinox(LeastCounter):
 
     In [Equinox], the User Fairness Counter measures weighted tokens and latency, and the Resource
     Fairness Counter measures throughput and GPU utilization. Both counters are predicted at
-    admission and combined by tunable weights. In fairbench, the counters work as follows. A request
-    adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its client's
-    user counter, so that a client that waited is charged less. A request adds tokens per second x
-    the used fraction of the KV pool to its client's resource counter. Charges are divided by the
-    client's weight, and corrected by the true length when the request ends. Each counter is divided
-    by its maximum over the clients.
+    admission and combined by tunable weights. fairbench implements the counters as follows. A
+    request adds (input + ``output_weight`` x outputs) / (1 + ``latency_weight`` x latency) to its
+    client's user counter, so that a client that waited is charged less. A request adds tokens per
+    second x the used fraction of the KV pool to its client's resource counter. Charges are divided
+    by the client's weight, and corrected by the true length when the request ends. Each counter is
+    divided by its maximum over the clients.
 
     The paper leaves some parts open, and fairbench chooses the following. A moving average of the
     client's outputs replaces the paper's mixture of expert predictors (``oracle``: the request's
@@ -94,7 +94,7 @@ class Equinox(LeastCounter):
         self._produced[request] += tokens
 
     def on_finish(self, request: Request) -> None:
-        if request not in self._charged:  # the request never ran, so its client was not charged
+        if request not in self._charged:  # The request never ran, so its client has no charge.
             return
         charge, produced = self._charged.pop(request), self._produced.pop(request)
         self._count_charge(request, charge, -1)

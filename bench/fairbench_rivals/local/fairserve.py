@@ -19,7 +19,7 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class _Application:
-    """The total cost and number of an application's requests.
+    """The total cost and the number of the requests of an application.
 
     The total starts with the largest possible cost of the first request.
     """
@@ -38,22 +38,22 @@ class FairServe(LeastCounter):
     [FairServe] divides weighted tokens by the expected need of the application, so that no client
     is served less because its application has long answers. FairServe refuses requests only under
     overload, and only between interactions. A request that begins an interaction is refused if the
-    user or the application exceeds a limit of requests per minute. Later calls of an interaction
-    are never refused.
+    user or the application exceeds a limit of requests per minute. Later calls of the same
+    interaction are never refused.
 
     The paper leaves some terms open, and fairbench chooses the following. An interaction is a
     program, and the first call of a program has depth 0. ``applications`` maps clients to
     applications; any other client is an application by itself. The expected need of an application
     is the mean cost of its requests so far. A worker is overloaded with ``overload_waiting``
-    waiting requests, or if the fraction ``overload_usage`` of its KV pool is in use. A returning
-    client is lifted, as in VTC.
+    waiting requests, or if the fraction ``overload_usage`` of its KV pool is in use. If a client
+    returns, its counter is lifted, as in VTC.
     """
 
     name = "fairserve"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``applications`` maps clients to applications.
+        """Parameters: ``applications`` maps each client to its application.
 
         ``user_rpm`` and ``application_rpm`` limit the requests in 60 s; 0 means no limit.
         """
@@ -76,8 +76,7 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # Maps ("user" or "application", name) to the times of requests in seconds, the oldest
-        # first.
+        # The times in seconds of each user's and each application's requests, the oldest first.
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0

@@ -26,7 +26,7 @@ class FluidShares:
         self.virtual = 0.0
         self._last_s = 0.0
         self._weight = 0.0
-        # a heap with (virtual end, weight) of each unfinished program
+        # a heap of (virtual end, weight) for all unfinished programs
         self._ends: list[tuple[float, float]] = []
 
     def advance_to(self, now_s: float, rate: float) -> None:
@@ -65,16 +65,16 @@ class Justitia(LocalScheduler):
     In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
     d^2 / 2. The cost of a program is the sum over the calls of the program, and is predicted when
     the first call arrives. A program's virtual finish is the virtual time at its arrival plus its
-    cost over its client's weight. Virtual time passes at the rate M / N. M is the size of the KV
-    pool in tokens, and N is the number of programs that would be unfinished under fair sharing. The
-    policy is fair to
+    cost over its client's weight. Virtual time passes M / N times as fast as real time. M is the
+    size of the KV pool in tokens, and N is the number of programs that would be unfinished under
+    fair sharing. The policy is fair to
     programs: a client with twice as many programs gets twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has the predictors
     ``oracle`` and ``average``. ``oracle`` predicts ``max_new_tokens`` as the output of the first
     call, and the cost of the first call for each later call (no later calls if their number is
     unknown). ``average`` predicts the mean cost of the client's earlier programs, or the oracle's
-    cost before any program has ended. A step takes ``step_s`` seconds.
+    cost before any program has ended. A decode step is assumed to take ``step_s`` seconds.
     """
 
     name = "justitia"
@@ -97,7 +97,7 @@ class Justitia(LocalScheduler):
         self._programs = ProgramStates(_Program)
         self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
-        # maps a client to the total cost and the number of its finished programs
+        # for each client: the total cost and the number of its finished programs
         self._mean: dict[str, tuple[float, int]] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -20,7 +20,7 @@ class KeptOrder:
     """
 
     def __init__(self) -> None:
-        # An element of ``_sorted`` has a key, the number of the entry, and a request.
+        # An element of ``_sorted`` consists of a sort key, the number of the entry, and a request.
         self._sorted = SortedList()
         self._entries: dict[Request, tuple[Any, int, Request]] = {}
         self._numbers = count()
@@ -33,7 +33,7 @@ class KeptOrder:
         self._sorted.add(entry)
 
     def drop_request(self, request: Request) -> None:
-        """Remove a request, if present."""
+        """Remove a request if it is in the order."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             self._sorted.remove(entry)

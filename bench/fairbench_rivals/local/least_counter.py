@@ -12,8 +12,8 @@ class LeastCounter(LocalScheduler):
     """A scheduler that serves the client with the least score first; equal clients take turns."""
 
     def __init__(self, *lifted: dict[str, float]) -> None:
-        self._lifted = lifted  # the counters that are lifted for a new or returning client
-        self._turn: dict[str, int] = {}  # maps a client to the number of its last admission
+        self._lifted = lifted  # counters that are raised when a client is new or returns
+        self._turn: dict[str, int] = {}  # for each client, the number of its last admission
         self._picks = 0
 
     @abstractmethod
@@ -24,7 +24,7 @@ class LeastCounter(LocalScheduler):
         waiting = view.clients()
         if request.client in waiting:
             return
-        # The client's counters are lifted to the lowest counter of the waiting clients.
+        # The client's counters are raised to the lowest counter of the waiting clients.
         for counters in self._lifted:
             least = min((counters[other] for other in waiting), default=0.0)
             counters[request.client] = max(counters.get(request.client, 0.0), least)

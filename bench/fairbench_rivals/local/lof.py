@@ -12,8 +12,8 @@ from fairbench.schedulers.local.fcfs import FCFS
 class LOF(FCFS):
     """A scheduler that serves the request with the largest ``max_new_tokens`` first.
 
-    The rule is ``_sort_by_longest_output`` in schedule_policy.py. Equal requests keep their order
-    in the queue. Clients that ask for short answers may starve.
+    The rule follows ``_sort_by_longest_output`` in SGLang's schedule_policy.py. Requests with equal
+    lengths keep their order in the queue. Clients that ask for short answers may starve.
     """
 
     name = "lof"

@@ -16,7 +16,7 @@ from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 
 # The default quantum is the size of the KV pool divided by this number.
 POOL_SHARES = 20
-# The default quantum in tokens if the size of the pool is unknown, as in a gateway.
+# Default quantum in tokens if the size of the KV pool is unknown, as in a gateway.
 QUANTUM_ANYWHERE = 10_000
 
 
@@ -41,8 +41,8 @@ class TurnCredits(Credits):
         self.of[client] = self.of.get(client, 0) - amount
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        # Each step is charged immediately. Quanta may be fractions, so the order of additions
-        # changes the sum.
+        # Each decode step is charged immediately. Quanta may be fractions, so the order in which
+        # charges are added changes the sum.
         self.charge_each(each, steps, running)
 
 
@@ -86,9 +86,9 @@ class MDRR(FairScheduler):
         )
         self.compose(self.credits, params, prices)
         self.credit = self.credits.of
-        # The waiting clients; the client whose turn is next comes first.
+        # The waiting clients; the client that has the next turn is first.
         self._turns: dict[str, None] = {}
-        # The client whose request did not fit into memory in the last pass.
+        # The client whose request did not fit into memory in the last admission pass.
         self._stuck: str | None = None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -119,7 +119,7 @@ class MDRR(FairScheduler):
     def _end_turn(self, client: str, *, waits: bool) -> None:
         del self._turns[client]
         if waits or self.credit[client] < 0:
-            self._turns[client] = None  # the client moves behind all other clients
+            self._turns[client] = None  # The client moves to a place behind all other clients.
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

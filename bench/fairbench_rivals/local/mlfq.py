@@ -19,7 +19,7 @@ class Progress:
 
     ``counted_s`` is the time up to which the running time has been counted. While the request
     waits, ``counted_s`` is the end of the request's last run, or the arrival. ``steps`` counts the
-    request's output tokens since ``counted_s``.
+    output tokens of the request since ``counted_s``.
     """
 
     place: int
@@ -49,12 +49,12 @@ class MLFQ(LocalScheduler):
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
     read, a ``return`` stands before this rule, so vllm-ltr never applies the rule.
 
-    Three rules differ in fairbench. A running request runs in every step, so a request that
-    vllm-ltr would keep in memory without running it is preempted. Preemption copies the KV values
-    to the host, as in vllm-ltr, or discards them if the host has no room. No request is preempted
-    if the memory of all lower levels would not suffice. The running time counts from an admission
-    to the end of a run, and steps between two passes count as equally long. Iterations in which no
-    request waits are not among the 100 iterations.
+    In fairbench, three rules differ from vllm-ltr. A running request runs in every step, so a
+    request that vllm-ltr would keep in memory without running it is preempted. Preemption copies
+    the KV values to the host, as in vllm-ltr, or discards them if the host has no room. No request
+    is preempted if the memory of all lower levels would not suffice. The running time counts from
+    an admission to the end of a run, and steps between two passes count as equally long. Iterations
+    in which no request waits are not among the 100 iterations.
     """
 
     name = "mlfq"
@@ -79,7 +79,7 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        # Numbers of the next places behind and before all other requests.
+        # Numbers of the next places: behind all other requests, and in front of all other requests.
         self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0

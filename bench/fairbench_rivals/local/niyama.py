@@ -19,12 +19,13 @@ class Niyama(LocalScheduler):
     """A scheduler that orders requests by first-token deadline + ``alpha_s`` x prompt tokens.
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
-    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). Of the paper, only
-    the abstract was available. The sum of deadline and prefill is Niyama's hybrid prioritization:
-    ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the code's 8 ms per
-    token, a prompt of 650 tokens adds 5 s, which exceeds the differences between the code's
-    interactive deadlines. A further rule is eager relegation. If the prefill of a request that has
-    not run yet would end after its first token is due, the request is relegated when its turn
+    @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). fairbench's authors
+    had only the abstract of the paper. The sum of deadline and prefill is Niyama's hybrid
+    prioritization: ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the
+    code's 8 ms per token, a prompt of 650 tokens adds 5 s, which exceeds the differences between
+    the code's interactive deadlines. A further rule is eager relegation of late requests. If the
+    prefill of a request that has not run yet would end after its first token is due, the request is
+    relegated when its turn
     comes: the request then stays behind all other requests. A relegated request waits for as long
     as requests arrive that can be in time, so the wait is unbounded; ``relegate=false`` turns
     relegation off.
@@ -65,18 +66,18 @@ class Niyama(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # This object computes how much delay the running requests can bear. If ``chunks`` is set,
-        # the result limits the prompt tokens of a step.
+        # ``Slack`` computes how much delay the running requests can bear without missing deadlines.
+        # If ``chunks`` is set, this slack limits the number of prompt tokens in a step.
         self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # Maps each request that has run to the number of its output tokens.
+        # The number of output tokens of each request that has run.
         self._made: dict[Request, int] = {}
-        # Maps a client to the number of finished requests, the sum of outputs and the sum of
-        # squared outputs.
+        # The number of each client's finished requests, the sum of their output tokens, and the sum
+        # of the squares.
         self._past: dict[str, tuple[int, float, float]] = {}
-        # maps a request to the time in seconds at which its first token is due
+        # for each request, the time in seconds at which its first token is due
         self._due_s: dict[Request, float] = {}
         self._relegated: set[Request] = set()
 
@@ -103,7 +104,8 @@ class Niyama(LocalScheduler):
         if (made := self._made.pop(request, 0)) > 0:
             number, total, squares = self._past.pop(request.client, (0, 0.0, 0.0))
             self._past[request.client] = number + 1, total + made, squares + made * made
-            if len(self._past) > MAX_CLIENTS:  # the least recently updated client is forgotten
+            # The client whose values were updated least recently is forgotten.
+            if len(self._past) > MAX_CLIENTS:
                 del self._past[next(iter(self._past))]
 
     def select(self, view: WaitingView, now_s: float) -> Selection:

@@ -20,13 +20,14 @@ class PrefillTimeShare(FCFS):
     """
 
     name = "prefill-share"
-    SHARE = 0.4  # the share of prefill that the published launcher sets
+    SHARE = 0.4  # the prefill share that the published launcher sets
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
         self.share = self.SHARE
         self._prefill_ps = self._decode_ps = 0.0  # the virtual clocks
-        self._chosen: bool | None = None  # whether prefill was chosen, None without a choice
+        # true if the scheduler chose prefill; None if it made no choice
+        self._chosen: bool | None = None
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
         self._chosen = self._prefill_ps < self._decode_ps
@@ -47,8 +48,9 @@ class PrefillTimeShare(FCFS):
             self._prefill_ps = max(self._prefill_ps, self._decode_ps - charge_ps)
 
 
-LEAST, MOST = 0.2, 0.8  # limits of the share
-DEAD_BAND = 0.1  # deviation of the quotient of pressures from 1 that changes nothing
+LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
+# If the quotient of the pressures differs from 1 by less than this, the share does not change.
+DEAD_BAND = 0.1
 HALF_LIFE_S = 2.0  # seconds in which the share covers half of the way to the wanted share
 MOST_PER_S = 0.05  # largest change of the share per second
 NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
@@ -66,8 +68,9 @@ class PrefillTimeShareAuto(PrefillTimeShare):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        self._token_s = 0.0  # mean seconds per prompt token
-        self._step_s, self._decoded_s = inf, 0.0  # duration and end of the last decode step
+        self._token_s = 0.0  # mean time per prompt token in seconds
+        # duration and end of the last decode step, in seconds
+        self._step_s, self._decoded_s = inf, 0.0
         self._adapted_s = 0.0
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:

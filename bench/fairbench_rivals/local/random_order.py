@@ -12,8 +12,9 @@ from fairbench.schedulers.local.fcfs import FCFS
 class RandomOrder(FCFS):
     """A scheduler that shuffles the waiting queue in each pass.
 
-    The rule is ``_sort_randomly`` in schedule_policy.py. SGLang shuffles with Python's global
-    random stream. This scheduler uses the random stream ``setup.shuffle``, which the host provides.
+    The rule follows ``_sort_randomly`` in SGLang's schedule_policy.py. SGLang shuffles the queue
+    with Python's global random stream. This scheduler uses the random stream ``setup.shuffle``,
+    which the host provides.
     """
 
     name = "random"

@@ -14,7 +14,7 @@ class RoutingKey(FCFS):
     """A scheduler that favours clients with running requests; the client with the most goes first.
 
     The rule is ``_sort_by_routing_key`` in schedule_policy.py, with the client as the routing key,
-    as in requests that fairbench sends to SGLang. The queue is not sorted while no request runs.
+    as in requests that fairbench sends to SGLang. While no request runs, the queue is not sorted.
     Clients without a running request may starve.
     """
 

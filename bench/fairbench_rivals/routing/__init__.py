@@ -1,1 +1,1 @@
-"""Routers of other projects' production systems."""
+"""Routers that come from production systems of other projects."""

@@ -30,15 +30,15 @@ class CacheAware(CountingRouter):
     sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
     0.1.17 by its choices). ``sgl-model-gateway`` follows the rules of ``smg``, but ties go to the
     first worker of the list. All versions remember sent prompts and learn of no evictions, so
-    evicted prompts are still assumed to be cached. The router ignores clients. The original routers
-    measure text in characters instead of tokens, which changes no ratio.
+    evicted prompts are still assumed to be cached. The router does not distinguish clients. The
+    original routers measure text in characters instead of tokens, which changes no ratio.
 
-    Two known defects are kept. The routers sgl-router and sgl-model-gateway break ties by the
-    lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an idle cluster's
-    first worker. The router smg keeps the state of workers that left, and sends requests that match
-    such a worker to the first worker, without recording the choice (``purge_on_leave``). If several
-    workers have the prefix, the original routers choose arbitrarily, and fairbench chooses the
-    worker to which the prefix was sent last.
+    fairbench keeps two known defects of the router. The routers sgl-router and sgl-model-gateway
+    break ties by the lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an
+    idle cluster's first worker. The router smg keeps the state of workers that left, and sends
+    requests that match such a worker to the first worker, without recording the choice
+    (``purge_on_leave``). If several workers have the prefix, the original routers choose
+    arbitrarily, and fairbench chooses the worker to which the prefix was sent last.
     """
 
     name = "cache-aware"
@@ -48,11 +48,12 @@ class CacheAware(CountingRouter):
     class Params:
         """Parameters with the defaults of the original command lines, not of the Rust structs.
 
-        ``max_tree_size`` limits the characters that are remembered per worker. With ``kv_events``,
-        smg learns the contents of caches and chooses the worker with the longest overlap, then the
-        fewest requests in flight, then the smallest tree. In smg, the load also counts as
-        imbalanced if the used fractions of KV pools differ by more than ``balance_usage``, or if a
-        fraction exceeds ``overload_usage``. A value of 1 turns a rule off.
+        ``max_tree_size`` limits the characters that are remembered for each worker. With
+        ``kv_events``, smg learns the contents of caches and chooses the worker with the longest
+        overlap, then the fewest requests in flight, then the smallest tree. In smg, the load also
+        counts as imbalanced if the used fractions of KV pools differ by more than
+        ``balance_usage``, or if a fraction exceeds ``overload_usage``. With the value 1, a rule is
+        off.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")
@@ -73,7 +74,7 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        # Maps a worker to the number of requests ever sent to the worker.
+        # The number of requests that were sent to each worker.
         self._sent: Counter[int] = Counter()
         self._sweep_s = params.eviction_interval_s
 

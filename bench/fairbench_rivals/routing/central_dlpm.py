@@ -16,12 +16,13 @@ from fairbench.schedulers.location_tree import BoundedTree
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.views import ListScan, ListView, Room
 
-# These constants are the cost of a decision, from the measurement of figure 4 at 8 replicas and 200
-# queued requests (docs/appendix/figures.md). Messages take 2.45 ms. Matching and sorting 1,600
-# pairs of a request and a replica takes 3.22 ms. The sum is 39% of a decode step of 25 requests;
-# [DLPM] §5.1 reports 40%.
-MESSAGES_S = 2.45e-3 / 8  # seconds per replica for messages
-PAIR_S = 3.22e-3 / (8 * 200)  # seconds per pair of a request and a replica
+# The cost of a decision was measured for figure 4, with 8 replicas and 200 queued requests
+# (docs/appendix/figures.md). In this measurement, messages take 2.45 ms. In this measurement,
+# matching and sorting 1,600 pairs of a request and a replica takes 3.22 ms. The sum is 39% of a
+# decode step of 25 requests; the DLPM paper (§5.1) reports 40%.
+MESSAGES_S = 2.45e-3 / 8  # seconds that the messages to one replica take
+# seconds that matching and sorting one pair of a request and a replica takes
+PAIR_S = 3.22e-3 / (8 * 200)
 
 
 class CentralRouter(PrefixRouter):
@@ -29,7 +30,8 @@ class CentralRouter(PrefixRouter):
 
     Among the replicas with room for a request, the router picks the longest match in its copies of
     the replicas' trees, with ties by fewest requests in flight. The router learns of evictions
-    late, like D2LPM. A replica that does not report its room gets every request at once.
+    after a delay, as D2LPM does. A replica that does not report its room gets every request at
+    once.
     """
 
     name = "central-dlpm"
@@ -50,20 +52,20 @@ class CentralRouter(PrefixRouter):
         super().__init__(workers)
         self.params = params
         self._tree = BoundedTree()
-        # Maps a worker to the requests that have not started there, the oldest first, each with its
-        # number of uncached tokens.
+        # The requests that have not started at each worker, with their uncached tokens, the oldest
+        # first.
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
-        # Maps an unfinished request to its uncached tokens.
+        # The number of uncached tokens of each unfinished request.
         self.extends: dict[Request, int] = {}
-        # The workers that can start a request, as a bit mask.
+        # The workers that can start a request, as a bit mask of worker numbers.
         self.open = self._fleet.everyone
-        # Whether ``route`` has sent a request to a replica since the last call of ``look``.
+        # True if ``route`` has sent a request to a replica since the last call of ``look``.
         self.routed = False
         self.order: CentralOrder = CentralOrder(self)
 
     @property
     def workers(self) -> int:
-        """The number of live workers."""
+        """The number of workers that are live."""
         return len(self._fleet.workers)
 
     def prepare(self, setup: Setup) -> None:
@@ -99,7 +101,7 @@ class CentralRouter(PrefixRouter):
 
     def _fits(self, request: Request, worker: int) -> bool:
         if (room := self._room(worker)) is None or not self._fleet.unfinished_at(worker):
-            return True  # the worker is idle, so it will refuse the request, which can never fit
+            return True  # The worker is idle, so it will refuse this request, which can never fit.
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
@@ -109,10 +111,10 @@ class CentralRouter(PrefixRouter):
             return None
         handed, room = self._handed[worker], load.room
         for request in list(handed)[: max(0, len(handed) - load.queued)]:
-            # A worker starts its requests in order, so earlier requests have started, too.
+            # A worker starts requests in order, so all earlier requests have started, too.
             del handed[request]
         if load.queued > len(handed):
-            # A request that lost its memory at the worker is started before any new request.
+            # A request that lost its memory at the worker goes before all new requests.
             return Room(0, 0, 0)
         prompts = sum(handed.values())
         tokens = room.tokens - sum(map(_needed, handed))
@@ -125,7 +127,7 @@ class CentralRouter(PrefixRouter):
         self.extends.pop(request, None)
         if self._fleet.end_request(request, worker):
             self._handed[worker].pop(request, None)
-            # The last output token has no KV values, because the model does not process this token.
+            # The model never processes the last output token, so this token has no KV values.
             if output.length > 1:
                 kept = Segment(output.key, output.length - 1)
                 self._tree.insert((*request.prompt, kept), worker)
@@ -169,7 +171,7 @@ class CentralOrder(DLPM):
         self._queue = ListView(self._requests, lambda request: self._matches[request])
         self._matches: dict[Request, int] = {}
         self._charged: dict[Request, int] = {}
-        self.told = False  # whether the replicas report their output tokens
+        self.told = False  # true if the replicas report their output tokens
 
     def blocked_s(self) -> float:
         """Return the seconds for which a replica waits for a decision."""
@@ -206,7 +208,7 @@ class CentralOrder(DLPM):
             self.account.charge(request.client, self.prices.input_weight * more)
 
     def produced(self, client: str, tokens: int) -> None:
-        """Charge output tokens when a replica produces them."""
+        """Charge output tokens when a replica has produced them."""
         if client in self.credits.of:
             self.charging.tokens(client, tokens)
 
@@ -220,7 +222,7 @@ class CentralOrder(DLPM):
     def on_finish(self, request: Request) -> None:
         super().on_finish(request)
         if self._charged.pop(request, None) is None:
-            self._queue.leave(request)  # the request was withdrawn before it was sent
+            self._queue.leave(request)  # The request was withdrawn before the router sent it.
 
     def service_bound(self) -> NoBound:
         return NoBound("central-dlpm bounds the sum over replicas, which no theorem covers")

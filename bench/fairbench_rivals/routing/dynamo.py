@@ -16,17 +16,18 @@ from fairbench_rivals.routing.active_tree import ActiveNode, ActiveTree
 class Dynamo(CountingRouter):
     """A router that chooses the worker with the least cost in KV blocks, or randomly among equals.
 
-    Generation 2 is ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs. Its
-    cost is ``prefill_scale`` x P + U. P is the number of blocks that the worker must still prefill,
-    including this request's blocks, minus ``overlap_credit`` x this request's cached blocks. U is
-    the number of prompt blocks in use at the worker with this request; shared blocks count once.
-    Outputs do not count (``router_track_output_blocks`` is off by default). Dynamo learns from
-    first tokens which requests still wait for their prefill. In fairbench, the router assumes that
-    the last requests sent to a worker wait, as many as the worker reports as waiting. KV events
-    report the cached prefixes. Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached
+    Generation 2 follows ai-dynamo/dynamo @07a6c9c,
+    lib/kv-router/src/scheduling/selector/default.rs. The cost of a worker is ``prefill_scale`` x P
+    + U. P is the number of blocks that the worker must still prefill, including this request's
+    blocks, minus ``overlap_credit`` x this request's cached blocks. U is the number of prompt
+    blocks in use at the worker with this request; shared blocks count once. By default, outputs do
+    not count (``router_track_output_blocks`` is off). Dynamo learns from first tokens which
+    requests still wait for their prefill. In fairbench, the router assumes that the last requests
+    sent to a worker wait, as many as the worker reports as waiting. KV events tell the router which
+    prefixes are cached. Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached
     fraction of the prompt - KV usage - waiting requests / the highest number waiting at any worker.
     At commit @00564be the router fails while no request waits; fairbench does not copy this defect.
-    The router ignores clients.
+    The router does not distinguish clients.
     """
 
     name = "dynamo"
@@ -48,10 +49,9 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        # Maps a request id to the end of the request's prompt in the tree.
+        # The tree node at which the prompt of each request ends, by request id.
         self._ends: dict[int, ActiveNode] = {}
-        # Maps a worker to the uncached tokens of its requests in flight (by request id), the oldest
-        # first.
+        # The uncached tokens of each worker's requests in flight, the oldest request first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

@@ -28,7 +28,7 @@ class HistoryTree(LocationTree[HistoryNode]):
     """A prefix tree of workers' prompts that can forget the least recently sent leaves.
 
     ``tokens`` maps a worker to the remembered tokens of prompts that were sent to this worker.
-    ``stored`` is the number of tokens in all nodes.
+    ``stored`` is the number of tokens in all nodes of the tree.
     """
 
     def __init__(self) -> None:

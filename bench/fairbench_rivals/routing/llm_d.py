@@ -11,7 +11,7 @@ from fairbench.schedulers.prefix_tree import truncate
 from fairbench.schedulers.routing.bases import any_of, lowest
 from fairbench_rivals.routing.history_tree import HistoryRouter
 
-SWEEP_AT = 1.05  # an index that exceeds this multiple of its size limit is cut to the limit
+SWEEP_AT = 1.05  # An index that exceeds its size limit by this factor is cut to the limit.
 
 
 class LlmD(HistoryRouter):
@@ -35,10 +35,10 @@ class LlmD(HistoryRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: the weights of the scores, and the index.
+        """Parameters: the weights of the scores, and the size of the index.
 
-        With ``lru_blocks`` = 0, the index of a worker is as large as the worker's KV pool. An
-        unknown pool counts as 31,250 blocks, llm-d's default.
+        With ``lru_blocks`` = 0, the index of a worker is as large as the worker's KV pool. A pool
+        of unknown size counts as 31,250 blocks, llm-d's default.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("block_tokens", "queue_threshold")

@@ -1,4 +1,4 @@
-"""A router with the rules of Ray Serve's PrefixCacheAffinityRouter."""
+"""A router that follows Ray Serve's PrefixCacheAffinityRouter."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ CHARS_PER_TOKEN = 4
 class RayPrefix(HistoryRouter):
     """A router that prefers the worker with the longest prefix while queues are balanced.
 
-    The rules are those of ray-project/ray @1eec25d,
+    The router follows ray-project/ray @1eec25d,
     ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers' numbers
     of requests in flight differ by at most ``imbalanced_threshold``. While queues are balanced, the
     candidates are the workers to which the longest prefix was sent. If this prefix is less than the
     fraction ``match_rate_threshold`` of the prompt, the candidates are the workers with the
     smallest trees. While queues are imbalanced, the candidates are two random workers. The
-    candidate with the fewest requests in flight is chosen. The router ignores clients.
+    candidate with the fewest requests in flight is chosen. The router does not distinguish clients.
 
     fairbench keeps one known defect: the tree grows without limit. With ``do_eviction``, the router
     cuts the part of a worker with more than ``eviction_threshold`` characters down to

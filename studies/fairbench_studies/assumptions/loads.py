@@ -4,8 +4,8 @@
 
 The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
 script takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md.
-The search begins at the arrival rates in the workload files. Three times these rates must overload
-a replica.
+The search begins at the arrival rates in the workload files. At three times these rates, a replica
+must be overloaded.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ CELLS = (
 MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-# A replica is overloaded for this many seconds, at this multiple of the rate in the workload's
-# file.
+# In this test, a replica is overloaded for FLOOD_S seconds at FLOOD times the rate in the
+# workload's file.
 FLOOD_S, FLOOD = 300.0, 3.0
-# These workloads need longer runs, because a single answer takes five minutes.
+# Floods in these workloads last longer, because a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 
 
 class Machine(NamedTuple):
-    """The GPU and model of ``--gpu`` and ``--model``."""
+    """The GPU and the model of the simulated replicas."""
 
     gpu: str
     model: str
@@ -79,7 +79,7 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client an overloaded replica completes.
 
-    All clients send more than the replica can serve. The result is the number of programs that
+    Every client sends more than the replica can serve. The result is the number of programs that
     arrive in at least five minutes, divided by the time until the last of these programs has
     finished.
     """
@@ -91,7 +91,7 @@ def capacity(cell: str, machine: Machine, scheduler: str) -> float:
 
 
 def two_digits(rate: float) -> float:
-    """Return the rate rounded to two digits."""
+    """Return a rate that is rounded to two digits."""
     return round(rate, 1 - floor(log10(rate)))
 
 
@@ -117,7 +117,8 @@ def choose(cell: str, machine: Machine) -> Choice:
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    while low < high:  # This is a bisection, because the latency falls with the load.
+    # The loop is a binary search, which works because the latency falls with the load.
+    while low < high:
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))
         if found[middle][0] <= found[middle][1]:

@@ -92,7 +92,7 @@ def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
-    """Return a table row for each configuration and conclusion."""
+    """Return a table row for each conclusion in each configuration."""
     cells: dict[str, dict[str, dict[str, dict[int, Summary]]]] = {}
     for summary in summaries:
         of_cell = cells.setdefault(f"{summary['workload']} {summary['scenario']}", {})
@@ -115,7 +115,7 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the folder of runs, and write the table."""
+    """Read the folder with the runs, and write the table."""
     order = [grid["workload"] for grid in read_sweep(str(SWEEP)).grid]
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     rows = table(sorted(summaries, key=lambda one: order.index(one["workload"])))

@@ -84,7 +84,7 @@ COLUMNS = {
 class Served(NamedTuple):
     """The results of a run: throughput of all clients, and latency of well-behaved clients.
 
-    ``p95_s`` is a lower bound if ``more`` is true.
+    If ``more`` is true, ``p95_s`` is only a lower bound.
     """
 
     service: float

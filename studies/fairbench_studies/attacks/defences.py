@@ -8,7 +8,7 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-# The rows with client limits use seeds from this number on, because the limits were designed after
+# Rows with client limits use seeds from ``LIMITED_SEED`` on, because the limits were designed when
 # the other rows were known.
 LIMITED_SEED = 105
 DEFENDED = (
@@ -17,13 +17,14 @@ DEFENDED = (
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# Each client may have as many requests in progress as a worker runs at once.
+# With this limit, each client may have as many requests in progress as a worker can run.
 REQUESTS = "gateway.client_requests=64"
-# three units of KV memory per client; the default "auto" gives five units
+# This limit is three units of KV memory per client; the default "auto" gives five units.
 LOWER = "gateway.client_limit=420000"
-# Capacity for absent clients is reserved as if two more clients were present.
+# The reserve keeps capacity for absent clients, as if two more clients were present.
 RESERVE = "gateway.client_reserve=2"
-# This gateway has no effect except client limits.
+# The gateway "fcfs" without a saturation detector has no effect, so that only the client limits
+# act.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 

@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 PAGE = ROOT / "docs/studies/memory-attacks.md"
 TABLE = ROOT / "results/memory-attacks.csv"
-# First seed and number of seeds of the table; the loads were chosen at seed 100.
+# First seed and number of seeds of the table; the loads were chosen with seed 100.
 FIRST_SEED, SEEDS = 200, 5
 DURATION_S = 3600.0
 NONE = "none"
@@ -69,7 +69,7 @@ def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
 
 
 def simulate() -> Iterator[dict[str, str]]:
-    """Run all simulations and yield a row for each."""
+    """Run all simulations, and yield a table row for each."""
     for workload in WORKLOADS:
         for eviction in EVICTIONS:
             sys.stderr.write(f"{workload}, {eviction}\n")

@@ -20,7 +20,8 @@ from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-# number of trials of each search, and seconds of a run (whole periods of the known bursts)
+# number of trials of each search, and duration of a run in seconds (whole periods of the known
+# bursts)
 TRIALS, DURATION_S = 192, 120.0
 
 

@@ -17,7 +17,8 @@ from fairbench_attacks.measure import AttackHarm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
 
-PART = 0.9  # A found attack must do at least this fraction of the known attack's harm.
+# An attack that the search finds must do at least this fraction of the known attack's harm.
+PART = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Sought:
     choice: str
 
 
-# Attacks on one scheduler are adjacent, because one search per scheduler looks for all of them.
+# Attacks on the same scheduler are neighbours, because one search per scheduler looks for all of
+# them.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),
@@ -61,7 +63,7 @@ def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
     """Search until all attacks are found or the trials are used up; return a row per attack.
 
     A known attack counts as found if a behaviour of its kind does at least nine tenths of the
-    attack's harm with the same seeds. Raises Interrupted, and the error of a failed simulation.
+    attack's harm with the same seeds. Raises Interrupted, or the error of a simulation that failed.
     """
     with run_folder(search.store.path, "search"):
         told = search.try_all([KNOWN[one.attack] for one in sought], 0)

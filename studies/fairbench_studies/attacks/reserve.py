@@ -3,8 +3,8 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on judge and five attacks that a search found. The page's other
-tables have three victims. Here fifteen victims send a fifth as much each, so that the load per
+The script runs the known attacks on judge and five attacks that a search found. All other tables of
+the page have three victims. Here fifteen victims send a fifth as much each, so that the load per
 replica is equal. The script writes results/attack-reserve.csv, and the table in the page.
 """
 
@@ -41,7 +41,8 @@ from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attack-reserve.csv"
-FIRST_SEED = 115  # first seed of the table; the size of the reserve was chosen at seeds 110 to 112
+# First seed of the table; the size of the reserve was chosen with seeds 110 to 112.
+FIRST_SEED = 115
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5
 STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)

@@ -34,7 +34,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
-FIRST_SEED = 100  # first seed of the table; the defences were chosen at seed 0
+FIRST_SEED = 100  # first seed of the table; the defences were chosen with seed 0
 LIMITED = "limited"
 WIDTH_IN, HEIGHT_IN = 14.0, 7.2
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
@@ -89,8 +89,8 @@ ROWS: Mapping[str, Sequence[str]] = {
         )
     },
 }
-# A run lasts a whole number of the attack's periods, so that attacker and honest client send
-# equally much.
+# A run lasts a whole number of the attack's periods, so that the attacker and the honest client
+# send the same amount.
 ATTACKS: Mapping[float, Sequence[str]] = {
     100.0: (
         *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
@@ -100,7 +100,7 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
-COLUMNS = (  # The page's table has these measures; results/attacks.csv has all measures.
+COLUMNS = (  # Measures in the page's table; results/attacks.csv contains all measures.
     *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
 )

@@ -26,13 +26,14 @@ from fairbench_studies.kit.rows import ROOT, write_rows
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
-CAPACITY = 0.37  # the conversations/s of each interactive client that saturate a replica under lpm
-KEPT = 0.9  # A client collapses if a smaller fraction of its requests meets the deadlines.
-ORDER = (  # These schedulers come first in tables; the others follow by name.
+# conversations per second of each interactive client that saturate a replica under lpm
+CAPACITY = 0.37
+KEPT = 0.9  # A client collapses if less than this fraction of its requests meets the deadlines.
+ORDER = (  # In tables, these schedulers come first, and all others follow by name.
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
-SHOWN = {  # maps the key of a metric to its name and number format in the table
+SHOWN = {  # for each metric, its name and number format in the table
     "kept_worst": ("in time, worst well-behaved", ".0%"),
     "kept_flood": ("in time, the flood", ".0%"),
     "worst_share": ("min. fair share of goodput", ".2f"),
@@ -52,7 +53,7 @@ CLIENTS = {
 def name_of(spec: ExperimentSpec) -> str:
     """Return the local scheduler with its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    # A setting of 0 means that a rule chooses the quantum.
+    # The value 0 means that a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
@@ -60,7 +61,7 @@ def name_of(spec: ExperimentSpec) -> str:
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a run for the table."""
+    """Return the numbers of a run that the table shows."""
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
@@ -90,7 +91,7 @@ def curves(store: Path, sweep: Path) -> Curves:
     for run in runs_in(store / "runs"):
         spec = specs.get(run.manifest["spec_identity"])
         if spec is None:
-            continue  # The run does not belong to the sweep.
+            continue  # The run is not a run of this sweep.
         load = round((spec.request_rate or 0.0) / CAPACITY, 2)
         found[name_of(spec)].setdefault(load, {})[spec.seed] = numbers(run.summary)
     made = [of for of in found.values() if of]

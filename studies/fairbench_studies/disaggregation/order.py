@@ -5,8 +5,8 @@
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
 06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
 script writes results/tables/disaggregation-order.csv: for each pair of lengths and metric, the
-number of pairs of ratios that the simulation puts in the measured order. The script takes ten
-seconds of CPU.
+number of pairs of ratios that the simulation puts in the measured order. The script takes about ten
+seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import write
 
-# This is a profile of tensor parallelism 1, because no profile of size 2 exists.
+# A profile of tensor parallelism 1 is used, because no profile of size 2 exists.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-# The compared ratios, with eight GPUs each; the ratio 1:1 was measured on four GPUs.
+# Ratios of prefill to decode replicas on eight GPUs each; the ratio 1:1 was measured on four GPUs.
 RATIOS = ("1:3", "2:2", "3:1")
-ALIKE = 0.05  # Two values that differ by a smaller fraction count as equal.
+ALIKE = 0.05  # Two values that differ by less than this fraction count as equal.
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 
 
@@ -46,7 +46,7 @@ Points = Mapping[Shape, Mapping[str, Values]]
 
 
 def measured(file: Path) -> Points:
-    """Return the measured points with the compared ratios."""
+    """Return the measured points that have the compared ratios."""
     found: dict[Shape, dict[str, Values]] = defaultdict(dict)
     for row in read_rows(file):
         ratio = f"{row['prefill']}:{row['decode']}"

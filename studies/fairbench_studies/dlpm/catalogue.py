@@ -22,7 +22,10 @@ from fairbench_studies.kit.pictures import write_figure
 
 
 def read_cells(folder: Path) -> Any:
-    """Return the results in a sweep's directory. Raises DataError if no run is finished."""
+    """Return the results that a sweep's directory contains.
+
+    Raises DataError if no run of the sweep is finished.
+    """
     cells = compare_sweep(folder)
     if not cells:
         raise DataError(f"{folder}: holds no finished run")
@@ -51,7 +54,7 @@ class PaperFigure:
     """A figure of the paper; the module with the figure's name has functions ``draw`` and ``rows``.
 
     The bundled sweep with the figure's name, or with the name NAME-PRESET for a ``preset``, makes
-    the runs. Figure fig4 alone has no sweep.
+    the runs. Of all figures, only fig4 has no sweep.
     """
 
     name: str
@@ -80,7 +83,7 @@ class PaperFigure:
 
 
 def _figures() -> Mapping[str, PaperFigure]:
-    """Return the figures, ordered by their numbers."""
+    """Return the figures in the order of their numbers."""
     names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
     figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
     return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}
@@ -107,7 +110,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
 
 
 def figures_of(preset: str) -> Mapping[str, PaperFigure]:
-    """Return the figures with a preset's settings, by name.
+    """Return the figures for which a preset has settings, by name.
 
     Raises UsageError if the preset is unknown.
     """

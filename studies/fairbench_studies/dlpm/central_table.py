@@ -37,7 +37,7 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def main() -> None:
-    """Make the missing runs, and write the table."""
+    """Make the runs that are missing, and write the table."""
     _, cells = completed_cells(str(TABLES / "central.toml"))
     order = [row(cell) for cell in cells]
     write("central", sorted(order, key=lambda one: one["configuration"]))

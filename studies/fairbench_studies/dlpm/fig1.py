@@ -1,7 +1,8 @@
 """Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
 
-[DLPM] §1. Points further up and to the right are better. DLPM's points should lie beyond the line
-from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum ([gaps] A13).
+[DLPM] §1. In the figure, points further up and to the right are better. DLPM's points should lie
+beyond the line from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum
+([gaps] A13).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FAIRNESS = {
     "min_entitlement_ratio": "minimum fair share of own total",
 }
 THROUGHPUT = "service_rate_tok_s"
-MARK = 30  # area of a mark in points
+MARK = 30  # area of a mark in square points
 JOINED = ", newcomers with a quantum"
 
 
@@ -74,7 +75,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 def _range(table: Sequence[dict[str, Any]]) -> str:
     quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
-    if not quanta:  # no run of DLPM has finished
+    if not quanta:  # No run under DLPM has finished.
         return ""
     least, most = min(quanta), max(quanta)
     return f" DLPM: the number beside a point (left) is Q^u, {least:,} to {most:,} tokens."

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # queue length in the panel over replicas ([DLPM] Fig. 4)
-REPLICAS = 8  # number of replicas in the panel over queue lengths
+QUEUE = 200  # queue length in the panel that varies the number of replicas ([DLPM] Fig. 4)
+REPLICAS = 8  # number of replicas in the panel that varies the queue length
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {
@@ -48,7 +48,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """Read the timings stored in a folder. Raises DataError if they cannot be read."""
+    """Read the timings stored in a folder. Raises DataError if the timings cannot be read."""
     path = folder / FILE
     content = read_json(path)
     try:
@@ -118,4 +118,4 @@ def _bars(axes: Axes, table: Sequence[dict[str, Any]], x: str, label: str) -> No
     axes.set_xticks(places, [str(row[x]) for row in table])
     axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.1)  # leave space for the percentages
+    axes.margins(y=0.1)  # The margin leaves space for the percentages above the bars.

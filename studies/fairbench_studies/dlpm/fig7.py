@@ -26,7 +26,7 @@ COLUMNS = {
 }
 PREBLES = ("preble", "preble-code")
 REACHABLE = "jain_index_maxmin"
-POOL = "pool_tokens"  # column of the KV pool's size, for runs in which the size was set
+POOL = "pool_tokens"  # column with the size of the KV pool, for runs in which the size was set
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (
@@ -50,7 +50,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
-    """Return the drawn metrics with their titles.
+    """Return the metrics that the figure draws, with their titles.
 
     In a whole run of a fixed set of programs, every client gets the same service under any
     scheduler. For such runs, Jain's index covers the time in which all clients were active.

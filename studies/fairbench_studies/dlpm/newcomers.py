@@ -22,14 +22,14 @@ from fairbench_studies.kit.seeds import completed_cells, derived, value_at, writ
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
-LATE = 12  # number of clients that join last, among 30 clients
+LATE = 12  # Of the 30 clients, this number of clients joins last.
 
 
 def first_waits(run: StoredRun) -> Floats:
     """Return the first arrival of each client, and the wait for the first answer's first token.
 
-    The result has the shape (clients, 2), in seconds. The wait of a client without an answer is
-    NaN.
+    The result has the shape (clients, 2), and is in seconds. The wait of a client without an answer
+    is NaN.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found

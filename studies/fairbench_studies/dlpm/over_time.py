@@ -78,8 +78,8 @@ def draw_over_time(
     """Draw the rows.
 
     Args:
-        cells: The results, which state the hardware.
-        rows: The values of ``rows_over_time``.
+        cells: The results, from which the caption takes the hardware.
+        rows: The values that ``rows_over_time`` returned.
         title: The title of the figure.
         names: The names of the measures.
         roles: What each client does, by its number, for the legend.

@@ -44,7 +44,7 @@ TIMES = {"P50 of a program, s": "victim_p50_s", "P95, s": "victim_p95_s"}
 
 
 def main() -> None:
-    """Make the missing runs, and write the table."""
+    """Make the runs that are missing, and write the table."""
     _, cells = completed_cells(str(TABLES / "upstream.toml"))
     order = [row(cell) for cell in cells]
     write("upstream", sorted(order, key=lambda one: one["configuration"]))

@@ -13,11 +13,11 @@ from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, no
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 
-# Lower is better for these fields of ``Measured``; higher is better for the other fields.
+# Lower values are better for these fields of ``Measured``, and higher values for all other fields.
 LESS = ("to_90_s", "to_100_s", "p95_s")
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "worst_minute", "service_tok_s", "output_tok_s")
-LEAST = 1e-9  # This number replaces 0 in a logarithm.
+LEAST = 1e-9  # In logarithms, this number replaces 0.
 
 
 class Relation(StrEnum):
@@ -34,7 +34,7 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # mark for "worse by at most the margin"
+    A_LITTLE_WORSE = "=!"  # This mark means "worse by at most the margin".
     WORSE = "!"
     OPEN = "?"
 
@@ -48,7 +48,7 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """Return the number of cells with the given relation."""
+        """Return how many cells have the given relation."""
         return sum(one is relation for one in self.relations.values())
 
 

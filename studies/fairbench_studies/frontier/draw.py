@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 5
-MOST_CELLS = 6  # More panels than this would have overlapping marks.
+MOST_CELLS = 6  # With more panels, the marks of the figure would overlap.
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
-# These are the colours by Okabe and Ito, in the order of the pairs.
+# Colours by Okabe and Ito, in the order of the scheduler pairs.
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
 LABELS = ("P95 of the\nwell-behaved, s", "min. fair share of best, %")
 OF_LIMIT = "service, % of the limit"
@@ -78,7 +78,7 @@ MEASURES = {
     "p95_s": "P95 of the well-behaved,\ntimes the least",
     "share": "min. fair share,\nparts of the largest",
 }
-# Vertical offsets, in rows, of the forms of a pair.
+# Vertical offsets, in rows of the figure, of the three forms of a scheduler pair.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
@@ -185,6 +185,9 @@ def _is_dominated(outcome: Outcome, here: Mapping[Configuration, Outcome], margi
 def plot(
     found: Outcomes, frozen: Frozen, basis: str, output: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Draw the picture into a folder; return the files. Raises UsageError on failure."""
+    """Draw the picture into a folder, and return the files.
+
+    Raises UsageError if the picture cannot be drawn or written.
+    """
     with paper_style():
         return write_figure(draw(found, frozen, basis), output, frozen.name, formats)

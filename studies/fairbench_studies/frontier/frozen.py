@@ -58,7 +58,7 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The content of a frozen file.
+    """The content of a file with frozen settings.
 
     ``capped`` holds the settings of all capped pairs, and ``tuned`` the settings of each tuned
     pair.
@@ -100,9 +100,9 @@ class Frozen(BaseModel):
 
 @lru_cache(maxsize=len(FILES))
 def frozen(preset: str | None = None) -> Frozen:
-    """Return the content of a preset's frozen file.
+    """Return the content of the frozen file of a preset.
 
-    Raises UsageError for a preset without a file.
+    Raises UsageError if the preset has no frozen file.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))

@@ -28,7 +28,7 @@ from fairbench.results.comparison import compared_summary
 from fairbench.results.run_facts import engine_prices, read_tables, stored_facts
 from fairbench.results.store import EXPERIMENT, StoredRun
 
-ENOUGH_FOR_P99 = 300  # A P99 needs at least this number of latencies.
+ENOUGH_FOR_P99 = 300  # A P99 is computed from at least this number of latencies.
 Samples = Mapping[str, Sample]
 
 

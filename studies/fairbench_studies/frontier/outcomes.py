@@ -21,12 +21,15 @@ from fairbench_studies.frontier.runs import Point
 
 
 def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
-    """Return each cell's and configuration's outcome. Raises DataError for an unreadable run."""
+    """Return the outcome of each configuration in each cell.
+
+    Raises DataError if a run cannot be read.
+    """
     best: dict[tuple[Cell, int], float] = defaultdict(float)
     for point, run in runs.items():
         key = point.cell, point.seed
         best[key] = max(best[key], run.summary["service_rate_tok_s"])
-    # Latencies are kept by run, since several configurations may share a run.
+    # Latencies are stored by run, because several configurations may share a run.
     latencies: dict[str, Samples] = {}
     found: dict[Cell, dict[Configuration, list[tuple[int, Measured, StoredRun]]]] = {}
     for point in sorted(runs, key=lambda one: one.seed):
@@ -41,7 +44,7 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
                 {seed: one for seed, one, _ in of},
                 [latencies[str(run.path)] for _, _, run in of],
                 frozenset().union(*(bounds(run.summary) for _, _, run in of)),
-                # All configurations of a cell have the same load, and hence the same limit curve.
+                # All runs of a group have the same load, and therefore the same limit curve.
                 () if number else limit_curve(of[0][2]),
             )
             for number, (configuration, of) in enumerate(here.items())

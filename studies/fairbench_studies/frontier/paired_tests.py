@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""The gains of each cell, by seed."""
+"""The gains in each cell, by seed."""
 
 
 class Estimate(NamedTuple):
@@ -57,8 +57,8 @@ def estimate(gains: Gains) -> Estimate:
     """Return the mean over cells of each cell's mean over seeds.
 
     Cells with a single seed count in the mean and not in the standard error, which comes from the
-    other cells. The degrees of freedom are Satterthwaite's, rounded down. The result is NaN,
-    without significance, if a gain is not finite.
+    other cells. The degrees of freedom follow Satterthwaite, and are rounded down. The result is
+    NaN, without significance, if a gain is not finite.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
     if not isfinite(mean):
@@ -75,7 +75,7 @@ def estimate(gains: Gains) -> Estimate:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values, in the order of ``p_values``."""
+    """Return p-values adjusted by Holm's method, in the order of ``p_values``."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     for rank, index in enumerate(order):

@@ -35,7 +35,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-# In these configurations, each part of fair-finish is left out once.
+# In these configurations, fair-finish also runs without each one of its parts.
 EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
@@ -95,7 +95,8 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            for without in here.values()  # fair-finish with one of its parts switched off
+            # The scheduler fair-finish with one of its parts switched off.
+            for without in here.values()
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
         if not pairs:
@@ -120,7 +121,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the folder of runs, and write the tables."""
+    """Read the folder with the runs, and write the tables."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

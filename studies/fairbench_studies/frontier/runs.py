@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells of the plan, in order."""
+        """The cells of the plan in their order."""
         return list(self.seeds)
 
     @cached_property

@@ -25,7 +25,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # maps a field of Measured to the name of the column in the table of ratios
+COLUMNS = {  # for each field of ``Measured``, the column's name in the table of ratios
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
@@ -210,7 +210,7 @@ def _with_seeds(found: Outcomes) -> list[str]:
 
 
 def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
-    """Return all tables as Markdown."""
+    """Return all tables of the study as Markdown."""
     lines = [
         f"# {frozen.ours} against every pair{_preset(frozen)}",
         "",
@@ -257,7 +257,7 @@ def rows(found: Outcomes) -> list[dict[str, Any]]:
 
 
 def write(found: Outcomes, frozen: Frozen, basis: str, folder: Path) -> list[Path]:
-    """Write the tables as ``.md`` and ``.csv``. Raises UsageError for an unwritable file."""
+    """Write the tables as ``.md`` and ``.csv``. Raises UsageError if a file cannot be written."""
     text, table = folder / f"{frozen.name}.md", folder / f"{frozen.name}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@
 The script writes results/frontier-tuning.csv, with a row per trial: geometric means over the
 development configurations of the time to 90% completion and of the P95 of the well-behaved clients.
 The rule considers a pair's trials whose time is within the margin of the pair's best time, and
-chooses the trial with the lowest P95. The file frozen.toml contains the chosen trials. With a
+chooses the trial with the lowest P95. The chosen trials are stored in the file frozen.toml. With a
 preset such as dlpm-paper, the files' names end in the preset's name.
 """
 
@@ -35,7 +35,7 @@ class Trial(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Geometric means over the cells, in seconds."""
+    """Geometric means of times over the cells, in seconds."""
 
     to_90_s: float
     p95_s: float
@@ -62,7 +62,7 @@ def _means(summaries: list[Any]) -> Means:
 
 
 def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
-    """Return the chosen trial by pair."""
+    """Return the trial that was chosen for each pair."""
     best: dict[str, Trial] = {}
     for pair in dict.fromkeys(trial.pair for trial in found):
         own = {trial: means for trial, means in found.items() if trial.pair == pair}
@@ -73,7 +73,7 @@ def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
 
 
 def main(folder: str, preset: str | None = None) -> None:
-    """Read the folder of runs, and write the table."""
+    """Read the folder with the runs, and write the table."""
     name = f"{NAME}-{preset}" if preset else NAME
     found = trials(Path(folder), name)
     picked = chosen(found, frozen(preset).margin)

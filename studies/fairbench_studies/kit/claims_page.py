@@ -13,7 +13,7 @@ from fairbench_studies.kit.parts import COUNTED, Claim, Part, score, total
 from fairbench_studies.kit.rows import write_rows
 
 NOT_RUN = "not run"
-HERE = "here"  # the title of the only setting, if claims are judged at a single setting
+HERE = "here"  # If claims are judged with a single setting, the setting has this title.
 UNDER = "holds under"
 RULE = (
     "A part is one statement of a claim. A direction *holds* or is *reversed* if the 95% interval "
@@ -30,7 +30,7 @@ RULE = (
 class Page(NamedTuple):
     """The texts of a page: title, rule for judging parts, and remarks.
 
-    The first remark follows the counts of parts.
+    The first remark stands after the counts of parts.
     """
 
     title: str
@@ -58,7 +58,7 @@ def page_text(
     """Return the page: a summary, a row per claim, and a table of each claim's parts.
 
     Args:
-        titles: The settings, in the order of their columns.
+        titles: The titles of the settings, in the order of columns.
         runs: A line of text about the runs of each setting.
     """
     said = (
@@ -121,7 +121,8 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
     """Count the parts that hold under every reading, and all parts that hold and have readings.
 
-    A reading is an interpretation of the paper. Parts for which no reading was tried do not count.
+    A reading is one interpretation of the paper's text. Parts for which no reading was tried do not
+    count.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]
@@ -220,7 +221,8 @@ def write_page(
 ) -> list[Path]:
     """Write the text as ``STEM.md`` and the parts as ``STEM.csv``; return the files.
 
-    ``bases`` describes the runs by setting and figure. Raises UsageError for an unwritable file.
+    ``bases`` describes the runs of each setting and figure. Raises UsageError if a file cannot be
+    written.
     """
     markdown, table = folder / f"{stem}.md", folder / f"{stem}.csv"
     try:

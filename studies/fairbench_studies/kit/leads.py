@@ -32,8 +32,8 @@ class ServiceHistory(NamedTuple):
     def between(self, start_s: float, end_s: float) -> Floats:
         """Return the cumulative service from one instant to another.
 
-        The first row is the service before ``start_s``. A log interval that lies partly outside
-        counts as a whole. A lead is therefore too large by at most the outputs in this log
+        The first row is the service before the time ``start_s``. A log interval that lies partly
+        outside counts as a whole. A lead is therefore too large by at most the outputs in this log
         interval.
         """
         first, after = self.span(start_s, end_s)
@@ -50,7 +50,7 @@ def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon
 
     Args:
         requests: The requests that one worker served.
-        service: The service log of this worker.
+        service: The service log of that worker.
         clients: The number of clients.
         horizon_s: The end of the run, seconds.
     """

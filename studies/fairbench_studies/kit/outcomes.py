@@ -2,7 +2,7 @@
 
 A claim holds if the whole 95% interval of the difference, paired by seed, lies on the claim's side
 of the value at which the claim's sign flips. The claim is reversed if the interval lies on the
-other side, and inconclusive otherwise. With a single seed, the difference decides without interval.
+other side, and inconclusive otherwise. With a single seed, the difference itself decides.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Outcome(StrEnum):
 class Seen(NamedTuple):
     """The result of one measure in one configuration: its mean, confidence interval and outcome.
 
-    ``low`` and ``high`` are None if unknown. ``bound`` is ``>`` or ``<`` if ``value`` is only a
-    bound of the mean; ``value`` is None if the mean is unknown, and for several pairs.
+    If ``low`` and ``high`` are unknown, they are None. ``bound`` is ``>`` or ``<`` if ``value`` is
+    only a bound of the mean; ``value`` is None if the mean is unknown, and for several pairs.
     """
 
     outcome: Outcome
@@ -47,7 +47,7 @@ def compared(
     """Compare two lists of values in the order of seeds, by ratio or by difference.
 
     ``flip`` is the ratio or difference of ``more`` to ``less`` at which the sign of the claim
-    changes. Ratios are averaged as logarithms.
+    changes. Ratios are averaged by their logarithms.
     """
     if is_ratio:
         less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)

@@ -21,10 +21,10 @@ from fairbench_studies.kit.rows import Row, read_rows, write_rows
 
 
 class Experiment(Protocol):
-    """An experiment that can be run with any seed."""
+    """An experiment that can be executed with any seed."""
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """Return the full experiment."""
+        """Return the complete experiment with a seed."""
         ...
 
 
@@ -32,11 +32,12 @@ class Experiment(Protocol):
 class Paper:
     """A paper, and the functions that turn its runs into figures and claims.
 
-    ``experiments`` returns the experiments for which all data files exist. ``read`` returns a
-    folder's results of the first seeds. ``plot`` draws results and returns the files. ``basis``
-    returns the hardware and seeds of results. The judges of ``claims`` take results, and raise
-    KeyError if a run is missing. ``keep`` returns rows with the per-seed values that the judges
-    have used, and ``recall`` returns the results of such rows.
+    ``experiments`` returns the experiments for which all data files exist. ``read`` is a function
+    that returns a folder's results of the first seeds. ``plot`` is a function that draws results
+    and returns the files. ``basis`` is a function that returns the hardware and the seeds of
+    results. The judges of ``claims`` take results, and raise KeyError if a run is missing. ``keep``
+    returns rows with the per-seed values that the judges have used, and ``recall`` returns the
+    results of such rows.
     """
 
     name: str
@@ -51,11 +52,11 @@ class Paper:
     recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
-        """Judge the claims. A claim whose runs are missing has no parts."""
+        """Judge the claims. If the runs of a claim are missing, it has no parts."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:
-        """Return the page of the claims."""
+        """Return the page that shows the judged claims."""
         title = Page(f"Claims of the {self.title} paper")
         return page_text(title, judged, [HERE], [self.basis(results)])
 
@@ -108,7 +109,7 @@ def reproduce_paper(
 def judge_stored(paper: Paper, source: Path, claims_dir: Path) -> None:
     """Judge the claims from the per-seed values in a folder of results, without any run.
 
-    Raises DataError if the folder has no such values.
+    Raises DataError if the folder contains no per-seed values.
     """
     path = _seeds_path(paper, source)
     try:
@@ -140,7 +141,7 @@ def fill(
 ) -> None:
     """Simulate the missing runs of the first seeds in parallel.
 
-    Raises the error of a failed run.
+    If a run fails, its error is raised.
     """
     done = stored(folder)
     specs = {identity(spec): spec for one in experiments for spec in map(one.spec, range(seeds))}

@@ -26,11 +26,11 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 class Part:
     """A single statement of a claim, with its outcome.
 
-    ``ours`` describes the numbers that fairbench found. ``beside`` holds outcomes by measures that
-    the paper does not use, which the page reports but does not count. ``elsewhere`` names the
-    configurations in which the statement does not hold. ``under`` holds the outcome under each
-    reading (interpretation) of an unclear point of the paper. ``interval`` is the 95% interval of
-    the number that decides, if a single number decides.
+    ``ours`` describes in words the numbers that fairbench found. ``beside`` holds outcomes by
+    measures that the paper does not use, which the page reports but does not count. ``elsewhere``
+    names the configurations in which the statement does not hold. ``under`` holds the outcome under
+    each reading (interpretation) of an unclear point of the paper. ``interval`` is the 95% interval
+    of the number that decides, if a single number decides.
     """
 
     text: str
@@ -46,8 +46,8 @@ class Part:
 class Claim:
     """A claim of the paper at ``source``; ``paper`` is the claimed number or the wording.
 
-    ``judge`` takes the data of the figure ``figure`` and returns the claim's parts. ``cause``
-    explains why some parts do not hold.
+    ``judge`` takes the data of the figure ``figure`` and returns the claim's parts. ``cause`` says
+    why some parts of the claim do not hold.
     """
 
     number: int
@@ -135,5 +135,5 @@ def score(parts: Sequence[Part]) -> str:
 
 
 def total(parts: Sequence[Part]) -> Mapping[Outcome, int]:
-    """Return the number of parts by outcome."""
+    """Return how many parts have each outcome."""
     return Counter(part.outcome for part in parts)

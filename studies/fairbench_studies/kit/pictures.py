@@ -23,7 +23,7 @@ def write_figure(
 ) -> list[Path]:
     """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for the rows; return all paths.
 
-    Raises UsageError for an unwritable file.
+    Raises UsageError if a file cannot be written.
     """
     pictures = save_in(figure, output, stem, formats)
     if rows is None:

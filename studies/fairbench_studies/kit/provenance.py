@@ -21,7 +21,7 @@ def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
 
 
 def origin_of(summaries: Sequence[Any]) -> str:
-    """Return the provenance line for summaries of runs."""
+    """Return a line that says where the runs of summaries come from."""
     bases = "; ".join(sorted({basis(summary) for summary in summaries}))
     seeds = sorted({summary["seed"] for summary in summaries})
     return f"{bases}; {seed_text(seeds)}" + (f", {METHOD}" if len(seeds) > 1 else "")

@@ -133,7 +133,10 @@ def _text(value: Any) -> str:
 
 
 def read_seeds(path: Path) -> list[SchedulerResults]:
-    """Read a file of per-seed values, in the order of rows. Raises DataError if it is invalid."""
+    """Read a file of per-seed values, in the order of rows.
+
+    Raises DataError if the file is invalid.
+    """
     cells: dict[tuple[str, ...], list[ComparedRun]] = {}
     try:
         for row in (row for part in _files(path) for row in read_rows(part)):

@@ -13,7 +13,7 @@ from fairbench.execute.simulations import FailedPoint, SimulationJob, jobs_left,
 from fairbench.execute.tasks import RunContext
 from fairbench.results.store import SweepStore
 
-# These are approximate processor seconds per run and per request, measured with the bundled
+# Approximate processor time in seconds per run and per request, measured with the bundled
 # workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
@@ -42,7 +42,7 @@ def fill_store(
 ) -> list[FailedPoint]:
     """Make the missing runs of a bundled sweep, and return the failed points.
 
-    Raises UsageError if the folder holds another sweep.
+    Raises UsageError if the folder contains another sweep.
     """
     seeds = {"num_runs": 1} if quick else {}
     sweep = with_axes(read_sweep(name), {}, name=folder.name, **seeds)
@@ -64,7 +64,7 @@ def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None =
         store = SweepStore.create(folder.parent, sweep, specs)
     else:
         store = SweepStore(folder)
-        store.sweep()  # This call raises DataError if the path is not a directory of a sweep.
+        store.sweep()  # ``sweep`` raises DataError if the path is not the directory of a sweep.
         store.extend(sweep, specs)
         store.discard_partial()
     return Filling(store, len(specs), jobs_left(store, specs, with_alone=False))

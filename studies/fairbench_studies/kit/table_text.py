@@ -1,4 +1,4 @@
-"""Numbers of runs as text in Markdown tables."""
+"""Numbers of runs as text for Markdown tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table. A column of numbers is aligned to the right."""
+    """Return a table in Markdown. If a column contains numbers, it is aligned to the right."""
     body = [list(row) for row in rows]
     marks = [
         "--:" if all(map(is_number, column)) and any(column) else "---"
@@ -36,12 +36,12 @@ def is_number(cell: str) -> bool:
 
 
 def bounded(row: Row, name: str) -> str:
-    """Return seconds, with ``> `` before a lower bound."""
+    """Return a value in seconds; a lower bound begins with ``> ``."""
     if not row[name]:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
     digits = 0 if value >= 100 else 1
-    if at_least:  # A lower bound is rounded down, so that the statement stays true.
+    if at_least:  # A lower bound is rounded down, so that the sentence stays true.
         value = floor(value * 10**digits) / 10**digits
     return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 
@@ -59,17 +59,17 @@ def _number_of(row: Row) -> str | None:
 
 
 def percentile_of(name: str) -> str:
-    """Return the heading of a latency column."""
+    """Return the heading for a column of latencies."""
     return name.removeprefix("victim_").removesuffix("_s").upper()
 
 
 def whole(row: Row, name: str) -> str:
-    """Return a value as a whole number."""
+    """Return a value of a row as a whole number."""
     return f"{float(row[name]):,.0f}"
 
 
 def percent(row: Row, name: str) -> str:
-    """Return a fraction as a percentage."""
+    """Return a value of a row, a fraction, as a percentage."""
     return f"{float(row[name]):.0%}"
 
 
@@ -81,7 +81,7 @@ def min_share(row: Row) -> str:
 
 
 def index(row: Row, name: str) -> str:
-    """Return an index to three digits."""
+    """Return a value of a row, an index, with three digits."""
     return f"{float(row[name]):.3f}"
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-# A claim must hold in at least this fraction of decided configurations or measured runs.
+# A claim holds if it holds in at least this fraction of the decided configurations or measured
+# runs.
 MOST = 0.8
 
 
@@ -26,7 +27,7 @@ class Tally:
     overall: Outcome | None = None
 
     def where(self, outcome: Outcome) -> list[Any]:
-        """Return the configurations with the given outcome."""
+        """Return the configurations that have the given outcome."""
         return [place for place, seen in self.seen.items() if seen.outcome is outcome]
 
     def within(self, keep: Callable[[Any], bool]) -> Tally:
@@ -54,12 +55,12 @@ class Tally:
         return dict(sorted(known.items(), key=lambda one: one[1].value or 0.0))
 
     def outcome(self) -> Outcome:
-        """Return the joint outcome of the configurations.
+        """Return the joint outcome of all configurations.
 
         The claim holds (or is reversed) overall on two conditions. At least half of the
         configurations with contention must be decided, and the claim must hold (or be reversed) in
-        at least four fifths of the decided configurations. A configuration with an inconclusive
-        outcome is not decided.
+        at least four fifths of the decided configurations. If its outcome is inconclusive, a
+        configuration is not decided.
         """
         if self.overall is not None:
             return self.overall
@@ -106,7 +107,7 @@ class Tally:
 
 def _ratio(seen: Seen) -> str:
     value = seen.value or 0.0
-    if seen.bound == ">":  # A lower bound is rounded down, so that the statement stays true.
+    if seen.bound == ">":  # A lower bound is rounded down, so that the sentence stays true.
         value = floor(value * 100) / 100
     return f"{seen.bound}{value:.2f}x"
 
@@ -123,7 +124,7 @@ def decided(there: int, of: int) -> Outcome:
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
     """Return a claim's part from tallies of several measures; the paper's measure comes first."""
     first, *beside = tallies
-    # The outcome of the part already says "holds".
+    # The outcome of this part of the claim already says "holds".
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")
     said = counted if not ours else f"{counted}, {ours}"
     others = {one.name: one.outcome() for one in beside}

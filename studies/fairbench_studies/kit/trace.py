@@ -13,7 +13,7 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Flags, Floats, Ints
 
-_INSTANT_S = 1e-6  # A request's service is spread over at least this time.
+_INSTANT_S = 1e-6  # The service of a request is spread over at least this time in seconds.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +41,7 @@ class Trace:
 
     @property
     def refused(self) -> int:
-        """The number of requests that the rate limit refused."""
+        """The number of requests that the rate limit has refused."""
         return int(np.count_nonzero(~self.finished))
 
     @property
@@ -53,7 +53,7 @@ class Trace:
     def duration_s(self) -> float:
         """The time in seconds from the first arrival to the last completion.
 
-        At least one request must have been served.
+        Precondition: at least one request was served.
         """
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 

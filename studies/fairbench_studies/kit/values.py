@@ -1,4 +1,4 @@
-"""Metrics of compared configurations, for figures and claims."""
+"""Metrics of the compared configurations, for figures and claims."""
 
 from __future__ import annotations
 

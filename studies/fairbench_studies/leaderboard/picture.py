@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-KINDS = {  # Different shapes distinguish the kinds of schedulers without colour.
+# Kinds of schedulers have different shapes, so that colour is not needed to distinguish them.
+KINDS = {
     "queue before the cluster": (VERMILION.colour, "s"),
     "fair local scheduler": (BLUE.colour, "o"),
     "router that looks at prefixes": (GREEN.colour, "^"),
@@ -32,11 +33,10 @@ PLAIN = (
     *("round-robin+justitia", "round-robin+autellix"),
 )
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
-# The list below the plot has this number of columns, this column width and this line height
-# (inches).
+# The list below the plot has COLUMNS columns of LIST_IN inches, and lines of LINE_IN inches.
 COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15
-POINTS = 72  # number of points in an inch
-DIGIT_POINTS = 5.6  # width of a digit at 8 points
+POINTS = 72  # number of typographic points in an inch
+DIGIT_POINTS = 5.6  # width in points of a digit of 8-point type
 
 
 class View(NamedTuple):
@@ -50,12 +50,12 @@ class View(NamedTuple):
     high: float
 
     def shows(self, point: Point) -> bool:
-        """Return whether a point lies inside the ranges."""
+        """Return whether the view contains a point."""
         return self.x[0] < point.service < self.x[1] and self.y[0] < point.share < self.y[1]
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-# A dense region of the plot, which an inset shows enlarged.
+# Dense region of the plot, which an inset shows enlarged.
 CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)
 
 
@@ -68,7 +68,7 @@ class Point(NamedTuple):
 
 
 def kind(row: str) -> str:
-    """Return the kind of a row, one of ``KINDS``."""
+    """Return the kind of a leaderboard row, one of ``KINDS``."""
     if " behind " in row:
         return "queue before the cluster"
     if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:
@@ -133,7 +133,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
     spots = {
         number: (
             wide * (point.service - view.x[0]) / _size(view)[0],
-            # Y is measured from the top, as for boxes.
+            # In the picture, y is measured from the top, as in the boxes.
             high * (view.y[1] - point.share) / _size(view)[1],
         )
         for number, point in enumerate(points, 1)

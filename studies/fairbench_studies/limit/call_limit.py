@@ -19,7 +19,7 @@ from fairbench.metrics.limit import (
 )
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
 
-TAILS = 64  # number of tails at which the bound is evaluated
+TAILS = 64  # number of tail lengths for which the bound is evaluated
 
 
 def least_makespan_by_calls(
@@ -80,14 +80,16 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    shortest_s = np.minimum.reduceat(took_s, first)  # of a program at a depth
+    # the shortest time of a program's calls at a depth
+    shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
     begins = np.flatnonzero(np.diff(program[first], prepend=-1))
     before_s -= np.repeat(before_s[begins], np.diff(begins, append=len(first)))
     begin_s = program_arrivals(programs, facts)[program] + before_s[level] + pause_s
     single = np.diff(first, append=len(row)) == 1
-    follows = np.diff(program[first], append=-1) == 0  # whether the program has a next depth
+    # true if the program has calls at the next depth
+    follows = np.diff(program[first], append=-1) == 0
     known = _all_finished(requests, programs, program[first])
     tails_s = _tails(np.maximum.reduceat(took_s, first), single & follows & known)
     return LeastCallTimes(row, begin_s, alone_s, tails_s[level])
@@ -106,7 +108,8 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
     own = program * (len(times_s) + 1)
     ends = np.sort(own + np.searchsorted(times_s, requests.finish_s[row]) + 1)
     latest = np.searchsorted(ends, own + np.searchsorted(times_s, arrival_s, "right"), "right") - 1
-    last = np.where(latest < 0, -1, ends[latest] - own - 1)  # negative: no call had ended
+    # A negative value means that no call had ended.
+    last = np.where(latest < 0, -1, ends[latest] - own - 1)
     is_known = (last >= 0) & _all_finished(requests, programs, program)
     since_s = np.where(is_known, times_s[np.maximum(last, 0)], arrival_s)
     at_start = requests.depth[row] == 0

@@ -26,7 +26,7 @@ from fairbench_studies.limit.call_limit import least_makespan_by_calls
 TABLE = TABLES / "limit.csv"
 PAGE = ROOT / "docs/studies/limit.md"
 SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
-TWO = ("tot", "judge", "long-qa")  # workloads with two scenarios of heavy clients
+TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
 PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
 DP = 4
 SEEDS = (0, 1)
@@ -39,7 +39,7 @@ PURPOSES = {
     "idle_waiting": "idle, others wait",
     "idle": "idle",
 }
-"""The purposes of GPU time and their headings."""
+"""The purposes for which GPU time is spent, with their headings."""
 IDENTITY = ("workload", "scenario", "scheduler", "seed")
 BY_CALLS = "least_by_calls_s"
 NUMBERS = (
@@ -51,7 +51,7 @@ NUMBERS = (
 
 
 def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[str, Any]:
-    """Return the row of one simulated run."""
+    """Return the table row of a simulated run."""
     flags = {"workload": workload, "scenario": scenario, "dp": DP, "seed": seed}
     spec = resolve({**flags, "scheduler": scheduler})
     simulation = Simulation(spec, spec.client_plans(), None)
@@ -72,13 +72,13 @@ def _without_names(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def points(seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int]]:
-    """Yield workload, scenario, scheduler and seed of each run."""
+    """Yield the workload, scenario, scheduler and seed of each run."""
     for seed, place, scheduler in product(seeds, PLACES, SCHEDULERS):
         yield *place, scheduler, seed
 
 
 def extend(seeds: Sequence[int]) -> None:
-    """Append the runs that the table lacks."""
+    """Append the rows of runs that the table does not contain."""
     extend_rows(TABLE, IDENTITY, points(seeds), measured)
 
 
@@ -119,7 +119,7 @@ def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
 
 
 def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
-    """Return the rows by configuration, then by scheduler."""
+    """Return the table rows by configuration, then by scheduler."""
     found: dict[str, dict[str, list[dict[str, str]]]] = {}
     for row in stored_rows(TABLE):
         place = f"{row['workload']} {row['scenario']}"

@@ -24,7 +24,7 @@ def _keys(metrics: Iterator[Metric]) -> str:
 
 
 def _facts(metric: Metric) -> tuple[str, ...]:
-    """Return the cells of a metric's row."""
+    """Return the cells of the table row about a metric."""
     missing = [f"the server reports no {needs.value}" for needs in metric.needs]
     if metric.undefined and not metric.of_comparison:
         missing.insert(0, metric.undefined)

@@ -46,7 +46,7 @@ def main() -> None:
         for spec in points():
             try:
                 shares = reference_of(simulate(spec).summary).shares
-            # The workload reads a file in FAIRBENCH_DATA, and this file is missing.
+            # The workload reads a file in the folder FAIRBENCH_DATA, and this file does not exist.
             except DataError as error:
                 sys.stderr.write(f"{spec.workload.name} {spec.scenario}: {error}\n")
                 continue

@@ -20,11 +20,11 @@ from fairbench_studies.kit.rows import ROOT
 CODE = ("bench", "studies")
 COUNTS = {"document": 15, "docstring": 10, "message": 10, "help": 5}
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
-SHORTEST, LONGEST = 30, 400  # a drawn sentence has from 30 to 400 characters
+SHORTEST, LONGEST = 30, 400  # The test draws sentences with 30 to 400 characters.
 
 
 def main(seed: str = "0") -> None:
-    """Print the sentences of a seed."""
+    """Print the sentences that a seed draws."""
     rng = random.Random(seed)
     for kind, count in COUNTS.items():
         for text in rng.sample(sentences()[kind], count):
@@ -63,7 +63,7 @@ def documents() -> Iterator[str]:
 
 
 def docstring(node: ast.AST) -> Iterator[str]:
-    """Yield the first paragraph of a docstring."""
+    """Yield the first paragraph of an object's docstring."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
         yield from _usable([(ast.get_docstring(node) or "").partition("\n\n")[0]])
 

@@ -69,7 +69,7 @@ def render(name: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """Return a document with newly rendered blocks."""
+    """Return a document in which the generated blocks are rendered again."""
     return filled(text, lambda name: None if name.startswith(OF_SCRIPTS) else render(name))
 
 

@@ -35,7 +35,7 @@ def workload_schema() -> Schema:
     for table in (schema, definitions["Other"]):
         table["properties"]["program"] = {"enum": sorted(KINDS)}
     for table, least in ((schema, ["name"]), (definitions["Other"], ["client"])):
-        # A workload that inherits from another workload need not repeat the other workload's keys.
+        # A workload that inherits from another workload need not repeat its keys.
         whole = table.pop("required")
         table["if"] = {"required": ["workload"]}
         table["then"], table["else"] = {"required": least}, {"required": whole}

@@ -29,7 +29,7 @@ from fairbench_studies.preble.experiments import (
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Results
 
-NEAR = 1.02  # Latencies whose ratio is at most this number count as equal.
+NEAR = 1.02  # Two latencies whose ratio is at most this number count as equal.
 METRICS = {"mean": "mean_s", "P99": "p99_s"}
 PAPER_GAINS = {"mean": (1.5, 14.5), "P99": (2, 10)}
 PROGRAMMING, PAPER_PROGRAMMING = "programming", {"mean": (1.56, 1.8), "P99": (3, 4)}
@@ -100,7 +100,10 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 
 
 def judge_ablation(results: Results) -> list[Part]:
-    """Judge claim 31: each mechanism helps. Rebalancing mainly, and groups only, lower the P99."""
+    """Judge claim 31: each mechanism helps.
+
+    Rebalancing must lower the P99 more than the mean, and priority groups only the P99.
+    """
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
     both = [results.each(steps.values(), metric) for metric in METRICS.values()]
@@ -193,7 +196,7 @@ def judge_mix(results: Results) -> list[Part]:
     return parts
 
 
-SUSTAINED_S = 20.0  # the paper's requirement on the latency, in seconds
+SUSTAINED_S = 20.0  # the latency in seconds that the paper requires
 
 
 def judge_scale(results: Results) -> list[Part]:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-# An axis is logarithmic if the ratio of its largest to its smallest value exceeds this number.
+# If the largest value is more than this multiple of the smallest value, the axis is logarithmic.
 FLAT = 12
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# Each entry has a figure's title and axis label; the label is "" for the steps of the ablation.
+# The title and axis label of each figure; the label is "" for the steps of the ablation.
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),
@@ -108,7 +108,7 @@ def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
     means = [value.mean for value in values]
     if max(means) > FLAT * min(means):
         log_y(panel)
-        # An interval may reach down to zero, which a logarithmic axis cannot show.
+        # An interval may begin at zero, which a logarithmic axis cannot show.
         panel.set_ylim(bottom=min(means) / 2)
     else:
         panel.set_ylim(0, 1.06 * max(value.high or value.mean for value in values))

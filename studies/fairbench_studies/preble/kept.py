@@ -10,7 +10,7 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# The figure of the measured decisions per second, in which a seed stands for a repetition.
+# Name of the figure with measured decisions per second; a seed of this figure is a repetition.
 SPEED = "speed"
 
 
@@ -48,7 +48,10 @@ def _row(
 
 
 def recall(rows: Sequence[Row]) -> Results:
-    """Return the results that the rows hold. Raises KeyError or ValueError for other rows."""
+    """Return the results that are stored in table rows.
+
+    Raises KeyError or ValueError if the rows have another form.
+    """
     runs: dict[Key, list[Latency]] = {}
     speeds: dict[str, list[float]] = {}
     bases = dict.fromkeys(row["basis"] for row in rows if row["basis"])

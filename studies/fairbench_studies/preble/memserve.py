@@ -13,8 +13,8 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 class MemServe(PrefixRouter):
     """A router that picks the longest matched prefix, and otherwise the least loaded worker.
 
-    [Preble] says only "longest-prefix-match regardless of the existing load". Here, load is the
-    number of requests in flight, and workers with equal load take turns.
+    The Preble paper says only "longest-prefix-match regardless of the existing load". Here, load is
+    the number of requests in flight, and workers with equal load take turns.
     """
 
     name = "memserve"

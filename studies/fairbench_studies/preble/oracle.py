@@ -18,7 +18,7 @@ class Oracle(Router):
 
     [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions
     manually and splits it evenly. The authors' code sends each new group to the next GPU in turn,
-    and so does this scheduler. The scheduler uses neither load nor caches.
+    and so does this scheduler. The router looks neither at load nor at caches.
     """
 
     name = "oracle"
@@ -28,7 +28,7 @@ class Oracle(Router):
         """Parameters: ``by`` groups prompts by ``layer_tokens`` equal first tokens, or by client.
 
         If ``layer_tokens`` is 0, the groups differ at the first position at which earlier prompts
-        differ, such as after a system prompt. The scheduler remembers the latest ``groups`` groups.
+        differ, such as after a system prompt. The router remembers the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"
@@ -38,9 +38,10 @@ class Oracle(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._workers = list(range(workers))
-        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()  # maps a group to its worker
+        # the worker of each group of prompts
+        self._placed: OrderedDict[Prompt | str, int] = OrderedDict()
         self._last = -1
-        # The common prefix of all earlier prompts is None before the first prompt.
+        # The common prefix of all earlier prompts; None before the first prompt.
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:
@@ -61,8 +62,8 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups that differ only after the new common prefix are merged, and keep the position
-            # of the first group.
+            # Groups of prompts that differ only after the new common prefix are merged, at the
+            # position of the first of them.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)

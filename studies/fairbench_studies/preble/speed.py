@@ -58,7 +58,7 @@ def _prompts(workload: str) -> list[Prompt]:
 
 
 class _Listed:
-    """A ``core.LLM`` that answers immediately and lists its prompts."""
+    """A ``core.LLM`` that lists prompts and answers them at once."""
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []
@@ -70,7 +70,7 @@ class _Listed:
         return Segment(name, output_tokens)
 
     async def sleep(self, seconds: float) -> None:
-        """Return immediately, because no time passes."""
+        """Return at once, because no time passes."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]

@@ -50,7 +50,7 @@ class Results(NamedTuple):
         }
 
     def origin(self) -> str:
-        """Return the hardware, and the seeds of each figure."""
+        """Return the hardware of the runs, and the seeds of each figure."""
         seeds: dict[str, int] = {}
         for key, of in self.runs.items():
             seeds[key.figure] = min(len(of), seeds.get(key.figure, len(of)))
@@ -86,7 +86,7 @@ def _latency(run: StoredRun) -> Latency:
 def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
     """Return mean and P99 of latencies in seconds; both are infinite if a request is unfinished.
 
-    Requests that arrive before ``warmup_s`` do not count.
+    Requests that arrive before ``warmup_s`` are left out.
     """
     counted = requests.arrival_s >= warmup_s
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
@@ -97,8 +97,8 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
     """Return mean TTFT and TPOT in seconds; both are infinite if a request is unfinished.
 
-    Requests that arrive before ``warmup_s`` do not count. A request with one output token has no
-    TPOT.
+    Requests that arrive before ``warmup_s`` are left out. If a request has only one output token,
+    it has no TPOT.
     """
     counted = requests.arrival_s >= warmup_s
     if (requests.status[counted] != FINISHED).any():

@@ -13,7 +13,7 @@ Case = tuple[tuple[str, Any], ...]
 
 
 def case(**settings: Any) -> Case:
-    """Return a case with the given settings."""
+    """Return a case of the study with the given settings."""
     return tuple(settings.items())
 
 

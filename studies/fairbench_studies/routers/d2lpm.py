@@ -24,16 +24,16 @@ from fairbench_studies.routers.cases import Case, case, exchange, is_heard, name
 from fairbench_studies.routers.runs import Panel, draw, results, simulated
 
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
-QUANTUM = 40_000  # the default quantum of d2lpm
+QUANTUM = 40_000  # default quantum of the scheduler d2lpm, in tokens
 
-# These are the numbers of routers and of workers, and the form of sharing.
+# Numbers of routers and of workers, and the form in which routers share counters.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
 DIVIDED = "independent, 1/N quantum each"
 GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 
-# The drift is the difference between the charges of a client at two workers.
+# The drift is the difference between a client's charges at two workers.
 REPLICAS = 4
 DRIFT: Mapping[str, Any] = {
     "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
@@ -44,8 +44,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of a case: the shares of well-behaved clients, and the charges at workers.
 
-    ``shares`` holds a value for each seed. The drift and unreceived charges are maxima over seeds,
-    the bound is the minimum, and all other values are means.
+    ``shares`` holds one value for each seed. The drift and unreceived charges are maxima over
+    seeds, the bound is the minimum, and all other values are means.
     """
 
     shares: tuple[float, ...]
@@ -80,7 +80,7 @@ def scaling() -> Iterator[list[str]]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases in the order of the table."""
+    """Yield the simulated cases in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost)
@@ -92,7 +92,7 @@ def cases() -> Iterator[Case]:
 
 
 def drift(one: Case) -> Drift:
-    """Simulate a case over all seeds."""
+    """Simulate one case with all seeds."""
     found = [_drift(one, seed) for seed in SEEDS]
     of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
     return Drift(
@@ -160,7 +160,7 @@ def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> fl
 
 
 def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
-    """Yield a row for each case."""
+    """Yield a table row for each case."""
     alone = next(iter(found.values()))
     for one, outcome in found.items():
         skew = dict(one).get("skew")
@@ -173,7 +173,7 @@ def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
 
 
 def points(changes: NDArray[Any]) -> str:
-    """Return the mean and standard deviation as text."""
+    """Return the mean and the standard deviation as text."""
     return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
 
 

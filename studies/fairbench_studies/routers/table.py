@@ -28,7 +28,7 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# In this period (start and end in seconds), both clients wait and all charges are known.
+# Start and end in seconds of a period in which both clients wait and all charges are known.
 SETTLED_S, END_S = 30.0, 120.0
 
 
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Yield the cases in the order of the table."""
+    """Yield the simulated cases in the order of the table."""
     yield from usual()
     for lost in (0.5, 0.9):
         yield exchange(10.0, 0.1, lost=lost, forget_s=60.0)
@@ -60,13 +60,13 @@ def cases() -> Iterator[Case]:
 
 
 def spec_of(case: Case) -> ExperimentSpec:
-    """Return the experiment of the example with these routers."""
+    """Return the example's experiment with the routers of a case."""
     settings = {f"routers.{key}": value for key, value in case}
     return resolve({} if case else {"routers": 1}, settings, read_experiment(CASE))
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate a case and return the shares and charges."""
+    """Simulate one case, and return the shares and charges."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0
@@ -77,7 +77,7 @@ def outcome(case: Case) -> Outcome:
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
     gap, most = gaps(spec, result)
     settings = dict(case)
-    # In this case, routers forget peers at times, so no bound is proven.
+    # With lost messages, routers sometimes forget their peers, so no bound is proven.
     forgets = "lost" in settings and "forget_s" not in settings
     bound = 2 * (most + unheard + ahead) if is_heard(case) and not forgets else None
     return Outcome(rates[0] / sum(rates), sum(rates), gap, bound, unheard, ahead)

@@ -31,8 +31,8 @@ from fairbench_studies.session_gates.table import DP, PAGE, RATES
 
 TABLE = TABLES / "session-gates-ceiling.csv"
 SEEDS = (61, 62, 63, 64, 65)
-UNLIMITED = 100_000_000  # tokens of KV memory, more than all sessions need
-# name -> flags and settings, beside the gate fair-sessions and the scheduler fcfs
+UNLIMITED = 100_000_000  # tokens of KV memory that exceed the need of all sessions
+# Flags and settings of each variant, besides the gate fair-sessions and the scheduler fcfs.
 SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({}, {}),
     "fair-sessions, vtc, 4 running": ({"scheduler": "vtc"}, {"engine.max_running_requests": 4}),
@@ -42,7 +42,7 @@ SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
 }  # fmt: skip
 WITHOUT_HEAVY, ALONE = "fair-sessions, without the heavy client", "fair-sessions, client alone"
 PHASES = ("gate", "queue", "prefill", "decode")
-WELL_BEHAVED = (1, 2)  # numbers of the clients; client 0 is heavy
+WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 
 
 class Measured(NamedTuple):
@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 
 
 def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
-    """Return the experiment of a run with all clients."""
+    """Return the experiment of a run in which all clients send."""
     own, settings = SHARED[name]
     flags: dict[str, Any] = {
         "workload": "sessions", "scenario": scenario, "dp": DP, "seed": seed,
@@ -136,7 +136,7 @@ def _row(
 
 
 def extend(seeds: Sequence[int]) -> None:
-    """Append the rows that the table lacks."""
+    """Append the rows that the table does not contain yet."""
     known = {(row["scenario"], row["seed"]) for row in stored_rows(TABLE)}
     for seed in seeds:
         for scenario in RATES:
@@ -174,7 +174,7 @@ def lost_table() -> str:
 
 
 def main(*seeds: str) -> None:
-    """Simulate what is missing, and write both tables."""
+    """Simulate the runs that are missing, and write both tables."""
     extend(tuple(map(int, seeds)) or SEEDS)
     shares, lost = ceiling_table(), lost_table()
     write_tables(PAGE, {f"{TABLE.stem}/shares": shares, f"{TABLE.stem}/lost": lost})

@@ -25,9 +25,9 @@ PAGE = ROOT / "docs/reference/gates.md"
 FIGURE = ROOT / "plots/session-gates.svg"
 DP = 4
 SEEDS = (61, 62, 63, 64, 65)
-RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rates, in sessions/s of a client
-LOADS = (1.0, 0.25, 0.5, 2.0)  # times the default rate
-# name -> flags and settings, beside the scheduler fcfs and no gate
+RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rates in sessions per second of a client
+LOADS = (1.0, 0.25, 0.5, 2.0)  # loads as multiples of the default rate
+# Flags and settings of each gate, besides the scheduler fcfs.
 GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "no gate, fcfs": ({}, {}),
     "no gate, vtc": ({"scheduler": "vtc"}, {}),
@@ -42,8 +42,8 @@ GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({"gateway": "fair-sessions"}, {}),
 }  # fmt: skip
 SHOWN_LOADS = ("0.25", "0.5", "1", "2")
-WAITS_S = (200, 1000, 5000)  # ticks of the picture
-MARKS = "ovsD^PXp*"  # of the gates in the picture
+WAITS_S = (200, 1000, 5000)  # labelled ticks of the picture's axis, in seconds
+MARKS = "ovsD^PXp*"  # marks of the gates in the picture
 SHARE = "share of the worst client"
 IDENTITY = ("scenario", "load", "gate", "seed")
 NUMBERS = (
@@ -54,7 +54,7 @@ NUMBERS = (
 
 
 def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]:
-    """Return the row of one simulated run."""
+    """Return the table row of a simulated run."""
     own, settings = GATES[gate]
     flags: dict[str, Any] = {
         "workload": "sessions", "scenario": scenario, "dp": DP, "seed": seed,
@@ -77,11 +77,11 @@ def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
 
 
 Means = Mapping[tuple[str, str, str], Mapping[str, float]]
-"""The means over seeds, by scenario, load and gate."""
+"""The means over all seeds, by scenario, load and gate."""
 
 
 def means() -> Means:
-    """Return the means of the stored runs."""
+    """Return the means of all runs that are stored."""
     found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in stored_rows(TABLE):
         found.setdefault((row["scenario"], row["load"], row["gate"]), []).append(row)

@@ -30,7 +30,7 @@ Seeds = Sequence[Summary]
 
 
 def rule_of(run: StoredRun) -> str:
-    """Return the charging rule of a run."""
+    """Return the rule by which a run charged shared prefixes."""
     settings = tomllib.loads((run.path / "experiment.toml").read_text(encoding="utf-8"))["settings"]
     match run.summary["scheduler"]:
         case "lpm":
@@ -71,7 +71,7 @@ def _range(values: Sequence[float], digits: int = 1) -> str:
 
 
 def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
-    """Return a row for each scheduler and rule."""
+    """Return a table row for each scheduler and charging rule."""
     found: dict[tuple[str, str], dict[str, dict[int, Summary]]] = {}
     for run in runs:
         of = found.setdefault((run.summary["scheduler"], rule_of(run)), {})
@@ -88,5 +88,5 @@ def _by_seed(of: Mapping[int, Summary]) -> Seeds:
 
 
 def main(folder: str) -> None:
-    """Read the folder of runs, and write the table."""
+    """Read the folder with the runs, and write the table."""
     write("sharing", table(runs_in(Path(folder) / "runs")))

@@ -23,11 +23,12 @@ TABLE = TABLES / "stalls.csv"
 PAGE = ROOT / "docs/reference/metrics.md"
 WORKLOAD = Path(__file__).with_name("workload.toml")
 SEEDS = (1, 2, 3)
-# Requests/s of each chatting client under overload, about six times the default rate.
+# Under overload, each chatting client sends this number of requests per second, about six times the
+# default rate.
 OVERLOAD_RATE = 4.5
-# The client with long prompts.
+# Name of the client with long prompts.
 LONG = "client-4"
-# maps an engine to its remedies, each with a local scheduler and settings
+# The remedies of each engine against stalls: a local scheduler and settings.
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {
         "none: chunks of 8,192": ("fcfs", {}),

@@ -28,7 +28,7 @@ BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24"
 
 
 def played() -> dict[str, Outcome]:
-    """Run both policies of the listing on its load."""
+    """Run both policies of the textbook's listing on the listing's load."""
     textbook = TextbookEDF(TextbookEDF.Params(step_s=1.0))
     return {
         "fcfs": Replica(InOrder(), printed_load()).run(),
@@ -92,10 +92,10 @@ def judge_textbook() -> list[Judged]:
 
 
 def textbook_markdown(judged: Sequence[Judged]) -> str:
-    """Return the page of the claim."""
+    """Return the page that shows the judged claim."""
     return page_text(Page("A textbook's claim", RULE), judged, [HERE], [f"simulated on {BASIS}"])
 
 
 def write_textbook(judged: Sequence[Judged], folder: Path) -> list[Path]:
-    """Write ``textbook-claims.md`` and ``.csv``. Raises UsageError for an unwritable file."""
+    """Write ``textbook-claims.md`` and ``.csv``. Raises UsageError if a file cannot be written."""
     return write_page(judged, textbook_markdown(judged), folder, "textbook-claims")

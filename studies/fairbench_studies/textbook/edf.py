@@ -14,18 +14,20 @@ from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selectio
 from fairbench.schedulers.views import least_first
 
 BLOCK_TOKENS = 16
-SPARED = 100  # A running request with at most this many remaining tokens is not preempted.
+SPARED = 100  # A running request with at most this number of remaining tokens is not preempted.
 
 
 class TextbookEDF(LocalScheduler):
-    """A textbook's EDF: order by deadline, then length. Starving requests preempt long requests.
+    """EDF as a textbook describes it: order by deadline, then by length.
+
+    Requests that starve preempt long requests.
 
     The source is Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are
     kept, because the listing's printed numbers show each flaw:
 
     - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
-      *and* answer, as if a prompt token took a step. Requests that are already late count
-      as starving, too.
+      *and* answer, as if a prompt token took a step. A request that is already late counts as
+      starving, too.
     - Room is made for the first starving request in the queue, not for the most urgent.
     - In the next pass the room goes to the request with the earliest deadline, which is often the
       request that was just preempted.
@@ -39,7 +41,7 @@ class TextbookEDF(LocalScheduler):
 
     name = "edf-textbook"
     preempts = True
-    work_conserving = False  # The freed blocks stay unused until the next pass.
+    work_conserving = False  # Blocks that a preemption freed stay unused until the next pass.
 
     @dataclass(frozen=True)
     class Params:
@@ -57,7 +59,7 @@ class TextbookEDF(LocalScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in least_first(view, lambda one: (self._due_s(one), _tokens(one))):
             if not (yield request):
-                continue  # The scheduler skips a request that does not fit.
+                continue  # If a request does not fit into memory, the scheduler skips it.
         starving = (one for one in view.queue_order() if self._starves(one, now_s))
         if (first := next(starving, None)) is not None:
             for victim in victims(first, view.running, view.running.free_tokens):
@@ -77,8 +79,8 @@ def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> 
     """Yield requests to preempt until the prompt fits, in blocks; most remaining tokens first.
 
     Args:
-        starving: Request whose prompt needs room.
-        running: Running requests of the worker.
+        starving: The request whose prompt needs memory.
+        running: The requests that run at the worker.
         free_tokens: Free memory, in tokens.
     """
     need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS

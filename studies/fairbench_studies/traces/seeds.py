@@ -27,7 +27,7 @@ METRICS = {
 
 
 def rows(summaries: Iterable[Summary]) -> list[dict[str, str]]:
-    """Return a row for each trace and scheduler."""
+    """Return a table row for each trace and scheduler."""
     cells = defaultdict(list)
     for summary in summaries:
         cells[summary["workload"], summary["scheduler"]].append(summary)

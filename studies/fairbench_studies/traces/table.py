@@ -3,8 +3,8 @@
     fairbench sweep examples/traces/sweep.toml
     python studies traces results/runs/traces
 
-The script writes results/tables/traces.csv. The project does not contain the traces. The workload
-files say where the traces are published.
+The script writes results/tables/traces.csv. This repository does not contain the traces. The
+workload files say where the traces are published.
 """
 
 from __future__ import annotations
@@ -53,5 +53,5 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the folder of runs, and write the table."""
+    """Read the folder with the runs, and write the table."""
     write("traces", table(runs_in(Path(folder) / "runs")))

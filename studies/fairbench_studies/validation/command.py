@@ -91,7 +91,7 @@ def _compare(
 def predict(file: Path, profile: str | None, out: Path) -> None:
     """Write predictions for a file's runs; exit with code 1 if a run could not be replayed.
 
-    Raises UsageError unless SGLang or vLLM ran the runs.
+    Raises UsageError if the runs come from another engine than SGLang or vLLM.
     """
     if kind_of(file) is not Kind.SERVING:
         raise UsageError(f"--predict {out}: {file} holds no runs of SGLang or vLLM")

@@ -15,8 +15,8 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# Maps the measured server's --schedule-policy to the router and the scheduler that simulate the
-# server. With one replica, the router has no choice.
+# The router and scheduler with which a measured server is simulated, by the server's
+# --schedule-policy. With a single replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),
@@ -25,7 +25,7 @@ POLICIES = {
     "lpm_mdrr": Replayed("round-robin", "dlpm", "dlpm.quantum"),
     "preble": Replayed("preble-e2-code", "preble-groups-code"),
 }
-# A server without --schedule-policy has this policy, which is the default of SGLang in 2024.
+# A server without --schedule-policy uses the default of SGLang in 2024.
 POLICIES["default"] = POLICIES["lpm"]
 
 

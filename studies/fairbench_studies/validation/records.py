@@ -28,7 +28,8 @@ def kind_of(path: Path) -> Kind:
     records = [place.value for place in records_of(path)]
     if not records:
         raise DataError(f"{path}: holds no records")
-    # The first pass requires all fields of a kind, and the second pass only one field.
+    # The first pass looks for records with all fields of a kind, and the second pass for records
+    # with one of them.
     for least in (None, 1):
         for record in records:
             for kind in Kind:

@@ -10,8 +10,8 @@ from fairbench.errors import UsageError, printable
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench_calibration.validate.live_run import Pair
 
-# Times to first token up to LONG_TTFT_S have no target, and their errors are not shown, because the
-# model is not exact enough for such short times.
+# Times to first token up to LONG_TTFT_S have no target, and their errors are not shown: the model
+# is too inexact for such short times.
 LONG_TTFT_S, UNRESOLVED = 0.1, "<"
 
 Given = TypeVar("Given")
@@ -28,7 +28,7 @@ class NotReplayed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The comparison of one file's runs.
+    """The comparison of all runs in one file.
 
     ``whole`` is the report as a JSON object, and ``text`` is the report as tables.
     """
@@ -62,7 +62,7 @@ def defined(value: float) -> float | None:
 
 
 def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
-    """Format the simulated and the measured number as text."""
+    """Return the simulated and the measured number as text."""
     return f"{form(defined(pair.simulated))}/{form(defined(pair.measured))}"
 
 

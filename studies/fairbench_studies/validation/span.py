@@ -7,8 +7,9 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-CLOCK_S = 1e-3  # Two times of a request may contradict each other by this many seconds.
-MAX_SPAN_S = 1e7  # A run may last at most this many seconds (116 days).
+# Two recorded times of a request may contradict each other by this number of seconds.
+CLOCK_S = 1e-3
+MAX_SPAN_S = 1e7  # Limit on the length of a measured run in seconds (116 days).
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:

@@ -25,17 +25,17 @@ from fairbench.metrics.fairness import jain
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
-WEIGHTS = ServiceWeights()  # weights 1 and 2 of input and output tokens, as in VTC-artifact
-SLICE_S = 60.0  # approximate length (s) of a slice, as in VTC-artifact
+WEIGHTS = ServiceWeights()  # Weights of input and output tokens, 1 and 2, as in VTC-artifact.
+SLICE_S = 60.0  # Approximate length of a slice in seconds, as in VTC-artifact.
 RATE_TARGET_PCT = 5.0
-# A client's difference below this percentage of the window's service never counts as a miss.
+# A difference below this percentage of the window's service never counts as a miss.
 TINY_SHARE_PCT = 1.0
-# In a time slice, the server computes six full minibatches of 11 requests, each with 256 input and
-# 256 output tokens. A client's service in a slice may differ by a sixth of the client's service,
-# or by a third of a sixth of all service.
+# In a time slice, the server computes six full minibatches of 11 requests with 256 input and 256
+# output tokens each. In a slice, a client's service may differ by a sixth of its own service, or by
+# a third of a sixth of all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# This is the change in Jain's index if the rates of two clients at 1 : 2 miss their targets in
-# opposite directions.
+# Change in Jain's index if the rates of two clients, at 1 : 2, miss their targets in opposite
+# directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -48,11 +48,11 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    names: tuple[str, ...] = ()  # the clients' names for messages, in the order of numbers
+    names: tuple[str, ...] = ()  # names of the clients for messages, in the order of their numbers
 
     @property
     def target_pct(self) -> float:
-        """Return the tolerance (percent) of each client's rate."""
+        """Return the tolerance of each client's rate, in percent."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
     @property
@@ -99,7 +99,7 @@ class TTFT:
     p99_s: Pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types."""
+        """Return the values in a form that JSON can store."""
         percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
         return {"group": self.group, **percentiles}
 
@@ -147,7 +147,7 @@ def _window(
 ) -> Window:
     start_s, end_s = span
     sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]
-    length_s = end_s - start_s or 1.0  # a window of length 0 has no service
+    length_s = end_s - start_s or 1.0  # In a window of length 0, no client receives service.
     pairs = {
         client: Pair(sides[0][client] / length_s, sides[1][client] / length_s)
         for client in measured.clients

@@ -2,7 +2,8 @@
 
 Only arrival, first token and end of a request are known, so the request's service is spread evenly
 from the first to the last token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py).
-Refused requests count as no service. Service is input + 2 x output tokens, or follows ``weights``.
+A refused request counts as no service. Service is input + 2 x output tokens, or follows
+``weights``.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# The revision's tables use windows around 19 points in the 570 s after a warm-up.
+# In the revision's tables, windows lie around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# A request with fewer seconds between its first and its last token counts as no service.
+# If the first and the last token of a request are less than this number of seconds apart, the
+# request counts as no service.
 SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()
@@ -38,7 +40,7 @@ class Differences(NamedTuple):
 
 
 def table_points() -> Floats:
-    """Return the centres of a table's windows, in seconds."""
+    """Return the centres of the windows of a table, in seconds."""
     step_s = (TABLE_S - WARMUP_S) / PARTS
     return np.array([WARMUP_S + step_s * part for part in range(1, PARTS)])
 
@@ -138,6 +140,6 @@ def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWei
 
 
 def _by_client(trace: Trace, values: Floats) -> Floats:
-    """Return sums of ``values`` over each client's served requests."""
+    """Return the sums of ``values`` over the served requests of each client."""
     owner = trace.client[trace.finished]
     return np.array([values[owner == client].sum(axis=0) for client in trace.clients])

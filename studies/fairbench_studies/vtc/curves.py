@@ -17,9 +17,9 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-# Number of points of a curve.
+# Number of points on a curve of the figure.
 POINTS = 60
-# The paper draws the clients with these ranks by number of requests ([VTC] §5.3).
+# Ranks, by number of requests, of the clients that the paper draws ([VTC] §5.3).
 ARENA_RANKS = (12, 13, 25, 26)
 
 
@@ -178,7 +178,7 @@ def panels_of(number: int, runs: Traces) -> list[Panel] | None:
 
 
 def rows(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """Return a row per point of each curve."""
+    """Return a table row for each point of each curve."""
     return [row for panel in panels for row in _rows(panel)]
 
 

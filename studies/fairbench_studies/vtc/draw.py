@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-# A line of text below the figure has at most this many characters.
+# Below the figure, a line of text has at most this number of characters.
 LETTERS = 90
-# The axis range is multiplied by this factor, to leave space for the legend above the curves.
+# The range of an axis is multiplied by this factor, which leaves space for the legend above the
+# curves.
 HEADROOM = 1.25
-MARKS = 12  # number of marks on a curve
+MARKS = 12  # number of marks on a curve of the figure
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:

@@ -26,7 +26,10 @@ class Experiment:
     duration_s: float | None = None
 
     def spec(self, seed: int = 0) -> ExperimentSpec:
-        """Return the full experiment. Raises DataError if its trace is missing."""
+        """Return the complete experiment with a seed.
+
+        Raises DataError if the trace of the experiment is missing.
+        """
         flags: dict[str, Any] = {
             "workload": self.workload,
             "scenario": self.scenario,
@@ -56,7 +59,7 @@ def _under(workload: str, *schedulers: str) -> dict[str, Experiment]:
     return {f"{workload} {local}": Experiment(workload, local) for local in schedulers}
 
 
-SHORT = "vtc-overload short"  # a run of 360 s, like the measured runs with predictions
+SHORT = "vtc-overload short"  # a run of 360 s, as long as the measured runs with predictions
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_under("vtc-overload", "vtc", "fcfs", "mdrr"),
     f"{SHORT} vtc": Experiment("vtc-overload", "vtc", duration_s=360.0),

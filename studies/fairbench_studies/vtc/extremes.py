@@ -15,16 +15,16 @@ from fairbench.results.run_facts import read_tables
 from fairbench.results.store import StoredRun
 from fairbench_studies.kit.leads import ServiceHistory, largest_lead
 
-THEOREM = "VTC Theorem 4.4"  # the name of the bound 2U of a run under VTC
+THEOREM = "VTC Theorem 4.4"  # name of the bound 2U on the service gap in a run under VTC
 
 
 class Extremes(NamedTuple):
     """The largest measures of a run that the theorems bound, in weighted tokens.
 
-    ``unit`` is U of the theorems, and ``clients`` is the number n of clients. ``lead`` is the lead
-    over a backlogged client. ``ahead`` is the service of others while the only request of a client
-    waits. ``unasked`` is the amount by which an equal share exceeds the requested service of a
-    backlogged client.
+    ``unit`` is U of the theorems, and ``clients`` is the number n of clients. ``lead`` is a
+    client's lead over a backlogged client. ``ahead`` is the service of others while the only
+    request of a client waits. ``unasked`` is the amount by which an equal share exceeds the
+    requested service of a backlogged client.
     """
 
     unit: float

@@ -34,7 +34,10 @@ def _rows(seed: int, one: Results) -> Iterator[Row]:
 
 
 def recall(rows: Sequence[Row]) -> list[Results]:
-    """Return the results of each seed, without traces. Raises KeyError or ValueError."""
+    """Return the results of each seed without their traces.
+
+    Raises KeyError or ValueError if the rows have another form.
+    """
     seeds: dict[int, Results] = {}
     for row in rows:
         one = seeds.setdefault(int(row["seed"]), Results({}, {}, {}, {}))

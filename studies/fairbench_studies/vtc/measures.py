@@ -38,5 +38,5 @@ def by_seed(seeds: Seeds, run: str, name: str, measure: Callable[[Trace], Any]) 
 
 
 def listed(values: Sequence[float]) -> str:
-    """Format values for a table."""
+    """Return values as text for a table."""
     return ", ".join(f"{value:,.0f}" for value in values)

@@ -2,9 +2,9 @@
 
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
-A pickle can run code when it is read. This reader creates only lists, strings, numbers and the
-trace's own requests, whose class the reader replaces. The reader refuses every other class name in
-the file.
+Reading a pickle can execute code. This reader creates only lists, strings, numbers and the trace's
+own requests, whose class the reader replaces. The reader refuses every other class name in the
+file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def trace_rows(path: Path) -> Iterator[dict[str, Any]]:
         rows = [(float(t), number[a], int(prompt), int(output)) for a, t, prompt, output in found]
     except DataError:
         raise
-    except Exception as error:  # A damaged pickle can raise any kind of error.
+    except Exception as error:  # Loading a damaged pickle can raise any kind of error.
         reason = str(error) or type(error).__name__
         raise DataError(f"trace {path}: is not the pickle of a VTC trace: {reason}") from None
     for t, client, prompt_len, output_len in sorted(rows, key=lambda row: row[0]):

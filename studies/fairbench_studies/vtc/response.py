@@ -15,8 +15,10 @@ from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Results, Seeds
 
-DRASTIC_S = 30.0  # The paper gives no number for a "drastic increase" of the time to first token.
-MEDIUM = 2  # the first two of the four clients that figures 11 and 12 draw
+# The paper gives no number for a "drastic increase" of the time to first token, so this number is
+# assumed.
+DRASTIC_S = 30.0
+MEDIUM = 2  # Of the four clients, figures 11 and 12 draw the first two
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 

@@ -29,8 +29,8 @@ class Results:
 
     ``gaps`` are the largest differences in service of two clients that both wait; a gap is NaN if
     no two clients wait at the same time. ``extremes`` holds the measures that the theorems bound,
-    for the runs under VTC. ``known`` holds the measures that judges have used, by run and name. A
-    known measure needs no trace.
+    for the runs under VTC. ``known`` holds the measures that judges have used, by run and name. If
+    a measure is known, no trace is needed.
     """
 
     traces: Mapping[str, Trace]
@@ -40,7 +40,7 @@ class Results:
     known: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def measured(self, run: str, name: str, measure: Callable[[Trace], Any]) -> Any:
-        """Return a measure of a run. Raises KeyError for a run that is missing."""
+        """Return the value of a measure in a run. Raises KeyError if the run is missing."""
         if (run, name) not in self.known:
             self.known[run, name] = measure(self.traces[run])
         return self.known[run, name]
@@ -83,7 +83,7 @@ def trace_of(run: StoredRun) -> Trace:
 
 
 def gap_of(run: StoredRun) -> float:
-    """Return the largest service difference of two waiting clients."""
+    """Return the largest service difference between two waiting clients."""
     gap = run.summary["max_service_gap"]
     return nan if gap is None else float(gap)
 

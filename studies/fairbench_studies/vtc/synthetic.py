@@ -17,7 +17,7 @@ from fairbench_studies.vtc.experiments import SHORT
 from fairbench_studies.vtc.measures import by_seed, difference_of, listed, mean_ttft_s, rates
 from fairbench_studies.vtc.store import Seeds
 
-BOUND = 40_000  # bound in weighted tokens on the service gap with a KV pool of 10,000 tokens
+BOUND = 40_000  # bound on the service gap in weighted tokens, with a KV pool of 10,000 tokens
 DIFFERENCE = "largest difference"
 VTC, FCFS = "VTC {:.1f} s", "FCFS {:.0f} s"
 
@@ -45,7 +45,7 @@ def judge_overload(seeds: Seeds) -> list[Part]:
 
 
 def judge_shares(seeds: Seeds) -> list[Part]:
-    """Judge Jain's index of the service rates."""
+    """Judge whether Jain's index of the service rates is as claimed."""
 
     def index(trace: Trace) -> float:
         return jain(rates(trace, 30, 300).tolist())
@@ -94,7 +94,8 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-# An ON phase and a pause in figure 5 have this length; figure 5 begins with an ON phase.
+# In figure 5, each ON phase and each pause has this length in seconds; the figure begins with an ON
+# phase.
 PHASE_S = 60.0
 
 
@@ -228,7 +229,7 @@ PREDICTED = {"VTC": 104.0, "off by 50%": 12.5, "oracle": 0.5}
 
 
 def judge_predictions(seeds: Seeds) -> list[Part]:
-    """Judge that better length predictions give smaller differences."""
+    """Judge whether better length predictions give smaller differences."""
     runs = ("vtc", "off by 50%", "oracle")
     found = _under(seeds, SHORT, runs, "mean difference", lambda one: differences(one).mean)
     vtc, off, oracle = found
@@ -243,7 +244,7 @@ def judge_predictions(seeds: Seeds) -> list[Part]:
 
 
 def judge_weights(seeds: Seeds) -> list[Part]:
-    """Judge that service is in proportion to the weights."""
+    """Judge whether service is in proportion to the weights."""
     found = _rates(seeds, "vtc-weighted vtc", 60, 360)
     due = found.sum(axis=1, keepdims=True) * np.arange(1, 5) / 10
     return [
@@ -253,7 +254,7 @@ def judge_weights(seeds: Seeds) -> list[Part]:
 
 
 def judge_pool(seeds: Seeds) -> list[Part]:
-    """Judge that a larger pool gives a larger difference."""
+    """Judge whether a larger pool gives a larger difference."""
     sides = _under(seeds, "vtc-memory-pool", ("35,000", "65,000"), DIFFERENCE, difference_of)
     by_length = _under(seeds, "vtc-length", ("256", "512", "768"), DIFFERENCE, difference_of)
     lengths = [*map(fmean, by_length)]

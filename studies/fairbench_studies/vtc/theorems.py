@@ -2,7 +2,7 @@
 
 U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M. If memory is over-committed, U is
 half of the run's larger bound on the service gap (docs/appendix/theory.md). The measures are in
-weighted tokens. Two theorems are judged by their proofs:
+weighted tokens. Two theorems are judged by their proofs instead of runs:
 
 - Theorem 4.11 divides by a lower bound a of the server's capacity, which the paper does not give.
   During a wait, the others get at least a tokens a second. If they get at most 2 (n - 1) U tokens
@@ -68,7 +68,7 @@ def _bounded(
 ) -> Part:
     """Return the part that no run exceeds its bound; the part names the run nearest to it.
 
-    Raises KeyError without a run.
+    Raises KeyError if a run is missing.
     """
     runs = [of for one in seeds for of in one.extremes.values()]
     if not runs:

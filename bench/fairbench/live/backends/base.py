@@ -85,9 +85,10 @@ def _latency_targets(spec: ExperimentSpec) -> Iterator[tuple[str, str, Mapping[s
 
 C = TypeVar("C", bound=BackendConfig)
 
-FIRST_TOKEN = 16  # lower token ids are special tokens in most vocabularies
-LOOKED_AT = 16  # limit on the clients whose first program is examined
-COMMON_TOKENS = 32_000  # each common model has 32,000 token ids; higher ids may be special tokens
+FIRST_TOKEN = 16  # In most vocabularies, lower token ids are special tokens.
+LOOKED_AT = 16  # at most this number of clients is checked for the length of their first program
+# Every common model has at least 32,000 token ids; higher ids may be special tokens.
+COMMON_TOKENS = 32_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ class LiveOptions:
     - ``server_python`` is the path of the Python that has the engine; None means the default.
     - ``ready_timeout_s`` is the limit in seconds on the start of servers.
     - ``headers`` are sent with each request to an endpoint, and may hold secrets.
-    - ``launcher`` decides where workers start.
+    - ``launcher`` decides on which machines workers start.
     - ``drivers`` is the number of processes that send the load.
     - ``driver_launcher`` decides where drivers start; None means this machine.
     """
@@ -116,7 +117,7 @@ class Served:
 
     - ``name`` is the server's name in tables.
     - ``pool_flag`` is the flag of the server that sets the size of the KV pool, or "".
-    - ``timing_profile`` and ``timing_grade`` describe emulated servers.
+    - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
     - ``workers`` is the number of workers in the metrics; None means the number in the experiment.
     - ``unbounded`` is the reason why no theorem bounds the service gap; "" if a theorem may apply.
     - ``hosts`` are the machines of the workers, empty if all workers are on this machine.
@@ -158,7 +159,7 @@ class LiveBackend(ABC, Generic[C]):
     def wanted(self, options: LiveOptions) -> Wanted:
         """Return the requirements of the workers; zero replicas for a server that runs already.
 
-        Raises UsageError for options that no worker supports.
+        Raises UsageError for options that workers of this kind do not support.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
@@ -177,7 +178,10 @@ class LiveBackend(ABC, Generic[C]):
     """The path at which workers empty their caches and reset their schedulers."""
 
     def info(self, url: str) -> dict[str, Any]:
-        """Return the facts that a worker reports. Raises RunFailed if it does not answer."""
+        """Return the facts that a worker reports about itself.
+
+        Raises RunFailed if the worker does not answer.
+        """
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
@@ -186,7 +190,7 @@ class LiveBackend(ABC, Generic[C]):
 
     @property
     def plugin(self) -> PluginConfig:
-        """The configuration of fairbench's plugin in the workers."""
+        """The configuration of fairbench's plugin in each worker."""
         spec = self.spec
         return plugin_config(
             spec.local, sent_settings(spec), sent_weights(spec), sent_evicting(spec)
@@ -244,11 +248,11 @@ def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
 
 
 class WorkerBackend(LiveBackend[C]):
-    """A backend that starts its workers."""
+    """A backend that starts its own workers."""
 
     @abstractmethod
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
-        """Return the recipe for worker ``number`` at a place."""
+        """Return the instructions for starting worker ``number`` at a place."""
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
         return [self.recipe(number, place) for number, place in enumerate(places)]
@@ -294,7 +298,8 @@ class RealServerBackend(WorkerBackend[R]):
 
     def _plugin(self) -> dict[str, str]:
         if self.config.schedule_policy is not None:
-            return {LOCAL: ""}  # An empty value overrides the value in this process.
+            # An empty value overrides the value of the variable in this process.
+            return {LOCAL: ""}
         return self.plugin.environment() | untested_environment()
 
     def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:

@@ -22,7 +22,8 @@ from fairbench.schedulers.params import make_params
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
 # SGLang itself loads fairbench's plugin if fairbench is installed in the server's Python.
 SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON, plugin="sglang")
-# These settings of the engine have options of equal names on SGLang's command line.
+# ``ENGINE_FLAGS`` lists engine settings that have options of the same names on SGLang's command
+# line.
 ENGINE_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in (

@@ -19,10 +19,10 @@ from fairbench.live.server_facts import PluginReport, get_json, get_text, info_i
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
-# flags that override vLLM's memory fraction
+# vLLM flags that override the fraction of GPU memory for the KV cache
 POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")
-# vLLM binds its socket if the address contains "*" or is an IPC address. An IPC name that starts
-# with "@" creates no file.
+# vLLM opens its event socket itself if the address contains "*" or is an IPC address. An IPC name
+# that starts with "@" creates no file.
 KV_EVENTS = "ipc://@fairbench-{port}"
 KV_EVENTS_FAR, KV_EVENTS_BOUND = "tcp://{host}:{port}", "tcp://*:{port}"
 BUILT_FOR_CPU = """
@@ -44,7 +44,7 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
     def recipe(self, number: int, place: ReplicaPlace) -> Recipe:
         server = [place.python, "-m", plugin_of("vllm")]
-        # With this variable, vLLM offers a page that empties the cache.
+        # With this environment variable, vLLM offers an HTTP page that empties its cache.
         environment = self._plugin() | {"VLLM_SERVER_DEV_MODE": "1"}
         return Recipe(
             name=f"worker-{number}",

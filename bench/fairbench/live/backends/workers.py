@@ -27,7 +27,7 @@ from fairbench.live.server_facts import answers
 
 
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
-    """Return the backend of an experiment. Precondition: the experiment is not simulated."""
+    """Return the backend of an experiment. Precondition: the experiment uses real servers."""
     assert spec.backend is not None, "the simulator cannot serve a live run"
     module = import_module(f"{__package__}.{spec.backend.kind}")
     backend: type[LiveBackend[Any]] = module.BACKEND
@@ -44,7 +44,7 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
 def try_untested(spec: ExperimentSpec) -> None:
     """Allow an engine release that is newer than the supported releases.
 
-    Raises UsageError for a backend without a real engine.
+    Raises UsageError if the backend starts no real engine.
     """
     if not obeys(spec.backend, "server_python"):
         raise UsageError(f"--allow-untested-release needs --backend {kinds_with('server_python')}")
@@ -70,16 +70,16 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# limit in seconds on attempts to empty a cache, which SGLang refuses while requests run
+# limit in seconds on emptying a server's cache, which SGLang refuses while requests run
 FLUSH_TIMEOUT_S = 60.0
-RETRY_S = 0.2  # seconds between two requests to empty the cache
+RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
 
 
 class Workers:
     """The workers of an experiment, which are ready and run the experiment's local scheduler.
 
     Several runs can share the workers one after another, if only the router or the load differs
-    (see ``can_serve``). ``flush_cache`` must be called between two runs.
+    (see ``can_serve``). Between two runs, ``flush_cache`` must be called.
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
@@ -114,13 +114,16 @@ class Workers:
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """Return the first worker's ``/server_info``. Raises RunFailed without an answer."""
+        """Return ``/server_info`` of the first worker.
+
+        Raises RunFailed if the worker does not answer.
+        """
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:
         """Empty each worker's prefix cache, and reset its local scheduler.
 
-        Raises RunFailed if a worker refuses for ``FLUSH_TIMEOUT_S`` seconds.
+        Raises RunFailed if a worker does not empty its cache for ``FLUSH_TIMEOUT_S`` seconds.
         """
         page = live_backend(self._spec).flush_page
         for server in self.servers:
@@ -141,11 +144,11 @@ def running_workers(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """Start and verify the experiment's workers. All workers are ended after the block.
+    """Start and verify the experiment's workers. After the block, all workers are ended.
 
-    A worker that ends earlier is restarted (see ``supervised``). Raises UsageError without a place
-    for the workers. Raises RunFailed if a worker does not start or runs another scheduler, and
-    KeyboardInterrupt if ``interrupted`` returns true.
+    If a worker ends earlier, it is restarted (see ``supervised``). Raises UsageError if there is no
+    place for the workers. Raises RunFailed if a worker does not start or runs another scheduler,
+    and KeyboardInterrupt if ``interrupted`` returns true.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

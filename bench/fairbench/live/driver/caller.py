@@ -83,7 +83,8 @@ class Attempt:
         """Return the record of the attempt, which ended at time ``now_s`` with ``status``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
-        if status == FINISHED and not stream.chunk_s:  # a finished answer without a token
+        # A finished answer without any token counts as a failure.
+        if status == FINISHED and not stream.chunk_s:
             first_s = last_s = [now_s]
         admitted_s = None
         if self.submit_s is not None and answer.queue_s is not None:
@@ -135,15 +136,15 @@ class Caller:
         self._slots = asyncio.Semaphore(self.target.max_concurrency or sys.maxsize)
 
     async def send_call(self, call: ProgramCall, outputs: Mapping[str, bytes]) -> StreamedAnswer:
-        """Send a call, and return its answer.
+        """Send a call of a program, and return its answer.
 
         ``outputs`` holds earlier answers that the prompt contains.
 
-        Raises ProgramFailed without a complete answer. A record is written in each case; a
+        Raises ProgramFailed if no complete answer arrives. A record is written in each case; a
         cancelled call is recorded as unfinished.
         """
         most, least = call.limits(self.target.lengths)
-        # a limit that the user sets in the body takes precedence
+        # If the user sets ``min_tokens`` in the body, the user's value takes precedence.
         if "min_tokens" in self.target.extra_body:
             least = None
         attempt = Attempt(next(self.ids), call, most, least, self._stream())
@@ -167,7 +168,7 @@ class Caller:
     async def _attempt(self, attempt: Attempt, outputs: Mapping[str, bytes]) -> None:
         """Send the request of an attempt, and store the result in the attempt.
 
-        Raises Disconnected without a connection.
+        Raises Disconnected if no connection can be opened.
         """
         call = attempt.call
         body = self.api.body(
@@ -191,7 +192,7 @@ class Caller:
                 if not (attempt.error and attempt.stream.untouched):
                     await self._wait_and_ask_again(attempt, request)
                     return
-                # The server had closed the kept connection, so the request is sent again.
+                # The server had closed the idle connection, so the request is sent again.
                 attempt.stream = self._stream()
             await self._exchange(attempt, request, await self.pool.fresh())
             await self._wait_and_ask_again(attempt, request)

@@ -2,7 +2,7 @@
 
 With 16 chunks per stream, this client takes three quarters of the CPU time of aiohttp's client.
 aiohttp wakes a task for each chunk; this client calls a method of the waiting stream. The library
-httptools parses HTTP.
+httptools parses the HTTP responses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class RunClock:
 
 
 FIRST_FINAL_STATUS = 200
-_LENGTHS = {b"content-length", b"transfer-encoding"}  # headers that determine where a body ends
+# HTTP headers that determine where a body ends
+_LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
 class Disconnected(Exception):
@@ -83,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes, listener: Listener) -> None:
-        """Write a request. The methods of ``listener`` receive the response."""
+        """Write a request. The response is passed to the methods of ``listener``."""
         self.reusable = False
         self._listener = listener
         self._headers = {}
@@ -97,13 +98,14 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._listener is None:  # Data without a request is invalid.
+        if self._listener is None:  # Data that arrive while no request is open are invalid.
             self.abort()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            raise  # An error in a callback is an error of fairbench, not of the server.
+            # An error in a callback of the parser is an error of fairbench, not of the server.
+            raise
         except httptools.HttpParserError as error:
             self._end_response(Disconnected(f"not HTTP: {error}"))
             self.abort()
@@ -119,7 +121,7 @@ class Connection(asyncio.Protocol):
         if listener is not None:
             listener.on_end(error)
 
-    # httptools calls the methods below.
+    # The HTTP parser httptools calls the methods of this section.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
@@ -148,7 +150,7 @@ class Connection(asyncio.Protocol):
 class Pool:
     """The connections to one server, one for each concurrent request.
 
-    The owner must close the pool.
+    The owner of the pool must close it.
     """
 
     def __init__(self, base_url: str, connect_timeout_s: float) -> None:
@@ -169,7 +171,7 @@ class Pool:
     def idle(self) -> Connection | None:
         """Return an idle keep-alive connection, or None if there is none.
 
-        The server may be closing the connection already.
+        The server may already be closing this connection.
         """
         while self._idle:
             connection = self._idle.pop()
@@ -178,7 +180,10 @@ class Pool:
         return None
 
     async def fresh(self) -> Connection:
-        """Open a new connection. Raises Disconnected if the server does not accept in time."""
+        """Open a new connection to the server.
+
+        Raises Disconnected if the server does not accept in time.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -204,8 +209,8 @@ class Pool:
 
 
 OK, TOO_MANY = 200, 429
-END_S = 0.5  # limit in seconds on the time that a connection stays open after the end of an answer
-# seconds until a retry: without a valid header Retry-After, and the shortest wait
+END_S = 0.5  # seconds for which a connection may stay open after the end of an answer
+# seconds until a retry: the wait without a valid Retry-After header, and the shortest wait
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
 MAX_ERROR_BYTES = 500  # limit on the bytes of a response body that an error message quotes
 _WORKER = WORKER.encode()
@@ -253,7 +258,7 @@ class Stream:
         self._events = EventSplitter(MAX_EVENT_BYTES)
         self._status = OK
         self._has_events = False
-        self._body = b""  # start of a body without events, for an error message
+        self._body = b""  # the start of a response body without events, for an error message
         self._retry_after = b""
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -264,7 +269,7 @@ class Stream:
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Wait for the end of the response. If the wait is cancelled, close the connection."""
+        """Wait until the response has ended. If the wait is cancelled, the connection is closed."""
         try:
             await self.over
         except asyncio.CancelledError:
@@ -282,8 +287,8 @@ class Stream:
         self.untouched = False
         self._status = status
         self._retry_after = headers.get(b"retry-after", b"")
-        # Without a router, the server is the only worker. For a refused request, no worker may be
-        # known, because the router may refuse before a worker is chosen.
+        # Without a router, the only worker is the server itself. The worker of a refused request
+        # may be unknown, because a router may refuse before it chooses a worker.
         worker = headers.get(_WORKER, self._unnamed if status == OK else b"")
         self.worker = int(worker) if _WORKER_NUMBER.fullmatch(worker) else -1
 
@@ -323,8 +328,9 @@ class Stream:
         if self._status != OK:
             self._finish(f"HTTP {self._status}: {body}")
             return
-        with suppress(BadEvent):  # the last event of a broken stream may be incomplete
-            self._take_event(self._events.rest())  # the last event may lack its blank line
+        with suppress(BadEvent):  # The last event of a broken stream may be incomplete.
+            # The last event of a stream may lack the blank line that ends an event.
+            self._take_event(self._events.rest())
         fault = self.answer.fault()
         if body and not self._has_events:
             fault = f"no answer: {body}"

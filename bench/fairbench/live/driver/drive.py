@@ -27,12 +27,15 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# seconds since the start at which the next action in this branch of a program is due
+# the time in seconds since the start at which the next action in this branch of a program is due
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """The model as one program sees it. Outputs are kept, because later prompts contain outputs."""
+    """The model, as one running program sees it.
+
+    Outputs are kept, because later prompts of the program contain them.
+    """
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
@@ -73,14 +76,17 @@ class LiveLLM:
         await self._clock.sleep_until(wake_s)
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Wait for all branches. If branches have failed, raise the first failure."""
+        """Wait for all branches of a program.
+
+        If branches have failed, the first failure is raised.
+        """
         results = await asyncio.gather(*branches, return_exceptions=True)
         _due_s.set(self._clock.now_s())
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
             raise min(
                 errors, key=lambda error: isinstance(error, ProgramFailed)
-            )  # an error in the code takes precedence over failures of the program
+            )  # An error in fairbench's code takes precedence over failures of the user's program.
         return results
 
 
@@ -95,9 +101,9 @@ class ProgramRunner:
         self._journal = journal
 
     async def run_program(self, program: Job, arrival_s: float) -> None:
-        """Run one program, and record its end.
+        """Run one program, and record how it ended.
 
-        A cancelled program is recorded as unfinished.
+        If a program is cancelled, it is recorded as unfinished.
         """
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
@@ -135,7 +141,7 @@ POLL_S = 0.1  # real seconds between two checks of the time limit and of ``inter
 
 @dataclass(frozen=True, slots=True)
 class DriveProgress:
-    """The progress of a run. Times are in seconds of the run.
+    """How far a live run is. Times are in seconds since the start of the run.
 
     ``service`` holds each client's weighted tokens (input + 2 x output) of finished requests.
     """
@@ -149,7 +155,7 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """The end of a live run. ``complete`` is false if the run was interrupted."""
+    """How a live run has ended. ``complete`` is false if the run was interrupted."""
 
     complete: bool
     end_s: float
@@ -175,24 +181,25 @@ async def drive(
 
     Args:
         spec: The experiment.
-        target: The server that receives the requests.
-        records_dir: The directory of the records.
+        target: The server to which requests are sent.
+        records_dir: The directory to which records are written.
         vocab: The token ids for prompts, if the API takes token ids.
         shard: The part of the clients that this driver drives.
         starts_in_s: Function that is called when all data is loaded; returns the seconds until the
             run begins.
         on_progress: Function that is called repeatedly with the progress of the run.
-        interrupted: Function that returns whether the run should end.
+        interrupted: Function that says whether the run should end.
     """
     allow_many_connections()
     streams = _streams(spec, shard)
     pool = Pool(target.base_url, target.connect_timeout_s)
     with records.Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
-        ids = count(shard.number, shard.drivers)  # different drivers give different request ids
+        # Each driver assigns request ids that no other driver assigns.
+        ids = count(shard.number, shard.drivers)
         run = _Run(spec, target, _api(target, vocab), pool, journal, clock, len(streams), ids)
         if target.api == "generate" and shard.drivers == 1:
-            # In other APIs, a chat template adds unknown tokens.
+            # In other APIs, a chat template adds tokens that fairbench does not know.
             run.caller.prefixes = DistinctPrefixes()
         try:
             complete = await run.until_over(streams, on_progress, interrupted)
@@ -203,7 +210,9 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """The programs of one client with their arrival times. Each program enters ``room`` to run.
+    """The programs of one client with their arrival times.
+
+    A program must enter ``room`` before it runs.
 
     ``room`` is a semaphore if the number of the client's concurrent programs is limited. If the
     client has closed-loop ``users``, the users decide the times, and start no program from
@@ -249,7 +258,7 @@ def _api(target: DriverTarget, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A live run in progress. The run begins when the object is created."""
+    """A live run that is in progress. Creating the object starts the run."""
 
     def __init__(
         self,
@@ -317,7 +326,7 @@ class _Run:
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
         """Start one client's programs; each program is prepared before its arrival."""
-        # the think time of users begins with the run
+        # The users' first think time begins when the run begins.
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)

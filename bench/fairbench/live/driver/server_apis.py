@@ -28,7 +28,7 @@ from fairbench.metrics.records import Ints
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20
 
-# 128 words. In common vocabularies, each word with a space before the word is a single token.
+# 128 words. In common vocabularies, each of these words with a space before it is a single token.
 _WORDS = """
  time year people way day man thing woman life child world school state family student group
  country problem hand part place case week company system program question work government number
@@ -94,8 +94,9 @@ def words_of(segment: Segment) -> bytes:
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
 
 
-# Several requests of a program may send equal prompts. Equal answers would then form a cached
-# prefix that the workload does not have, so answers are drawn at random.
+# Several requests of a program may send equal prompts. If answers were not drawn at random, equal
+# prompts would get equal answers, and the answers would form a cached prefix that the workload does
+# not have.
 TEMPERATURE = 1.0
 Tokens: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]
@@ -138,7 +139,7 @@ class StreamedAnswer(ABC):
             return 0
         found = self._judge.judge_event(payload, event)
         if self.done and found.fault is not None:
-            return 0  # The answer is complete, so a later fault has no effect.
+            return 0  # The answer is already complete, so a later fault has no effect.
         if found.answer is None:
             raise BadEvent("not an event of this API")
         if found.fault is not None:
@@ -164,7 +165,10 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
-        """Read an event without a fault. Raises BadEvent or MsgspecError."""
+        """Read an event of the stream that reports no fault.
+
+        Raises BadEvent or MsgspecError for an invalid event.
+        """
 
     @abstractmethod
     def rendered(self) -> bytes:
@@ -173,7 +177,7 @@ class StreamedAnswer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A call of a program, independent of the API.
+    """A call of a program, in a form that does not depend on the API.
 
     ``outputs`` contains, by segment key, the earlier answers in the prompt in the form of the API.
     ``min_new_tokens`` is None if the server has no such parameter.
@@ -244,9 +248,9 @@ class _Meta(msgspec.Struct):
 
 
 class GenerateAnswer(StreamedAnswer):
-    """An answer of ``/generate``. Each event of the stream repeats all earlier output.
+    """An answer of SGLang's API ``/generate``. Each event of the stream repeats all earlier output.
 
-    With incremental streaming, an event has only new output.
+    With incremental streaming, an event contains only the new output.
     """
 
     def __init__(self) -> None:
@@ -259,7 +263,7 @@ class GenerateAnswer(StreamedAnswer):
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")
-        if self.queue_s is None:  # later values include waits after a retraction
+        if self.queue_s is None:  # Later values of the queue time include waits after a retraction.
             self.queue_s = meta.queue_time
         self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
         self.retractions = meta.num_retractions
@@ -283,7 +287,7 @@ class _AskOpenAI:
     """The common part of OpenAI's completions API and chat API.
 
     ``most`` is the name of the field for the maximum number of output tokens. ``extra`` contains
-    further fields of the body.
+    further fields of the request's body.
     """
 
     model: str | None
@@ -344,8 +348,8 @@ class OpenAIAnswer(StreamedAnswer):
     def __init__(self) -> None:
         super().__init__()
         self._texts: list[str] = []
-        self._events = 0  # number of events with output
-        self._told = 0  # number of output tokens in the latest usage
+        self._events = 0  # number of events in the stream that contain output
+        self._told = 0  # number of output tokens that the latest usage of the stream reports
 
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
         if found.output:

@@ -13,11 +13,12 @@ from fairbench.config.flags import RUN
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-# limit in seconds on the total wait of a request for retries after status 429
+# limit in seconds on the total time that a request waits for retries after status 429
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
-_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # a header name according to RFC 9110
+# characters of a header name according to RFC 9110
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class DriverTarget:
 
     - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
       exactly the true number of tokens. With ``header``, the limit is the workload's
-      ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, the
-      request contains only a maximum.
+      ``max_new_tokens``, and the emulator reads the true length from a header. If ``free`` is true,
+      the request limits the output length only from above.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
       There is no timeout before the first token, because starvation is measured.
@@ -43,7 +44,7 @@ class DriverTarget:
     - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
       answer states, for at most ``longest_wait_s`` real seconds in total.
 
-    Raises UsageError for an invalid value.
+    Raises UsageError for an invalid header, URL or limit.
     """
 
     base_url: str
@@ -93,7 +94,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # ``port`` raises ValueError for an invalid port
+        _ = parts.port  # Reading ``port`` raises ValueError if the port is invalid.
     except ValueError as error:
         raise UsageError(f"base_url {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -18,7 +18,8 @@ USUAL_PORTS = {"http": 80, "https": 443}
 class WorkerAddress:
     """A worker's HTTP root URL, and the addresses at which the worker publishes KV events, if any.
 
-    ``key`` is the API key that the worker requires with each request. No output shows the key.
+    ``key`` is the API key that the worker requires with each request. No output of fairbench shows
+    the key.
     """
 
     url: str  # for example http://127.0.0.1:30000
@@ -39,7 +40,10 @@ class WorkerAddress:
 
 
 def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
-    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError that cites ``name``."""
+    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``.
+
+    Raises UsageError with the option ``name``.
+    """
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
     for part in parts:
@@ -57,7 +61,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
             f"{name} {text}: replay needs kv, because it repeats the KV events that were "
             "missed; give kv, too"
         )
-    # Addresses are normalised, so that equal addresses have equal texts.
+    # Equal addresses must have equal texts, so addresses are normalised.
     root = urlsplit(url)
     netloc = root.netloc.lower().removesuffix(f":{USUAL_PORTS[root.scheme]}")
     canonical = root._replace(netloc=netloc).geturl().rstrip("/")
@@ -77,7 +81,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
         port = parts.port
     except ValueError:
         return False
-    if not (url.isascii() and url.isprintable()):  # ``urlsplit`` would silently remove line ends.
+    # ``urlsplit`` would remove line ends without an error.
+    if not (url.isascii() and url.isprintable()):
         return False
     if parts.scheme not in schemes or not parts.hostname or port == 0:
         return False

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from fairbench.doors import plugin_of
 from fairbench.errors import UsageError
 
-# variable of NVIDIA's CUDA; AMD's HIP also uses this variable unless HIP's own variable is set
+# Environment variable of NVIDIA's CUDA; AMD's HIP reads the same variable unless HIP's own variable
+# is set.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
@@ -56,7 +57,7 @@ WITHOUT_GPU = (
 def server_gpus(*, dp: int, tp: int, share: bool) -> list[dict[str, str]]:
     """Return, for each of ``dp`` servers, the variables that select its ``tp`` GPUs.
 
-    Raises UsageError if there are too few GPUs.
+    Raises UsageError if the machine has too few GPUs.
     """
     gpus = found_gpus()
     groups = assign(gpus.names, dp=dp, tp=tp, share=share)
@@ -80,8 +81,8 @@ def _of_nvidia() -> list[str]:
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
     """Return the names of the ``tp`` GPUs of each of ``dp`` servers.
 
-    Servers get different GPUs unless ``share`` is true. Raises UsageError if there are too few
-    GPUs.
+    Unless ``share`` is true, servers get different GPUs. Raises UsageError if the machine has too
+    few GPUs.
     """
     needed = tp if share else dp * tp
     if len(gpus) < needed:
@@ -103,8 +104,8 @@ def rocm_gpus() -> list[str]:
     """Return HIP's numbers of the GPUs that are usable here, in the order of KFD's nodes.
 
     KFD (the kernel's driver for AMD GPUs) lists each node of the machine, even in containers. Nodes
-    without SIMD units are processors. A GPU that is not passed to this container has no render
-    device in the container, and HIP does not count this GPU.
+    without SIMD units are processors, not GPUs. A GPU that is not passed to this container has no
+    render device in the container, and HIP does not count this GPU.
     """
     try:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
@@ -198,7 +199,10 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """Return what ``program`` (Python code) prints. Raises UsageError if ``python`` cannot run."""
+    """Return what ``program`` (Python code) prints under ``python``.
+
+    Raises UsageError if ``python`` cannot be run.
+    """
     command = [python, "-c", program, *arguments]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -209,7 +213,7 @@ def ask_python(python: str, program: str, *arguments: str) -> str:
     return found.stdout
 
 
-# modules of the packages in the extra `live`
+# modules of the packages that the extra `live` installs
 PACKAGES = ("aiohttp", "httptools", "msgspec", "prometheus_client", "zmq")
 
 

@@ -19,10 +19,12 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-CAUSE_BYTES = 2**20  # bytes at the end of a log that are searched for the cause of an end
-LONGEST = 500  # limit on the characters of a cause in a message
+# number of bytes at the end of a server's log in which the cause of its end is searched
+CAUSE_BYTES = 2**20
+LONGEST = 500  # limit on the characters of a quoted cause in a message
 
-# Engines write one of these texts before a message: a process, a level with a time, a file, a rank.
+# Engines write one of these texts before a log message: a process, a level with a time, a file, a
+# rank.
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -30,7 +32,8 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# Messages with these parts come from processes that ended only because another process had ended.
+# A log message with one of these texts comes from a process that ended only because another process
+# had ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),
@@ -47,8 +50,8 @@ GPU_MISSING = (
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log after byte ``begin``.
 
-    Bytes before ``begin`` were written by an earlier process. The result has at most ``lines``
-    lines and ``most`` bytes.
+    An earlier process wrote the bytes before ``begin``. The result has at most ``lines`` lines and
+    ``most`` bytes.
     """
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -67,7 +70,7 @@ def cause_of(text: str) -> str:
 
     The result is the last exception, usage error or kill message in the log that is not the
     consequence of an earlier message. Without such a message, the result is the last line.
-    Unprintable characters are escaped.
+    Characters that cannot be printed are escaped.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -93,12 +96,12 @@ def _is_cause(line: str) -> bool:
     return any(kind.match(line) for kind in (_RAISED, _REFUSED, _KILLED))
 
 
-GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL
-REAPER_MARGIN_S = 5.0  # further seconds within which the reaper must end
+GRACE_S = 10.0  # seconds between SIGTERM and SIGKILL when a server is ended
+REAPER_MARGIN_S = 5.0  # seconds after ``GRACE_S`` within which the reaper process must end
 
 
 class Process(Protocol):
-    """The interface of a server's process, on any machine."""
+    """The interface of a server's process on any machine."""
 
     @property
     def exit_code(self) -> int | None:
@@ -106,7 +109,7 @@ class Process(Protocol):
 
     @property
     def ending(self) -> str:
-        """A phrase on how the process ended. Precondition: the process has ended."""
+        """Return a phrase that says how the process ended. Precondition: the process has ended."""
 
     def log_tail(self) -> str:
         """Return the last lines of the output of the process."""
@@ -115,7 +118,7 @@ class Process(Protocol):
         """Return the line of the log that explains why the process ended, or the last line."""
 
     def ask_to_stop(self) -> None:
-        """Ask the process to end, without waiting."""
+        """Ask the process to end, and return at once."""
 
     def stop(self) -> None:
         """End the process, and wait until the process has ended or is unreachable."""
@@ -130,7 +133,7 @@ class ReplicaPlace(Protocol):
 
     @property
     def listen(self) -> str:
-        """The address at which servers at the place listen."""
+        """The address at which servers on this machine listen."""
 
     @property
     def python(self) -> str:
@@ -145,7 +148,7 @@ class ReplicaPlace(Protocol):
         """Return whether no server can be started at the place any more."""
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ``count`` different free ports of the place. Raises RunFailed."""
+        """Return ``count`` different ports that are free on the machine. Raises RunFailed."""
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
@@ -177,8 +180,8 @@ class ServerProcess:
         self._grace_s = grace_s
         self._log_start = log_path.stat().st_size if log_path.exists() else 0
         with log_path.open("ab") as log:
-            # The process runs in a separate session, so that Ctrl-C at the terminal reaches only
-            # fairbench, which ends the process.
+            # The process runs in a session of its own: Ctrl-C at the terminal reaches only
+            # fairbench, which then ends the process.
             self._reaper = subprocess.Popen(
                 [*under, *command],
                 stdin=subprocess.PIPE,
@@ -210,7 +213,7 @@ class ServerProcess:
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
-        # The server survived SIGKILL, so only the reaper can be killed.
+        # The server survived SIGKILL, so fairbench can end only the reaper process.
         except subprocess.TimeoutExpired:
             self._reaper.kill()
             self._reaper.wait()

@@ -18,17 +18,19 @@ from fairbench.live.server_facts import answers
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1  # seconds between two checks of servers that are not ready
-HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a health page
-# a log with these words, in any case, means that the port is taken
+POLL_S = 0.1  # seconds between two checks of servers that are not ready yet
+HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a server's health page
+# If a server's log contains these words, in upper or lower case, its port is taken.
 TAKEN = ("address already in use", "address in use")
-PROBE_BYTES = 2**16  # bytes that are written to test whether a disk is full
-TELL_S = 30.0  # seconds between two log lines about servers that are not ready
-MAX_STARTS = 5  # limit on starts of a server whose port was taken each time
-LOOK_S = 0.5  # seconds between two checks for ended servers
+PROBE_BYTES = 2**16  # number of bytes that are written to test whether a disk is full
+TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
+MAX_STARTS = 5  # limit on the number of starts of a server whose port was taken each time
+LOOK_S = 0.5  # seconds between two checks whether servers have ended
 FIRST_PAUSE_S = 1.0  # seconds between the first end of a server and its restart
-LONGEST_PAUSE_S = 60.0  # limit in seconds on the pause, which doubles with each end
-STEADY_S = 60.0  # seconds without an end after which the pause is ``FIRST_PAUSE_S`` again
+# limit in seconds on the pause before a restart; the pause doubles with each end of the server
+LONGEST_PAUSE_S = 60.0
+# If a server runs for this many seconds without an end, the next pause is ``FIRST_PAUSE_S`` again.
+STEADY_S = 60.0
 
 
 class ServersProgress(NamedTuple):
@@ -43,14 +45,14 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The instructions by which a server is started.
+    """The instructions for starting a server.
 
     - ``command`` returns the command line for ``ports`` free ports; the first is the HTTP port.
     - The server is ready when the page ``health`` answers with success or, if ``ready`` is given,
       when ``ready`` returns True for the server's URL.
     - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host
       and the second port.
-    - ``place`` is where the server starts.
+    - ``place`` is the machine on which the server starts.
     """
 
     name: str
@@ -70,12 +72,12 @@ class Server:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        # number of times that the server has ended since the server was first ready
+        # number of times that the server has ended since it was first ready
         self.deaths = 0
         self.start()
 
     def start(self) -> None:
-        """Start the server on new ports. Precondition: the server does not run."""
+        """Start the server at new ports. Precondition: the server is not running."""
         self.starts += 1
         self.ports = self.recipe.place.free_ports(self.recipe.ports)
         self._launch()
@@ -83,7 +85,7 @@ class Server:
     def start_again(self) -> None:
         """Start the server on the ports of the first start, which other processes know.
 
-        Precondition: no process runs.
+        Precondition: no process of the server runs.
         """
         self.process.stop()
         self._launch()
@@ -135,7 +137,7 @@ class Server:
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
-        """Return how the server ended, and the cause. Precondition: the server has ended."""
+        """Return how the server ended, and why. Precondition: the server has ended."""
         return f"{self.process.ending}{self._cause()}"
 
     def _cause(self) -> str:
@@ -186,8 +188,8 @@ def start_all(
 ) -> list[Server]:
     """Start servers, wait until all are ready, and report the progress to ``on_ready``.
 
-    If an error is raised, all servers have ended. Raises RunFailed if a server ends or is not ready
-    within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
+    If an error is raised, all servers have been ended. Raises RunFailed if a server ends or is not
+    ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []
     try:
@@ -226,11 +228,12 @@ def _wait_ready(
             told = time.monotonic()
             waiting[0].tell_of_waiting(told - begun)
     for server in servers:
-        server.check_running()  # A server may have ended while later servers became ready.
+        # A server that was ready may have ended while other servers became ready.
+        server.check_running()
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers in parallel. Return after all servers have ended."""
+    """End several servers in parallel. The function returns when all servers have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:
@@ -241,8 +244,8 @@ def stop_all(servers: Sequence[Server]) -> None:
 class _Case:
     """The state of a supervised server; times are in seconds.
 
-    ``due_s`` is the time of the next restart, or None while the server runs. ``is_over`` means that
-    the server cannot be restarted.
+    ``due_s`` is the time of the next restart, or None while the server runs. If ``is_over`` is
+    true, the server cannot be restarted.
     """
 
     started_s: float

@@ -19,13 +19,14 @@ WIDTH = 520
 LEFT, RIGHT = 58, 14
 END = WIDTH - RIGHT
 PLOT_PX = 200
-LINE_PX = 1.8  # A series' line has this width, as in the style sheet.
-BELOW_PX = 44  # A horizontal axis and its label have this height.
-LEGEND_PX, PER_ROW = 18, 3  # A row of a legend has this height and this number of entries.
+LINE_PX = 1.8  # The line of a series has this width in pixels, as in the style sheet.
+BELOW_PX = 44  # A horizontal axis with its label has this height in pixels.
+# Each row of a legend has the height ``LEGEND_PX`` in pixels, and ``PER_ROW`` entries.
+LEGEND_PX, PER_ROW = 18, 3
 
 
 Ticks = Sequence[tuple[float, str]]
-"""Values of an axis, each with a label."""
+"""Values on an axis at which ticks are drawn, each with a label."""
 
 
 class Scale(NamedTuple):
@@ -51,11 +52,11 @@ class Scale(NamedTuple):
         return round(self.start_px + part * (self.end_px - self.start_px), 1)
 
     def ticks(self) -> list[float]:
-        """Return about five round values inside the range."""
+        """Return about five round values inside the scale's range."""
         low, high = self.low, self.high
         if self.log:
             decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-            width = log10(high / low)  # The range has this width in decades.
+            width = log10(high / low)  # width of the axis in powers of ten
             factors = (1,) if width >= 3 else (1, 2, 5) if width >= 1 else (1, 1.5, 2, 3, 5, 7)
             ticks = [factor * 10.0**power for power in decades for factor in factors]
             return [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
@@ -84,7 +85,7 @@ def drawing(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """Return an SVG text at a position."""
+    """Return an SVG text element at a position."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
@@ -115,7 +116,7 @@ def shade(across: Scale, up: Scale, window: tuple[float, float]) -> str:
 
 
 def legend_height(entries: int, per_row: int = PER_ROW) -> int:
-    """Return the height of a legend in pixels."""
+    """Return the height of a chart's legend in pixels."""
     return LEGEND_PX * -(-entries // per_row)
 
 
@@ -155,7 +156,7 @@ def scales(
 
 
 def colour(number: int) -> str:
-    """Return the colour of the series with this number."""
+    """Return the colour of the series that has this number."""
     return f"var(--c{number % len(SERIES)})"
 
 
@@ -202,7 +203,7 @@ def axes(
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 
 
-# LONG_LINE_KEY is for legends with a label that is too long for LINE_KEY.
+# ``LONG_LINE_KEY`` is the legend for labels that are too long for ``LINE_KEY``.
 LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
@@ -227,7 +228,8 @@ def line_chart(
 ) -> str:
     """Draw lines over a common x axis; the y axis begins at 0.
 
-    ``percent`` writes y as a percentage. ``shaded`` is a range of x that is drawn in grey.
+    If ``percent`` is true, y values are written as percentages. ``shaded`` is a range of x that is
+    drawn in grey.
     Precondition: some series has a point, and with ``log_x`` all x are positive.
     """
     key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
@@ -275,8 +277,8 @@ def area_chart(
     """Return a chart of stacked step areas, with the first area at the bottom.
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x. ``areas`` contains at
-    least one area, with values of shape (bins,). ``shaded`` are time windows, drawn behind the
-    areas. ``x_ticks`` replace the round ticks of x.
+    least one area, with values of shape (bins,). ``shaded`` are time windows that are drawn behind
+    the areas. ``x_ticks`` are drawn on the x axis instead of round values.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
     across, up = scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
@@ -290,7 +292,8 @@ def area_chart(
     ]
     for one, look in zip(areas, looks, strict=True):
         above = below + one.values
-        # The outline of a layer is its upper edge, then its lower edge from right to left.
+        # The outline of a layer in a stacked chart is its upper edge, followed by its lower edge
+        # from right to left.
         top = zip(x, np.repeat(above, 2).tolist(), strict=True)
         back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)
         parts.append(f'<polygon points="{point_coordinates(across, up, (*top, *back))}" {look}/>')
@@ -304,9 +307,9 @@ def area_chart(
 POINT_KEY = Key(17, 15)
 POINTS_PX = 220
 MARGIN = 0.06  # The x axis extends beyond the values by this fraction of the range, at both ends.
-# The range of x is at least this fraction of the largest x, so that small differences look small.
+# The x axis covers at least this fraction of the largest x, so that small differences look small.
 LEAST_RANGE = 0.2
-# An axis of whole numbers has at least this range, because a narrower axis would have fractional
+# An axis of whole numbers covers at least this range, because a narrower axis would have fractional
 # ticks.
 LEAST_WHOLE = 3.0
 Ends = tuple[float, float] | None
@@ -346,8 +349,8 @@ def point_chart(
     """Draw the marks of all series, and a horizontal line at y = ``limit``.
 
     Args:
-        series: At least one series has a point. With ``log_x`` every x is positive, and with
-            ``log_y`` every y is positive.
+        series: The series, at least one of which has a point. With ``log_x`` every x is positive,
+            and with ``log_y`` every y is positive.
         whole_x: x is a count, so ticks are whole numbers and the axis begins at 0.
         x_ticks: Ticks of x with labels; if empty, the ticks are round values.
     """
@@ -409,7 +412,7 @@ def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow:
 CELL_PX, TOP_PX = 17, 24
 CELLS_PX, CELL_CHARACTERS = 128, 14
 KEYS, KEY_STEP_PX = 4, 94
-LEAST = 0.06  # The cell with the lowest value has this opacity.
+LEAST = 0.06  # In a heat map, the cell with the lowest value has this opacity.
 
 
 class HeatRow(NamedTuple):
@@ -434,7 +437,7 @@ def heat_chart(
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; rows have values of
     shape (bins,). ``limits`` are the values of the lightest and the darkest cell, both above 0.
-    ``x_ticks`` replace the round ticks of x.
+    ``x_ticks`` are drawn on the x axis instead of round values.
     """
     bottom = TOP_PX + CELL_PX * len(rows)
     across = Scale(float(edges[0]), float(edges[-1]), CELLS_PX, END, given=x_ticks)
@@ -501,10 +504,10 @@ def dot_chart(
 ) -> str:
     """Draw rows of marks and a vertical line at ``reference``.
 
-    A bound is an open mark with an arrow.
+    A lower or upper bound is drawn as an open mark with an arrow.
 
-    ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at least
-    one dot.
+    ``series`` maps the labels of the legend to numbers in ``palette.SERIES``. Precondition: the
+    chart has at least one dot.
     """
     top = legend_height(len(series)) + 14
     bottom = top + ROW_PX * len(rows)
@@ -586,7 +589,7 @@ def time_axis(
     zone = f" {clock.zone}" if clock.zone else ""
     began = datetime.fromisoformat(clock.iso.removesuffix("Z")).replace(tzinfo=None)
     midnight = began.replace(hour=0, minute=0, second=0, microsecond=0)
-    since_s = (began - midnight).total_seconds()  # Time 0 is this number of seconds after midnight.
+    since_s = (began - midnight).total_seconds()  # seconds between midnight and time 0 of the chart
     numbers = range(ceil((start_s + since_s) / step_s), floor((end_s + since_s) / step_s) + 1)
     if len(numbers) < 2:
         return TimeAxis(f"{name}, s since {clock.at(0.0)}")

@@ -25,7 +25,7 @@ from fairbench.report.pages.page import (
 from fairbench.report.palette import style_sheet
 from fairbench.results.store import write_text
 
-# Phones show a table of at most this number of columns; rows of wider tables become lists.
+# A phone shows a table with at most this number of columns; the rows of a wider table become lists.
 MOST_COLUMNS = 4
 
 

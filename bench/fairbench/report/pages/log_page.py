@@ -33,7 +33,7 @@ def log_page(
 
     Args:
         measured: Name of the recorded latency, such as "time to first token"; "" without latencies.
-        sections: Further sections, below the clients.
+        sections: Further sections, which follow the clients.
     """
     said = list(traffic_lines(found, "in the log", measured)) or [NOBODY]
     overload = None if found.floods or measured != TTFT else overload_of(found.traffic)

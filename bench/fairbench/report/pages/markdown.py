@@ -25,7 +25,7 @@ STRONG = {"best": "**{}**", "worst": "*{}*"}
 
 
 def page_markdown(page: Page) -> str:
-    """Return a page as Markdown, without the page's figures."""
+    """Return a page as Markdown; its figures are left out."""
     lines = [f"# {escaped(page.title)}", "", escaped(page.provenance), ""]
     lines += [f"**{escaped(page.answer)}**", ""] if page.answer else []
     lines += table(["", "", ""], page.headlines, escaped)
@@ -39,7 +39,10 @@ def page_markdown(page: Page) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
 ) -> Iterator[str]:
-    """Yield a table's lines; ``write`` converts a cell to Markdown. Empty cells fill short rows."""
+    """Yield a table's lines; ``write`` converts a cell to Markdown.
+
+    If a row is short, empty cells are added.
+    """
     yield _markdown_row(map(escaped, headings))
     yield _markdown_row(["---"] * len(headings))
     for row in rows:

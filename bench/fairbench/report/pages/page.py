@@ -1,4 +1,7 @@
-"""The parts of a report's page. Renderers for HTML and Markdown escape the texts."""
+"""The parts of which the page of a report consists.
+
+The renderers for HTML and Markdown escape all texts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class Paragraph(NamedTuple):
-    """A paragraph of text."""
+    """A paragraph of text on the page."""
 
     text: str
 
@@ -22,7 +25,7 @@ class Definitions(NamedTuple):
 
 
 class Bullets(NamedTuple):
-    """A bulleted list of texts."""
+    """A list of texts with bullets."""
 
     items: Sequence[str]
 

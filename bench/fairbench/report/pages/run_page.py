@@ -1,4 +1,4 @@
-"""The report of one stored run."""
+"""The report page of one stored run."""
 
 from __future__ import annotations
 
@@ -120,9 +120,10 @@ def _ratios(ratios: Sequence[float]) -> page.Figure:
 
 
 BINS = 60
-POINTS = 150  # A drawn distribution has at most about this number of points.
+POINTS = 150  # A distribution is drawn with about this number of points at most.
 BAR_PX = 22
-# The lines of heavy and of well-behaved clients have these numbers in ``palette.SERIES``.
+# ``OF_GROUPS`` gives the lines of heavy and of well-behaved clients their colours, as numbers in
+# ``palette.SERIES``.
 OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 
@@ -335,7 +336,7 @@ def judged_traffic(summary: Summary, traffic: Traffic) -> JudgedTraffic:
 
 
 def title(summary: Summary) -> str:
-    """Return the experiment in a few words."""
+    """Return a title that describes the experiment in a few words."""
     return (
         f"{scheduler_name(summary)} on {summary['workload']}, scenario {summary['scenario']}, "
         f"{cluster_name(summary)}"
@@ -444,7 +445,7 @@ def run_origin(
 ) -> Iterator[page.Section]:
     """Yield the sections of ``origin`` for a run.
 
-    Raises DataError for an unreadable experiment file.
+    Raises DataError if the experiment file cannot be read.
     """
     path = run.path / EXPERIMENT
     text = decoded(read_whole(path, f"{path}"), f"{path}")

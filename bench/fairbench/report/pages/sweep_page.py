@@ -62,9 +62,9 @@ from fairbench.results.comparison import SchedulerResults, by_place, compare_swe
 from fairbench.results.store import SWEEP_FILE, SweepStore
 from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
-# At most this number of configurations has a picture of latency against throughput.
+# The page draws latency against throughput for at most this number of configurations.
 MOST_FIGURES = 6
-# The scale is logarithmic if the highest latency exceeds this multiple of the lowest.
+# The scale is logarithmic if the highest latency exceeds this multiple of the lowest latency.
 LOG_ABOVE = 8.0
 
 
@@ -141,7 +141,8 @@ def _ends(interval: Interval, factor: float = 1.0) -> Ends:
 
 
 SHARE = "min_entitlement_best_ratio"
-MOST_ROWS = 4  # At most this number of axes, and of configurations per axis, has figures.
+# The page of a sweep draws figures for at most this number of axes, and of configurations per axis.
+MOST_ROWS = 4
 
 
 class _Metric(NamedTuple):
@@ -214,7 +215,10 @@ LEGEND = (
 
 
 def sweep_page(path: Path) -> Page:
-    """Build the report of a sweep. Raises DataError for an unreadable or empty directory."""
+    """Build the report page of a sweep.
+
+    Raises DataError if the directory is empty or cannot be read.
+    """
     store = SweepStore(path)
     swept, cells = store.sweep(), compare_sweep(path)
     if not cells:
@@ -266,7 +270,7 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
         )
 
 
-MOST_LOST = 8  # At most this number of sentences compares lost GPU time.
+MOST_LOST = 8  # The page of a sweep has at most this number of sentences about lost GPU time.
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:

@@ -18,10 +18,12 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_list
 
 BINS = 60
-VISIBLE = 0.02  # A client's area in a chart is visible above this fraction of all load.
-ROWS = 10  # At most this number of clients has a row.
-SHORT_S = LONG_S / 2  # No user notices a time to first token of at most this number of seconds.
-# The wait of the darkest colour is at least this multiple of the lightest colour's wait.
+# A client's area in a chart can be seen if the client has more than this fraction of all load.
+VISIBLE = 0.02
+ROWS = 10  # A heat map has rows for at most this number of clients.
+SHORT_S = LONG_S / 2  # No user notices a time to first token up to this number of seconds.
+# The darkest colour stands for a wait of at least this multiple of the wait with the lightest
+# colour.
 MOST_TIMES = 10.0
 
 
@@ -37,7 +39,7 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    Heavy clients always count as visible. If only one client is invisible, the client counts as
+    A heavy client always counts as visible. If only one client is invisible, the client counts as
     visible, too.
     """
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
@@ -49,7 +51,7 @@ def visible_clients(
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
     """Return each client's number in ``palette.SERIES``.
 
-    Heavy clients have the first colours, which stand out. The other clients have the remaining
+    Heavy clients get the first colours, which stand out. The other clients have the remaining
     colours in order; colours repeat if clients outnumber colours.
     """
     first = [name for name in shown if name in heavy]
@@ -84,8 +86,8 @@ def _load_figure(found: JudgedTraffic, shown: Sequence[str], edges: Floats) -> F
     traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
     shown = visible_clients(traffic, shown, heavy)
-    # Heavy clients are stacked on top of the other clients, so that a flood (a burst of one client)
-    # can be seen.
+    # In the stacked chart, heavy clients lie on top of the other clients, so that a flood (a burst
+    # of one client) can be seen.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
     others = len(traffic.clients) - len(shown)
     areas = [Area(f"{others:,} others", _rate(traffic, rest, edges), None)] if others else []

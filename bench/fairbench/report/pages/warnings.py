@@ -17,13 +17,13 @@ from fairbench.report.result_lines import (
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, SweepStore, read_json
 
-# Notes with these keys concern the whole run.
+# The notes of a summary with these keys concern the whole run.
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
 
 def run_warnings(summary: Summary) -> Iterator[str]:
-    """Yield the warnings of a run, most serious first."""
+    """Yield the warnings about a run; the most serious is first."""
     notes = summary["notes"]
     if not summary["complete"]:
         yield ("Incomplete: the run ended early.")

@@ -17,8 +17,8 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class UnbookedTokens:
     """A buffer of decoded tokens, each of which adds ``each`` to the client's entry in ``sums``.
 
-    The additions are made when a balance is needed. Late additions are exact because the sums are
-    whole numbers. Without a buffer, every step would update the balances of the whole batch,
+    The additions are made only when a balance is needed. Late additions are exact because the sums
+    are whole numbers. Without a buffer, every step would update the balances of the whole batch,
     although a scheduler compares only the few clients that also wait. ``changed`` are the clients
     whose number of running requests may have changed since the last counted steps.
     """
@@ -27,9 +27,9 @@ class UnbookedTokens:
     each: int
     changed: set[str] = field(default_factory=set)
     _steps: int = 0
-    # ``_requests`` maps clients to numbers of running requests.
+    # ``_requests`` maps each client to its number of running requests.
     _requests: dict[str, int] = field(default_factory=dict)
-    # ``_booked`` maps clients to numbers of the last booked step.
+    # ``_booked`` maps each client to the number of its last booked decode step.
     _booked: dict[str, int] = field(default_factory=dict)
 
     def count_steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -55,7 +55,7 @@ class UnbookedTokens:
         self.book(self._requests)
 
     def forget(self, client: str) -> None:
-        """Delete the entries of a client without running requests."""
+        """Delete the entries of a client that has no running requests."""
         self.book((client,))
         self.changed.discard(client)
         self._requests.pop(client, None)
@@ -65,26 +65,26 @@ class UnbookedTokens:
 class Account(ABC):
     """The balances of all clients, or of all nodes of a tree of tenants.
 
-    A charge to a client is booked to each of the client's ``nodes``. Without ``tenants``, the
-    client is its only node. A scheduler reads balances, and a ``Charging`` changes balances. Tokens
-    of decode steps may be booked late: every method that returns or compares balances books the
-    tokens first.
+    A charge to a client is booked to each of the client's ``nodes``. If there are no ``tenants``,
+    the client is the only node. A scheduler reads the balances, and a ``Charging`` changes them.
+    Tokens of decode steps may be booked late: every method that returns or compares balances books
+    the tokens first.
     """
 
     setup = Setup()
     decoded: UnbookedTokens
-    # If ``shares`` is true, charges may be fractions of a token.
+    # If ``shares`` is true, the account accepts charges of fractions of a token.
     shares = False
-    # ``unit_of_time`` returns the GPU time of a token in picoseconds; None if the account counts
-    # tokens.
+    # ``unit_of_time`` returns the GPU time in picoseconds that counts as one token; it is None if
+    # the account counts tokens.
     unit_of_time: Callable[[], float] | None = None
-    # ``no_bound`` is the reason why no theorem bounds the service, such as "bounds ..."; "" if a
-    # theorem does.
+    # ``no_bound`` says why no theorem bounds the service under this account; it is "" if a theorem
+    # does.
     no_bound = ""
-    # If ``books_late`` is true, tokens of decode steps may be booked late.
+    # If ``books_late`` is true, the account may receive the tokens of decode steps late.
     books_late = True
-    # In ``elsewhere``, keys are clients with requests at other ranks of a server; the value is true
-    # if the client waits at another rank.
+    # ``elsewhere`` maps clients with requests at other ranks of a server to true if they wait at
+    # another rank.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:
@@ -102,7 +102,7 @@ class Account(ABC):
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def tenant_of(self, node: str) -> str:
-        """Return the tenant directly above a node."""
+        """Return the tenant to which a node directly belongs."""
         return parent_of(node) if self.in_tree else ROOT
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
@@ -118,7 +118,7 @@ class Account(ABC):
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
-        """Refund an amount that was charged in advance."""
+        """Refund an amount that a client was charged in advance."""
         self.charge(client, -amount)
 
     @abstractmethod
@@ -127,7 +127,7 @@ class Account(ABC):
 
         Args:
             each: The price of one output token.
-            steps: How many steps every running request has made.
+            steps: The number of steps that every running request has made.
             running: The number of running requests by client.
         """
 
@@ -163,5 +163,5 @@ class Account(ABC):
 def rounds_to_credit(credit: float, quantum: float) -> float:
     """Return the smallest number of quanta that lift a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
-    # With a fractional quantum, the quotient is rounded, so the result can be one round too low.
+    # If the quantum is a fraction, the quotient is rounded, so the result can be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -11,7 +11,7 @@ from fairbench.tenants import ROOT, Tenants
 
 
 class Counters(Account):
-    """The counters c_i of [VTC] Alg. 2.
+    """Service counters of clients, c_i in [VTC] Alg. 2.
 
     The waiting client with the lowest counter is served next, and clients with equal counters take
     turns. A tenant's counter is the sum over all clients below the tenant. The search for the next
@@ -45,9 +45,9 @@ class Counters(Account):
         self._lifts_alone = lifts_alone
         if not (lifts and lifts_alone):
             self.no_bound = "bounds no service difference in this form"
-        # ``_left`` maps tenants to the child nodes that left the queue last.
+        # ``_left`` maps each tenant to the child node that left the queue last.
         self._left: dict[str, str] = {}
-        # ``_turn`` maps nodes to numbers of the turns in which the nodes were last chosen.
+        # ``_turn`` maps each node to the number of the turn in which the node was last chosen.
         self._turn: dict[str, int] = {}
         self._picks = 0
 
@@ -125,7 +125,7 @@ class Counters(Account):
         if self.books_late and not (self.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # The sums are fractions, so the order of the additions matters.
+            # The charges are fractions, so the order in which they are added matters.
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:

@@ -17,7 +17,8 @@ from fairbench.tenants import ROOT, Tenants
 if TYPE_CHECKING:
     from fairbench.schedulers.peers import CreditChange, SharedCredit
 
-# Charges that ranks of a server share have the key ``HERE``; the charges belong to no worker.
+# Charges that the ranks of a server share are stored under the key ``HERE``, because they belong to
+# no worker.
 HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rules by which idle clients leave and rejoin the client list.
@@ -38,8 +39,8 @@ class Credits(Account):
 
     With ``welcomes``, a client joins with a credit of one quantum instead of 0. A client that left
     the list since the last refill joins with its former credit instead, so that a client gets at
-    most one such quantum between two refills. [DLPM] Theorems 4.1 and 4.2 therefore keep their
-    bounds.
+    most one such quantum between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2 therefore
+    still hold.
 
     With ``tenants``, a client is in credit only if all its tenants are in credit, too. All siblings
     below a tenant are granted quanta at the same time.
@@ -58,27 +59,27 @@ class Credits(Account):
         self.quantum = quantum
         self.rejoin = rejoin
         self.welcomes = welcomes
-        # ``_left`` maps tenants to the credits of child nodes that left since the tenant's last
-        # refill.
+        # ``_left`` maps each tenant to the credits of the child nodes that left after the tenant's
+        # last refill.
         self._left: dict[str, dict[str, float]] = {}
         if rejoin == "paper_zero":
             self.no_bound = "bounds no service difference in this form"
-        # ``of`` holds the credits q_i; the keys are the client list l.
+        # ``of`` holds the credits q_i of [DLPM]; its keys are the client list l.
         self.of: dict[str, float] = {}
-        # ``_debts`` maps clients that are not on the list to their debts.
+        # ``_debts`` maps each client that is not on the client list l to its debt.
         self._debts: dict[str, float] = {}
-        # ``requests`` maps clients or tenants to numbers of waiting and running requests.
+        # ``requests`` maps each client or tenant to its number of waiting and running requests.
         self.requests: Counter[str] = Counter()
         self.decoded = UnbookedTokens(self.of, -output_weight)
-        # ``shared`` is the sum of charges of all ranks, for a server with several ranks.
+        # In a server with several ranks, ``shared`` is the sum of the charges of all ranks.
         self.shared: SharedCredit | None = None
-        # Loans are credits by client that are valid only at this rank, while all clients in credit
-        # wait at other ranks.
+        # ``loans`` maps clients to credits that are valid only at this rank, while all clients with
+        # credit wait at other ranks.
         self.loans: dict[str, float] = {}
-        # ``_granted`` maps nodes to numbers of granted quanta. A new node starts one below
-        # ``_most``.
+        # ``_granted`` maps each node to the number of quanta that it has received. A new node
+        # starts one quantum below ``_most``.
         self._granted: dict[str, float] = {}
-        # ``_most`` maps tenants to the largest numbers of quanta of a child node.
+        # ``_most`` maps each tenant to the largest number of quanta that a child node has received.
         self._most: dict[str, float] = {}
 
     def begin_request(self, client: str) -> None:
@@ -110,8 +111,8 @@ class Credits(Account):
                 del self.requests[node]
 
     def forget(self, client: str) -> None:
-        """Erase the debt of an idle client."""
-        # A client with requests may also be a tenant of other clients.
+        """Erase the debt of a client that has no requests."""
+        # In the tree of tenants, a client with requests may also be the tenant of other clients.
         if client not in self.requests:
             self.decoded.forget(client)
             self.of.pop(client, None)
@@ -137,7 +138,7 @@ class Credits(Account):
         if self.books_late and not (self.setup.weights or self.shares):
             self.decoded.count_steps(steps, running)
         else:
-            # The sums are fractions, so the order of the additions matters.
+            # The charges are fractions, so the order in which they are added matters.
             self.charge_each(each, steps, running)
 
     def refund(self, client: str, amount: float) -> None:
@@ -164,10 +165,10 @@ class Credits(Account):
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
         """Repeat lines 6-7 below a tenant until a waiting node is in credit.
 
-        ``clients`` are the waiting clients; the result is False if no client waits. All rounds are
-        computed in a single step. Clients that wait at other ranks also count as waiting. While a
-        client in credit waits at another rank, the clients of this rank get loans instead of
-        quanta. A loan is a credit that only this rank knows.
+        ``clients`` are the waiting clients; the result is False if no client waits. All rounds of
+        quanta are computed in a single step. Clients that wait at other ranks also count as
+        waiting. While a client in credit waits at another rank, the clients of this rank get loans
+        instead of quanta. A loan is a credit that only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -228,8 +229,8 @@ class Credits(Account):
 
     def quantum_of(self, client: str) -> float:
         """Return the client's quantum, which grows with its weight, in the unit of the charges."""
-        # The quantum is not rounded: if quanta were not proportional to weights, the service of
-        # clients would drift apart without limit.
+        # The quantum is not rounded: with quanta that are not proportional to weights, the service
+        # of clients would drift apart without limit.
         quantum = self.quantum * self.setup.weight(client)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
@@ -237,7 +238,7 @@ class Credits(Account):
         """Add a client to the list, unless the client is on the list."""
         if client not in self.of:
             self.of[client] = self._debts.pop(client, 0)
-            # The new node has as many quanta as a sibling that has not used its last quantum.
+            # A new node starts with as many quanta as a sibling that has not used its last quantum.
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:
@@ -285,8 +286,7 @@ class Turns:
     stops: bool = True
     over: bool = False
     _refilled: bool = False
-    # In ``_known``, keys are tenants; the value is true if some waiting client below the tenant is
-    # in credit.
+    # ``_known`` maps each tenant to true if some waiting client below the tenant has credit left.
     _known: dict[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -305,10 +305,10 @@ class Turns:
             tenant = credits.tenant_of(node)
             if (known := self._known.get(tenant)) is None:
                 known = self._known[tenant] = self.someone_in_credit(tenant)
-            # A sibling is in credit (Alg. 1 line 5).
+            # A sibling of the node has credit left (Alg. 1 line 5).
             if known:
                 scan.skip(client)
-                # Without tenants, the scan skips all clients in debt until a credit changes.
+                # Without tenants, the scan skips all clients without credit until a credit changes.
                 if not credits.in_tree:
                     scan.skip_debtors(credits.of)
                 return
@@ -316,14 +316,15 @@ class Turns:
                 self.over = tenant == ROOT
                 scan.skip(client)
                 return
-            # No sibling is in credit, so quanta are granted (Alg. 1 lines 6-7).
+            # No sibling of the node has credit left, so the scheduler grants quanta (Alg. 1 lines
+            # 6-7).
             self._refilled = self.refill(tenant) or self._refilled
             self._known.clear()
             if credits.of[node] <= 0:
                 return
 
     def take_refilled(self) -> bool:
-        """Return whether quanta were granted since the last call."""
+        """Return whether any quantum was granted since the last call."""
         refilled, self._refilled = self._refilled, False
         return refilled
 
@@ -336,7 +337,10 @@ class Turns:
         return any(of[client] > 0 for client in siblings)
 
     def refill(self, tenant: str = ROOT) -> bool:
-        """Grant quanta until a waiting client is in credit. Returns False if no client waits."""
+        """Grant rounds of quanta until a waiting client has credit.
+
+        Returns False if no client is waiting.
+        """
         return self.credits.refill(tenant, self.waiting_clients())
 
     def ends_without_room(self, client: str) -> bool:
@@ -348,7 +352,7 @@ class Turns:
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):
-            # In the usual case the client is still in credit and has further waiting requests.
+            # In the usual case, the client still has credit, and has further waiting requests.
             if waits and credits.of[node] > 0:
                 continue
             if not self.someone_in_credit(credits.tenant_of(node)):
@@ -360,7 +364,7 @@ class Turns:
 class RelaxedTurns(Turns):
     """Turns in which a client whose request found no room does not count as waiting.
 
-    [DLPM] Theorem 4.1 does not hold with these turns.
+    With these relaxed turns, [DLPM] Theorem 4.1 does not hold.
     """
 
     bounded = False

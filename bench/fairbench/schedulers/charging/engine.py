@@ -20,19 +20,23 @@ class Charging:
     A method that a subclass does not override charges nothing.
     """
 
-    # If ``refunds`` is true, outputs that were charged in advance and not produced are refunded.
+    # If ``refunds`` is true, output tokens that were charged in advance and not produced are
+    # refunded.
     refunds: ClassVar[bool] = True
-    # If ``per_request`` is true, the charging needs ``request_tokens``, whose calls cost time.
+    # If ``per_request`` is true, the charging needs calls of ``request_tokens``, which take time.
     per_request: ClassVar[bool] = False
-    # ``no_bound`` is the reason why no theorem bounds the service, such as "charges ..."; "" if a
-    # theorem does.
+    # ``no_bound`` says why no theorem bounds the service under this charging; it is "" if a theorem
+    # does.
     no_bound = ""
 
     def __init__(self, account: Account) -> None:
         self.account = account
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment. Raises UsageError that names the scheduler."""
+        """Receive the facts of the experiment before the run.
+
+        Raises UsageError with the name of the scheduler.
+        """
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Charge the uncached part of a prompt; ``recompute`` is true after a retraction."""
@@ -56,12 +60,12 @@ class Charging:
         """Refund the unused amount charged in advance for a request that has ended."""
 
     def forget(self, client: str) -> None:
-        """Delete the state of a client without requests."""
+        """Delete the charging's state of a client without requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """The prices of tokens.
+    """The prices of input tokens and output tokens.
 
     ``input_weight`` and ``output_weight`` are the prices of a prompt token and an output token.
     ``whole_input`` also charges cached prompt tokens ([VTC]); by default only computed prompt
@@ -75,7 +79,7 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """A charging of tokens by ``prices``.
+    """A charging that charges tokens at ``prices``.
 
     ``sharing`` divides the charge for a prefix among the clients that share the prefix. Without
     ``sharing``, the client whose request computes a prefix pays.
@@ -121,16 +125,16 @@ class TokenCharging(Charging):
 
     def read(self, request: Request, read: Read) -> None:
         if self._shared is not None:
-            # With sharing, other clients may have paid for the prompt.
+            # If prefixes are shared, other clients may have paid for the prompt.
             return
         cached = 0 if self.prices.whole_input else read.cached_tokens
         more = read.input_tokens - cached - request.input_tokens
         self.account.charge(request.client, self.prices.input_weight * more)
 
 
-# The value ``GPU_TIME`` of the parameter ``charge`` selects charging by GPU time.
+# With the value ``GPU_TIME``, the parameter ``charge`` selects charging by GPU time.
 GPU_TIME = "gpu-time"
-# The unit is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
+# The unit of GPU time is the mean prefill time per token of a prompt of ``UNIT_TOKENS`` tokens.
 UNIT_TOKENS = 1_024
 
 
@@ -139,7 +143,7 @@ class GPUCharges:
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
-        # ``_ahead`` maps requests to GPU times that are charged and not yet used.
+        # ``_ahead`` maps a request to GPU time that was charged in advance and not used yet.
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
@@ -160,7 +164,7 @@ class GPUCharges:
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
         """Return the GPU time of a computed chunk minus the charge in advance, in picoseconds.
 
-        ``complete`` marks the last chunk of a prompt. The result is negative if the charge in
+        ``complete`` is true for the last chunk of a prompt. The result is negative if the charge in
         advance was too high.
         """
         ahead_ps = self._ahead.get(request, 0)
@@ -178,7 +182,10 @@ class GPUCharges:
 
 
 def gpu_charges(name: str, setup: Setup) -> GPUCharges:
-    """Return the GPU-time charges of a scheduler. Raises UsageError without iteration costs."""
+    """Return the GPU-time charges of a scheduler.
+
+    Raises UsageError if the costs of iterations are unknown.
+    """
     if setup.costs is None:
         raise UsageError(
             f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
@@ -188,9 +195,9 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 
 
 class TimeCharging(Charging):
-    """A charging of the worker's busy time in picoseconds.
+    """A charging that charges the worker's busy time, in picoseconds.
 
-    The time of a prompt is predicted at admission. The host then reports the real time of each
+    At admission, the time of a prompt is predicted. The host then reports the real time of each
     iteration by client, which replaces the prediction, so that the charges of all clients add up to
     the worker's busy time.
     """

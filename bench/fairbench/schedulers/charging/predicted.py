@@ -63,7 +63,7 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
         try:
             value = function(x, y)
         except Exception as error:
-            # A user's code may raise any exception.
+            # The user's cost function may raise any exception.
             raise UsageError(f"{where} raises {type(error).__name__}: {error}") from error
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise UsageError(f"{where} is {value!r}: must be a number")
@@ -91,7 +91,7 @@ CostName = Annotated[str, AfterValidator(_known)]
 """A parameter that selects the charge: ``linear``, ``profiled`` or a file."""
 
 
-# The moving average approximates the mean output of the last ``WINDOW`` requests.
+# The moving average approximates the mean output length of the last ``WINDOW`` requests.
 WINDOW = 5
 
 
@@ -105,7 +105,7 @@ class PredictedCharging(TokenCharging):
     [VTC-artifact].
     """
 
-    # ``refunds`` is false, because this charging already charges outputs in advance by itself.
+    # ``refunds`` is false, because this charging itself charges predicted outputs in advance.
     refunds = False
     per_request = True
 
@@ -126,7 +126,7 @@ class PredictedCharging(TokenCharging):
         self._step_charged = False
         self._predicted: dict[Request, int] = {}
         self._produced: dict[Request, int] = {}
-        # ``_input`` maps requests to input tokens charged at admission.
+        # ``_input`` maps each request to the input tokens that were charged at admission.
         self._input: dict[Request, int] = {}
         self._average: dict[str, float] = {}
 
@@ -156,7 +156,7 @@ class PredictedCharging(TokenCharging):
             self._charge_outputs(request, before, produced)
 
     def finished(self, request: Request) -> None:
-        # The request never ran.
+        # The request ended before it ran.
         if request not in self._predicted:
             return
         if self._charges_at_finish:

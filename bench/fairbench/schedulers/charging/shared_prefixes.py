@@ -9,7 +9,7 @@ from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import Edge, Node, PrefixTree
 
 Sharing = Literal["split", "owner", "each"]
-# The tree is emptied when the tree has more than ``REMEMBERED_TOKENS`` prompt tokens.
+# The tree is emptied if it has more than ``REMEMBERED_TOKENS`` prompt tokens.
 REMEMBERED_TOKENS = 5_000_000
 
 

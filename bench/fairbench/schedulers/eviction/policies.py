@@ -16,7 +16,7 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# ``Access`` is the type of a leaf's last use; later uses have larger values.
+# ``Access`` is the type of a leaf's last use; a later use has a larger value.
 Access: TypeAlias = tuple[int, int, int]
 Rank: TypeAlias = tuple[float, Access]
 
@@ -24,7 +24,7 @@ Rank: TypeAlias = tuple[float, Access]
 class Leaf(NamedTuple):
     """A stretch of cached tokens, after which no further tokens are cached.
 
-    - ``access`` is the time of the last use.
+    - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the stretch.
     - ``keep_s`` is the time in seconds until which ``on_finish`` asked to keep the stretch.
     - ``awaited`` is true if the cached prefix of a waiting request ends at the stretch.
@@ -37,7 +37,7 @@ class Leaf(NamedTuple):
 
 
 class Claimant(NamedTuple):
-    """A client that claims cached tokens of the pool. All amounts are in tokens.
+    """A client that has claims on cached tokens of the pool. All amounts are numbers of tokens.
 
     - ``held`` is the client's share of the running and cached tokens.
     - ``unpinned`` is the part of ``held`` that no running request uses, and is above 0.
@@ -58,16 +58,19 @@ class Claimant(NamedTuple):
 
 
 class EvictionPolicy(ABC):
-    """The order in which cached tokens are evicted. Subclass this class to add a policy.
+    """An eviction policy: the order in which cached tokens are evicted.
+
+    To add an eviction policy, subclass this class.
 
     A policy is a pure state machine without a clock, and receives every fact from the cache. The
-    cache evicts the leaf with the lowest ``rank``. A ``ClientEviction`` first chooses a client.
+    cache evicts the leaf whose ``rank`` is lowest. A ``ClientEviction`` first chooses the client
+    that loses tokens.
     """
 
     name: ClassVar[str]
     Params: ClassVar[Any] = NoParams
-    # If ``reads_clock`` is true, decisions depend on the time, and each rank of a server has its
-    # own clock.
+    # If ``reads_clock`` is true, decisions depend on the time, and the ranks of a server have
+    # different clocks.
     reads_clock: ClassVar[bool] = False
 
     setup: Setup = Setup()
@@ -94,7 +97,7 @@ class EvictionPolicy(ABC):
         return None
 
     def on_start(self, request: Request, now_s: float) -> None:
-        """Handle a request that was admitted."""
+        """Handle the start of a request that was admitted."""
 
     def on_finish(self, request: Request, now_s: float) -> float:
         """Handle a finished request; return the time in seconds until which to keep its tokens."""
@@ -128,11 +131,11 @@ class ClientEviction(LRU):
         """Return a client's excess over its entitlement; the largest excess is evicted first."""
 
     def choose(self, claimants: Iterable[Claimant]) -> str:
-        """Return the client that loses tokens, the victim.
+        """Return the client (victim) that loses cached tokens.
 
-        The victim is a claimant above its entitlement. If no claimant is above its entitlement,
-        because running requests use all tokens of the clients above theirs, the victim is the
-        claimant that uses the largest part of its entitlement.
+        The victim is a client that claims more than its entitlement. If no claimant is above its
+        entitlement, because running requests use all tokens of the clients above theirs, the victim
+        is the claimant that uses the largest part of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -147,7 +150,7 @@ class ClientEviction(LRU):
 class LFU(EvictionPolicy):
     """Eviction of the leaf that the fewest requests have used; ties go by least recent use.
 
-    SGLang's radix cache offers LFU besides LRU.
+    SGLang's radix cache offers the policy LFU besides LRU.
     """
 
     name = "lfu"
@@ -165,7 +168,7 @@ class MaxMin(ClientEviction):
 
     name = "max-min"
 
-    # ``prepare`` sets each client's share in tokens.
+    # ``shares`` holds each client's share in tokens, as set by ``prepare``.
     shares: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
@@ -181,7 +184,7 @@ class MaxMin(ClientEviction):
         return claimant.unpinned / self.setup.weight(claimant.client)
 
 
-# Quotas are percentages of the pool, so all quotas together are at most ``ALL``.
+# Quotas are percentages of the KV pool, so their sum is at most ``ALL``.
 ALL = 100
 
 
@@ -209,14 +212,15 @@ class QuotaParams:
 class QuotaEviction(ClientEviction):
     """Static quotas: a client's cached tokens stay within its quota even if memory is free.
 
-    Quotas do not limit running requests. If a client's running requests need more than its quota,
-    tokens of other clients are evicted, first those of the client that exceeds its quota most.
+    A quota does not limit the memory of running requests. If a client's running requests need more
+    than its quota, tokens of other clients are evicted, first those of the client that exceeds its
+    quota most.
     """
 
     name = "quota"
     Params: TypeAlias = QuotaParams
 
-    # ``prepare`` sets each client's quota in tokens.
+    # ``quotas`` holds each client's quota in tokens, as set by ``prepare``.
     quotas: Mapping[str, float]
 
     def prepare(self, setup: Setup) -> None:
@@ -224,7 +228,7 @@ class QuotaEviction(ClientEviction):
         self.quotas = self._in_tokens(setup)
 
     def _in_tokens(self, setup: Setup) -> Mapping[str, float]:
-        """Return each client's quota in tokens. Raises UsageError for an unknown client."""
+        """Return each client's memory quota in tokens. Raises UsageError if a client is unknown."""
         given: Mapping[str, float] = self.params.percent
         for client in given:
             if client not in setup.clients:
@@ -277,7 +281,7 @@ class Retention(EvictionPolicy):
 
         - ``first_s`` is the gap, in seconds, that is assumed before any gap was observed.
         - ``most_s`` is the longest time, in seconds, for which tokens are kept.
-        - ``factor`` multiplies the mean gap.
+        - ``factor`` multiplies the mean gap between calls.
         - ``newest`` is the weight of the newest gap in the running mean.
         """
 
@@ -290,9 +294,9 @@ class Retention(EvictionPolicy):
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
-        # ``_ended_s`` maps numbers of programs to the ends of the programs' last calls.
+        # ``_ended_s`` maps the number of a program to the end of its last call.
         self._ended_s: dict[int, float] = {}
-        # ``_gap_s`` maps clients to running means of the gaps between calls.
+        # ``_gap_s`` maps each client to a running mean of the gaps between its calls.
         self._gap_s: dict[str, float] = {}
 
     def rank(self, leaf: Leaf) -> Rank:

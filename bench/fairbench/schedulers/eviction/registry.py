@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EVICTION = "lru"
 EVICTION_GROUP = "fairbench.evictions"
-MEMORY = "memory"  # name of the part with ``MemoryParams``
+MEMORY = "memory"  # name of the table with the parameters ``MemoryParams``
 
 _HERE = "fairbench.schedulers.eviction"
 EVICTIONS = {
@@ -47,7 +47,7 @@ class MemoryParams:
 
 
 def eviction_class(name: str) -> type[EvictionPolicy]:
-    """Return the class of a policy. Raises UsageError for an unknown name."""
+    """Return the class of an eviction policy. Raises UsageError for an unknown eviction policy."""
     if name not in ALL_EVICTIONS:
         raise unknown_name("eviction", name, ALL_EVICTIONS)
     found: type[EvictionPolicy] = imported(ALL_EVICTIONS[name])

@@ -22,7 +22,7 @@ class RequestTotals:
     """A set of requests, with its counts by client, sorted deadlines and total prefill time."""
 
     def __init__(self) -> None:
-        self.clients: Counter[str] = Counter()  # client -> number of the client's requests
+        self.clients: Counter[str] = Counter()  # number of requests of each client
         self.prefill_s = 0.0
         self._prefills_s: dict[Request, float] = {}
         self._dues_s = SortedList()
@@ -42,9 +42,9 @@ class RequestTotals:
             self._dues_s.add(request.next_deadline_s)
 
     def remove_request(self, request: Request) -> None:
-        """Remove a request. Raises KeyError for an unknown request."""
+        """Remove a request. Raises KeyError if the request is unknown."""
         prefill_s = self._prefills_s.pop(request)
-        # When the set is empty, the rounding error of the sum is removed, too.
+        # When no request is left, the rounding error of the sum is removed, too.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
@@ -107,8 +107,8 @@ class Estimator:
       that every client has an equal share of the running requests.
 
     The prefill time excludes cached tokens if the caches are known. Estimates tend to be too short,
-    because HTTP and the prefills of other requests during the decode do not count. The true length
-    of an answer is never used.
+    because HTTP and the prefills of other requests during the decode do not count. The estimator
+    never uses the true length of an answer.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        # ``_sent`` maps workers to the requests sent to the worker.
+        # ``_sent`` maps each worker to totals of the requests that were sent to it.
         self._sent: dict[int, RequestTotals] = {}
         self._at: dict[Request, int | None] = {}
         self._answers = MeanAnswers()
@@ -225,9 +225,10 @@ class AdmissionControl:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        # The requests in ``_held`` are in the inner queue.
+        # ``_held`` counts the requests that wait in the inner queue.
         self._held = RequestTotals()
-        # ``_demoted`` maps demoted requests to the latest ends of their waits in seconds.
+        # ``_demoted`` maps each demoted request to the latest time in seconds at which its wait
+        # ends.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 
@@ -283,7 +284,8 @@ class AdmissionControl:
                 return
             del self._demoted[request]
             if not self._pass_on(request, now_s):
-                # The request was accepted, so the request must enter the queue in any case.
+                # The queue has accepted the request, so the request must enter the queue in any
+                # case.
                 self._demoted[request] = now_s + self.params.aging_s
                 return
             self.queue.release(now_s, sent)

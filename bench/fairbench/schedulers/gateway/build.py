@@ -43,7 +43,7 @@ def with_admission(
     """Return an admission control before a queue, or before a ``router`` if there is no queue.
 
     A ``Rerouting`` router lets the admission control change the worker of each request. ``setup``
-    must have costs and a fleet.
+    must contain costs and a fleet.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
     assert setup.fleet is not None, "an estimate needs the loads of the workers"
@@ -66,7 +66,9 @@ def build_gateway(
     matched: Matched = lambda request: 0,
     terms: Terms | None = None,
 ) -> Gateway:
-    """Build a gateway before ``router``. ``settings`` maps ``NAME.PARAM`` to values.
+    """Build a gateway that stands in front of ``router``.
+
+    ``settings`` maps ``NAME.PARAM`` to the value of the parameter.
 
     ``setup.fleet`` is required. ``matched`` returns how many tokens of a request's prompt are
     cached at some worker; by default the caches are unknown. If several routers have gateways,

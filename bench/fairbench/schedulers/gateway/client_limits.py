@@ -1,9 +1,9 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
-A fair queue orders waiting requests. The order cannot protect clients from requests that are
-already in an engine: a flood of long prompts delays other clients in the tokenizer, which works in
-order of arrival, and in every step, because long contexts slow down the steps. The limits therefore
-make the requests of a flood wait in line before the queue.
+A fair queue can order only requests that wait. The order cannot protect clients from requests that
+are already in an engine: a flood of long prompts delays other clients in the tokenizer, which works
+in order of arrival, and in every step, because long contexts slow down the steps. The limits
+therefore make the requests of a flood wait in line before the queue.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, step_units
 from fairbench.schedulers.output_lengths import OutputLengths
 from fairbench.schedulers.program_states import ProgramStates
 
-# ``Own`` is the key (priority, client) for the requests of one client and one priority.
+# ``Own`` is the key for the requests of one client and one priority.
 Own: TypeAlias = tuple[int, str]
 
 
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait until the owner's limit allows.
 
-    Each arriving request gives its client a turn. Turns are taken by priority, the highest first,
-    and then in order of arrival. In a turn, the client sends the request of the oldest program
-    among its requests of the turn's priority, so a program that has begun precedes new programs.
-    Requests of one program go in order of arrival.
+    Each request that arrives gives its client a turn. Turns are taken by priority, the highest
+    first, and then in order of arrival. In a turn, the client sends the request of the oldest
+    program among its requests of the turn's priority, so a program that has begun precedes new
+    programs. The requests of one program go in the order of their arrival.
     """
 
     def __init__(self) -> None:
-        # In ``_turns``, keys are priorities, then numbers of turns; values are clients. Priorities
-        # without turns are removed.
+        # ``_turns`` maps each priority to its turns: the numbers of turns, each with a client.
+        # A priority without turns is removed from ``_turns``.
         self._turns: dict[int, OrderedDict[int, str]] = {}
-        # The heaps in ``_heaps`` hold requests by program and arrival, including requests that left
-        # the line.
+        # ``_heaps`` holds heaps of requests by program and arrival; a heap may contain requests
+        # that have left the line.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
-        # ``_places`` maps waiting requests to their priorities and numbers.
+        # ``_places`` maps each waiting request to its priority and number.
         self._places: dict[Request, tuple[int, int]] = {}
         self._numbers = count()
 
@@ -60,7 +60,7 @@ class ClientLine:
         self._places[request] = priority, number
 
     def first_request(self) -> Request:
-        """Return the next request. Raises ValueError if no request waits."""
+        """Return the request that goes next. Raises ValueError if no request is waiting."""
         priority = max(self._turns)
         heap = self._heaps[priority, next(iter(self._turns[priority].values()))]
         while True:
@@ -82,7 +82,7 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # Another request of the client has used the turn of this request.
+        # Another request of the same client has used this turn.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
@@ -139,7 +139,7 @@ class ClientLimits:
     - Running requests are never removed for clients that arrive later. A part is therefore kept
       free for such clients, as for a client of weight ``client_reserve``.
 
-    Raises UsageError for ``auto`` if step costs are unknown.
+    Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
 
     def __init__(self, params: GatewayParams, setup: Setup) -> None:
@@ -160,9 +160,10 @@ class ClientLimits:
         self._lengths = OutputLengths()
         self._lines: dict[str, ClientLine] = {}
         self._under_way: dict[str, BatchCost] = {}
-        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests.
+        # ``_reserved`` counts tokens of KV memory, and ``_running`` counts requests, both by
+        # client.
         self._reserved, self._running = HeldAmounts(), HeldAmounts()
-        # ``_programs`` numbers the programs in order of first arrival.
+        # ``_programs`` numbers the programs in the order of their first requests.
         self._programs = ProgramStates(count().__next__)
 
     def admits(self, request: Request, priority: int = 0) -> bool:
@@ -179,7 +180,7 @@ class ClientLimits:
         """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
-        # The total weight does not change in the loop, because the clients in line are already
+        # The total weight is constant during the loop, because the clients in line are already
         # counted.
         weights = self._weights()
         for owner in list(self._lines):
@@ -244,9 +245,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether the owner's amount plus ``more`` stays within the owner's part.
 
-        ``each`` is the limit of each worker. The part is the owner's share by weight of the total
-        limit, and at most the owner's share of the amount that other owners leave free; the reserve
-        takes the rest.
+        ``each`` is the limit that holds at each worker. The part is the owner's share by weight of
+        the total limit, and at most the owner's share of the amount that other owners leave free;
+        the reserve takes the rest.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]
@@ -258,7 +259,7 @@ class ClientLimits:
     def _weights(self, *newcomers: str) -> float:
         """Return the total weight of owners with requests and ``newcomers``, plus the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
-        # The function ``fsum`` returns the same sum for every order of the weights.
+        # ``fsum`` returns the same sum for every order of the weights.
         return fsum(map(self._setup.weight, present)) + self._reserve
 
     def _owner(self, request: Request) -> str:

@@ -1,4 +1,4 @@
-"""Deficit round robin at the gateway."""
+"""The gateway policy deficit round robin (DRR)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DRR(SharePolicy):
 
     @dataclass(frozen=True)
     class Params(ShareParams):
-        """The parameters of ``ShareParams``, and the ``quantum``.
+        """The parameters of ``ShareParams``, and the ``quantum`` in tokens.
 
         ``quantum`` is the number of tokens that a turn grants a client of weight 1.
         """
@@ -45,7 +45,7 @@ class DRR(SharePolicy):
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
         """``_rotation`` has the waiting child nodes by tenant, the next node first."""
-        # ``_turn`` maps tenants to the child nodes whose turn it is.
+        # ``_turn`` maps each tenant to the child node whose turn it is.
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()
 
@@ -54,7 +54,7 @@ class DRR(SharePolicy):
         super().on_arrival(request, view, now_s)
 
     def add_node(self, tenant: str, node: str) -> None:
-        # The node may still have a turn if the node's last request was withdrawn.
+        # A node without requests may still have a turn if its last request was withdrawn.
         self._end_turns(tenant, node)
         self._rotation[tenant].append(node)
 

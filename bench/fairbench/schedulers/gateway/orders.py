@@ -28,7 +28,7 @@ class Order(ABC):
 
     @abstractmethod
     def rank(self, request: Request) -> float:
-        """Return the request's present rank."""
+        """Return the rank that the request has at present."""
 
     def first_of(self, flow: Iterable[Request]) -> Request:
         """Return the request of ``flow`` that this order serves first.
@@ -57,7 +57,8 @@ class EarliestDeadline(Order):
         return request.arrival_s + self.ttl_s if self.ttl_s < inf else inf
 
 
-# At most ``LOOKAHEAD`` requests of a flow are matched, because matching a long queue is slow.
+# At most ``LOOKAHEAD`` requests of a client are matched with the caches, because matching a long
+# queue is slow.
 LOOKAHEAD = 64
 
 
@@ -78,7 +79,7 @@ class LongestPrefix(Order):
 
 
 class ArrivalOrder(Order):
-    """An order by arrival, as in llm-d's default, fcfs-ordering-policy."""
+    """Order of arrival, as in llm-d's default fcfs-ordering-policy."""
 
     name = "fcfs"
 

@@ -20,17 +20,17 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class FlowPolicy(LocalScheduler):
     """A policy that chooses the client whose request is sent next.
 
-    An ``Order`` chooses among the client's requests. A flow is the requests of one client in one
-    band, and a band is all requests of one priority. Each band has its own policy object. Any
-    ``LocalScheduler`` can order a band; a FlowPolicy also receives the time at which a request
-    ends. A policy with ``orders_bands`` receives the requests of all priorities; its ``priorities``
-    map clients to priorities that override the priorities of requests. A policy with
-    ``needs_sessions`` decides by session. ``detector`` names the policy's default saturation
-    detector if this is not the usual default.
+    An ``Order`` then chooses one of the client's requests. A flow is the requests of one client in
+    one band, and a band is all requests of one priority. Each band (priority) has a policy object
+    of its own. Any ``LocalScheduler`` can order a band; a FlowPolicy also receives the time at
+    which a request ends. A policy with ``orders_bands`` receives the requests of all priorities;
+    its ``priorities`` map clients to priorities that override the priorities of requests. A policy
+    with ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's
+    default saturation detector if this is not the usual default.
 
-    Two methods are optional. ``place(request, now_s)`` returns the worker for a request that is
-    sent now, or None if the router chooses. ``given_up(now_s)`` returns the queued requests that
-    the policy refuses now.
+    Two methods of a policy are optional. ``place(request, now_s)`` returns the worker for a request
+    that is sent now, or None if the router chooses. ``given_up(now_s)`` returns the queued requests
+    that the policy refuses now.
     """
 
     orders_bands: ClassVar[bool] = False
@@ -46,11 +46,11 @@ class FlowPolicy(LocalScheduler):
         return self.priorities.get(request.client, request.priority)
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
-        """Return the client whose request goes next, by ``score``.
+        """Return the client with the best ``score``, whose request goes next.
 
-        Precondition: a request waits. The queue calls this method again after each sent request and
-        its ``on_admitted``. If the request of the returned client cannot be sent now, the queue
-        calls the method again later.
+        Precondition: at least one request waits. The queue calls this method again after each sent
+        request and its ``on_admitted``. If the request of the returned client cannot be sent now,
+        the queue calls the method again later.
         """
         return min(
             view.clients(),
@@ -108,7 +108,7 @@ NextClient = Callable[[str], str]
 
 @dataclass(frozen=True)
 class ShareParams(PriceParams):
-    """The parameters of ``PriceParams``, tenants and weights.
+    """The parameters of ``PriceParams``, with tenants and weights.
 
     With ``tenants=tree``, service is divided among siblings at each level of the tree of tenants.
     ``weights`` of clients override the experiment's weights.
@@ -121,7 +121,7 @@ class ShareParams(PriceParams):
 class SharePolicy(FlowPolicy):
     """A policy that divides service among siblings.
 
-    Without a tree of tenants, all clients are siblings. With a tree, siblings are the nodes
+    If there is no tree of tenants, all clients are siblings. With a tree, siblings are the nodes
     directly below one tenant. The policy chooses a node at each level, from the outermost tenants
     down to a client. A request is charged to its client and to all tenants of the client.
     """
@@ -138,7 +138,7 @@ class SharePolicy(FlowPolicy):
     ) -> str:
         """Return the next of the waiting ``nodes``, which are directly below the tenant.
 
-        ``client`` returns the next client below a node.
+        ``client`` is a function that returns the next client below a node.
         """
 
     @abstractmethod

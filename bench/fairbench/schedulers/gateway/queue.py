@@ -35,7 +35,8 @@ class OutputsAhead:
     def __init__(self, scheduler: LocalScheduler) -> None:
         self._scheduler = scheduler
         self._answers = MeanAnswers()
-        # ``_charged`` maps unfinished requests to output tokens charged in advance.
+        # ``_charged`` maps each unfinished request to the output tokens that were charged in
+        # advance.
         self._charged: dict[Request, int] = {}
 
     def charge_ahead(self, request: Request) -> None:
@@ -61,9 +62,10 @@ class IdleClients:
     """A record of idle clients, at most ``MAX_CLIENTS`` of which are remembered."""
 
     def __init__(self) -> None:
-        # ``_requests`` maps clients to numbers of queued and unfinished requests.
+        # ``_requests`` maps each client to its number of queued and unfinished requests.
         self._requests: Counter[str] = Counter()
-        # ``_idle`` holds the idle clients, the client that has been idle for longest first.
+        # ``_idle`` holds the idle clients; the client that has been idle for the longest time is
+        # first.
         self._idle: dict[str, None] = {}
 
     def begin_request(self, client: str) -> None:
@@ -164,7 +166,7 @@ class HoldsRequests(Protocol):
         """
 
     def withdraw(self, request: Request) -> None:
-        """Withdraw a queued request."""
+        """Withdraw a request that waits in the queue."""
 
     def retry_after_s(self) -> float | None:
         """Return after how many seconds the last refused client should retry; None if unknown."""
@@ -183,7 +185,7 @@ class QueueHost(Generic[T]):
     def __init__(self, queue: HoldsRequests) -> None:
         self.queue = queue
         self.held: dict[Request, T] = {}
-        # The requests in ``_sent`` were sent and have not ended.
+        # ``_sent`` holds the requests that were sent to a worker and have not ended.
         self._sent: set[Request] = set()
 
     def is_sent(self, request: Request) -> bool:
@@ -231,10 +233,11 @@ class GatewayQueue(HoldsRequests):
         ahead: OutputsAhead | None = None,
     ) -> None:
         self.scheduler = scheduler
-        # ``shared`` holds the scheduler's counters if several routers share counters, or None.
+        # If several routers share counters, ``shared`` holds the scheduler's counters; otherwise it
+        # is None.
         self.shared = shared
-        # Until ``_held_until_s``, requests wait for clients at another router; None means no such
-        # wait.
+        # Until ``_held_until_s``, requests wait for clients at another router; None means that no
+        # request waits for this reason.
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -282,8 +285,8 @@ class GatewayQueue(HoldsRequests):
             self.scheduler.on_admitted(request, request.input_tokens, False)
             if self._ahead is not None:
                 self._ahead.charge_ahead(request)
-            # This call comes before ``send``, because ``send`` may move the request to another
-            # worker.
+            # ``on_sent`` is called before ``send``, because ``send`` may move the request to
+            # another worker.
             detector.on_sent(request, worker)
             send(request, worker)
             return Tried.ADMITTED if detector.has_room(now_s) else Tried.LAST
@@ -305,7 +308,7 @@ class GatewayQueue(HoldsRequests):
         return chosen
 
     def given_up(self, now_s: float) -> Collection[Request]:
-        """Return the queued requests that the policy refuses now."""
+        """Return the queued requests that the policy now refuses."""
         given_up = None if self._flows is None else self._flows.given_up
         return () if given_up is None else given_up(now_s)
 
@@ -359,7 +362,7 @@ class GatewayQueue(HoldsRequests):
         """Handle the end of a request, and delete clients that have been idle for too long."""
         self.scheduler.on_finish(request)
         for client in self._idle.end_request(request.client):
-            # Counters that other routers share are kept.
+            # Counters that other routers share are not deleted.
             if self.shared is None:
                 self.scheduler.forget(client)
             if self._ahead is not None:
@@ -374,9 +377,9 @@ def arrival_queue(router: Router) -> GatewayQueue:
 class Gateway(HoldsRequests):
     """A queue with strict priority between bands, which refuses requests beyond its limits.
 
-    A band is all requests of one priority. The rules are those of llm-d's flow control
+    A band consists of all requests of one priority. The rules are those of llm-d's flow control
     (llm-d-router @7c6ba75), with limits on numbers of requests only. ``make_queue`` returns a new
-    queue for a band; the queues of all bands share one detector and one router. With
+    queue for a band; the queues of all bands share one detector and one router. If the policy
     ``orders_bands``, all priorities share one queue.
     """
 
@@ -392,18 +395,18 @@ class Gateway(HoldsRequests):
         self._orders_bands = orders_bands
         self._limits = limits
         self._make_queue = make_queue
-        # In ``_bands``, keys are priorities, the highest first; values are the bands' queues.
+        # ``_bands`` maps each priority to its queue; the highest priority is first.
         self._bands: dict[int, GatewayQueue] = {}
-        # ``_band_of`` maps queued or unfinished requests to their bands.
+        # ``_band_of`` maps each queued or unfinished request to its band (priority).
         self._band_of: dict[Request, int] = {}
         self._held: dict[Request, None] = {}
-        # ``_held_in`` maps bands to queued requests.
+        # ``_held_in`` maps each band (priority) to its queued requests.
         self._held_in: defaultdict[int, dict[Request, None]] = defaultdict(dict)
-        # ``_ends`` is a heap of the times in seconds at which requests are too old.
+        # ``_ends`` is a heap of times in seconds at which queued requests become too old.
         self._ends: list[tuple[float, int, Request]] = []
         self._numbers = count()
         self._displaced: list[Request] = []
-        # ``others`` holds the latest totals of the gateways of other routers.
+        # ``others`` holds the latest totals that the gateways of other routers reported.
         self.others = Heard()
         self._changes = Changes()
 
@@ -415,7 +418,7 @@ class Gateway(HoldsRequests):
 
     @property
     def balances(self) -> Mapping[int, Mapping[str, float]]:
-        """Return the balances of clients in each band's policy."""
+        """Return the clients' balances in the policy of each band."""
         return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -474,7 +477,7 @@ class Gateway(HoldsRequests):
 
         for request in self._limits.admit_freed() if self._limits is not None else ():
             if not self._bands[self._band_of[request]].enter(request, now_s):
-                # The policy may refuse a request that has waited in line.
+                # The policy may refuse a request that has already waited in line.
                 assert self._limits is not None
                 self._limits.end_admitted(request, 0)
                 self._hold_no_more(request)
@@ -507,7 +510,7 @@ class Gateway(HoldsRequests):
             self._limits.end_admitted(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        # The request was displaced, but the host has not been told yet.
+        # The queue has displaced the request, but the router does not know this yet.
         if request in self._displaced:
             self._displaced.remove(request)
             return
@@ -522,7 +525,7 @@ class Gateway(HoldsRequests):
     def _hold_no_more(self, request: Request) -> None:
         del self._held[request], self._held_in[self._band_of[request]][request]
 
-    # The following methods implement ``Exchanges``.
+    # The methods of this section implement the interface ``Exchanges``.
 
     @property
     def shares_counters(self) -> bool:
@@ -597,7 +600,7 @@ class Gateway(HoldsRequests):
         return max(found, default=0.0)
 
     def _priority_of(self, request: Request) -> int:
-        """Return the priority that determines the request's band."""
+        """Return the priority of a request, which determines its band."""
         if self._orders_bands:
             return 0
         return self.params.priority.get(request.client, request.priority)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from fairbench.schedulers.gateway.saturation import Detector
 
 
-GATEWAY = "gateway"  # name of the part with ``GatewayParams``
-ADMISSION = "admission"  # name of the part with ``AdmissionParams``
+GATEWAY = "gateway"  # name of the table with the parameters ``GatewayParams``
+ADMISSION = "admission"  # name of the table with the parameters ``AdmissionParams``
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"
@@ -68,7 +68,7 @@ class GatewayParams:
     - ``band_requests`` limits the queued requests of each band, and ``max_requests`` limits the
       queued requests of all bands together. A request that arrives at a full gateway displaces the
       latest request of the lowest band if this band has a lower priority than the new request.
-      Otherwise the new request is refused.
+      Otherwise, the gateway refuses the new request.
     - ``priority`` maps clients to priorities, which override the priorities of the clients'
       requests; larger numbers go first. A band is served only if no request of a higher band can be
       sent.
@@ -134,13 +134,16 @@ class AdmissionParams:
 
 
 def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
-    """Return admission parameters from the settings. Raises UsageError for a wrong value."""
+    """Return the parameters of admission control from the settings.
+
+    Raises UsageError if a value is wrong.
+    """
     return make_params(ADMISSION, AdmissionParams, settings)
 
 
 NO_GATEWAY = "none"
 GATEWAY_GROUP = "fairbench.gateways"
-DEFAULT_DETECTOR = "utilization"  # the default of llm-d, too
+DEFAULT_DETECTOR = "utilization"  # the default saturation detector, as in llm-d
 
 _GATEWAY = "fairbench.schedulers.gateway"
 POLICIES = {
@@ -173,7 +176,10 @@ def policy_names() -> list[str]:
 
 
 def policy_class(name: str) -> type[LocalScheduler]:
-    """Return the class of a policy. Raises UsageError for an unknown name."""
+    """Return the class of a gateway policy.
+
+    Raises UsageError for an unknown saturation detector.
+    """
     policies = policies_by_name()
     if name not in policies and name not in locals_by_name():
         raise unknown_name("gateway", name, [*policy_names(), NO_GATEWAY])
@@ -186,7 +192,7 @@ def policy_class(name: str) -> type[LocalScheduler]:
 def default_detector(policy: str, usual: str) -> str:
     """Return the default detector of a policy, which is ``usual`` for most policies.
 
-    Raises UsageError for an unknown policy.
+    Raises UsageError for an unknown gateway policy.
     """
     own: str = getattr(policy_class(policy), "detector", "")
     return own or usual
@@ -195,7 +201,7 @@ def default_detector(policy: str, usual: str) -> str:
 def needs_sessions(policy: str | None) -> bool:
     """Return whether a policy decides by session; False without a policy (None).
 
-    Raises UsageError for an unknown policy.
+    Raises UsageError for an unknown gateway policy.
     """
     return policy is not None and getattr(policy_class(policy), "needs_sessions", False)
 

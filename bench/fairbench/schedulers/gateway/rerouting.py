@@ -16,7 +16,7 @@ Choice = Callable[[Request, int, float], int]
 def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool:
     """Return whether a gateway's policy or admission control may change a router's decisions.
 
-    Raises UsageError for an unknown policy.
+    Raises UsageError for an unknown gateway policy.
     """
     if admission is not None and admission.is_on:
         return True
@@ -46,8 +46,8 @@ class Rerouting(Router):
     def __init__(self, router: Router) -> None:
         self.router = router
         self.choose: Choice = lambda request, worker, now_s: worker
-        # ``_routed`` maps requests for which ``choose`` changed the worker to the inner router's
-        # workers.
+        # If ``choose`` moved a request to another worker, ``_routed`` maps the request to the
+        # worker that the inner router had chosen.
         self._routed: dict[Request, int] = {}
         self.order = router.order
 

@@ -1,4 +1,4 @@
-"""Round robin over clients at the gateway."""
+"""The gateway policy round robin over clients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fairbench.schedulers.params import NoParams
 class RoundRobinFlows(FlowPolicy):
     """Round robin over the waiting clients, in order of their names.
 
-    The rule is llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of
-    a waiting client, each other client sends at most one request. The policy does not count tokens,
-    so a client with larger requests gets more service.
+    The policy follows llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two
+    requests of a waiting client, each other client sends at most one request. The policy does not
+    count tokens, so a client with larger requests gets more service.
     """
 
     name = "round-robin"
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        self._last = ""  # the client of the last sent request
+        self._last = ""  # the client whose request was sent last
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         waiting = view.clients()

@@ -17,7 +17,7 @@ from fairbench.schedulers.views import FleetView, WorkerLoad
 class Detector(ABC):
     """A test of whether the cluster has room for one more request.
 
-    Subclass this class to add a detector.
+    To add a saturation detector, subclass this class.
 
     A detector reads no clock and no socket: the queue reports sent and finished requests, and calls
     ``poll_workers`` whenever the host handles events.
@@ -37,12 +37,12 @@ class Detector(ABC):
 
     @property
     def fleet(self) -> FleetView:
-        """The view of the workers. Precondition: ``prepare`` was called."""
+        """The view of the workers' loads. Precondition: ``prepare`` was called."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         return self.setup.fleet
 
     def poll_workers(self, now_s: float) -> None:
-        """Poll the workers' loads if a poll is due."""
+        """Poll the loads of the workers if a poll is due."""
 
     @abstractmethod
     def has_room(self, now_s: float) -> bool:
@@ -83,13 +83,13 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares the unfinished requests, or their prompt tokens, with a capacity.
 
-    The rules are those of llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by``
+    The detector follows llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by``
     ``requests`` or ``tokens``, the detector compares sums over the workers with the total capacity.
     With ``larger`` (llm-d's ``hybrid``), the detector takes the larger of both ratios at each
     worker, and their mean over the workers. The detector counts sent and finished requests itself,
-    so its counts have no delay. Two rules are simpler than in llm-d. The whole prompt counts until
-    the request ends; in llm-d, the uncached part counts until the first token. The router sees all
-    workers, including full workers.
+    so its counts have no delay. Two rules of the detector are simpler than in llm-d. The whole
+    prompt counts until the request ends; in llm-d, the uncached part counts until the first token.
+    The router sees all workers, also workers that are full.
     """
 
     name = "concurrency"
@@ -111,7 +111,7 @@ class Concurrency(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._requests = params.requests + (params.headroom or 0)
-        # ``_under_way`` maps unfinished requests to their workers.
+        # ``_under_way`` maps each unfinished request to its worker.
         self._under_way: dict[Request, int | None] = {}
         self._loads: dict[int, _Load] = {}
 
@@ -178,10 +178,12 @@ class Utilization(Detector):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._polled_s = 0.0
-        # ``_next_s`` is the time of the next poll in seconds, or None before the first poll.
+        # ``_next_s`` is the time in seconds of the next poll of the workers, or None before the
+        # first poll.
         self._next_s: float | None = None
         self._loads: dict[int, WorkerLoad] = {}
-        # ``_sent`` maps workers to numbers of requests sent since the last poll.
+        # ``_sent`` maps each worker to the number of requests sent to it since the last poll of its
+        # metrics.
         self._sent: Counter[int] = Counter()
 
     def poll_workers(self, now_s: float) -> None:
@@ -203,7 +205,7 @@ class Utilization(Detector):
     def _score(self, worker: int) -> float:
         load = self._loads.get(worker)
         if load is None or load.queued is None:
-            # A worker with an unknown load counts as full.
+            # A worker whose load is unknown counts as full.
             return 1.0
         waiting = load.queued + (self._sent[worker] if self.params.credit else 0)
         pool_tokens = self.setup.pool_tokens

@@ -18,8 +18,9 @@ class TokenBucket(LocalScheduler):
     """Token buckets, which limit each client to ``rate_per_min`` requests per minute.
 
     A bucket holds up to ``burst`` tokens, each of which allows one request. A request takes one
-    token from its client's bucket, or is refused if the bucket is empty. Accepted requests go in
-    order of arrival. InferGrid's gateway has this rule (coconut-labs/infergrid @a8d3ea8).
+    token from its client's bucket, or is refused if the bucket is empty. Requests that are accepted
+    go in the order of arrival. The gateway of InferGrid has this rule (coconut-labs/infergrid
+    @a8d3ea8).
     """
 
     name = "token-bucket"
@@ -41,8 +42,8 @@ class TokenBucket(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``_filled`` maps clients or tenants to tokens, and the time in seconds at which the tokens
-        # were counted.
+        # ``_filled`` maps each client or tenant to its tokens, and to the time in seconds at which
+        # they were counted.
         self._filled: dict[str, tuple[float, float]] = {}
 
     def prepare(self, setup: Setup) -> None:

@@ -1,4 +1,4 @@
-"""Weighted fair queueing at the gateway."""
+"""The gateway policy weighted fair queueing (WFQ)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class WFQ(SharePolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # ``ends`` maps nodes to the ends of the nodes' last requests in virtual time.
+        # ``ends`` maps each node to the end of its last request in virtual time.
         self.ends: dict[str, float] = {}
-        # ``_virtual`` maps tenants to the current virtual times of the tenants' child nodes.
+        # ``_virtual`` maps each tenant to the current virtual time of its child nodes.
         self._virtual: dict[str, float] = {}
 
     def add_node(self, tenant: str, node: str) -> None:

@@ -28,9 +28,9 @@ class DLPM(FairScheduler):
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client is in credit. As printed, Algorithm 1 never ends in two cases. In this class, a pass over
-    the whole queue without an admission ends the selection (line 17), and refills that leave all
-    clients in debt are repeated in a single step (line 7).
+    client is in credit. As the paper prints it, Algorithm 1 does not end in two cases. In this
+    class, a pass over the whole queue without an admission ends the selection (line 17), and
+    refills that leave all clients in debt are repeated in a single step (line 7).
     """
 
     name = "dlpm"
@@ -38,12 +38,12 @@ class DLPM(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, the credits and the charging.
+        """Parameters of the order, of the credits and of the charging.
 
         ``quantum`` is Q^u of a client of weight 1, in weighted tokens (an output token counts
         ``output_weight``); a client of weight 2 gets twice as much. ``no_room=stop`` ends the pass
         at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
-        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which only differs with
+        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which differs only with
         ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
         printed and by default, or one ``quantum``, so that a newcomer need not wait until the other
         clients have used up their quanta. ``rejoin`` is the rule by which idle clients leave the
@@ -87,11 +87,11 @@ class DLPM(FairScheduler):
 
     @property
     def credit(self) -> dict[str, float]:
-        """The credit of each client on the client list."""
+        """The credits of the clients on the client list."""
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.begin_request(request.client)  # implements line 12 of Alg. 1
+        self.credits.begin_request(request.client)  # This call implements line 12 of Alg. 1.
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
@@ -100,18 +100,19 @@ class DLPM(FairScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # implements line 17 of Alg. 1
-            scan = self._scan(view, now_s, refresh)  # implements line 16 of Alg. 1
+        while progressed and len(view):  # This loop implements line 17 of Alg. 1.
+            scan = self._scan(view, now_s, refresh)  # This call implements line 16 of Alg. 1.
             progressed = refresh = False
-            for request in scan:  # implements line 18 of Alg. 1
-                client = request.client  # implements line 19 of Alg. 1
-                if not self.credits.in_credit(client):  # implements line 20 of Alg. 1
+            for request in scan:  # This loop implements line 18 of Alg. 1.
+                client = request.client  # This statement implements line 19 of Alg. 1.
+                if not self.credits.in_credit(client):  # This test implements line 20 of Alg. 1.
                     turns.check_refill(client, scan)
                     if turns.over:
                         return
-                    if not self.credits.in_credit(client):  # line 21 of Alg. 1 tests q_i > 0
+                    if not self.credits.in_credit(client):  # Line 21 of Alg. 1 tests q_i > 0.
                         continue
-                if (yield request):  # CANADD (line 21); the engine runs lines 22 and 24
+                # Line 21 of Alg. 1 (CANADD) is the yield; the engine executes lines 22 and 24.
+                if (yield request):
                     progressed = True
                 elif turns.ends_without_room(client):
                     return

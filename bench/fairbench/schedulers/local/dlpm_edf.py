@@ -26,7 +26,7 @@ class UrgentDLPM(DLPM):
 
     Requests that are late or have no deadline rank first, in order of arrival, once they have
     waited for ``aging_s`` seconds. Next come requests that can still be in time, the earliest
-    deadline first. All further requests share the last rank.
+    deadline first. All other requests share the last rank.
     """
 
     wants_costs = True
@@ -104,11 +104,11 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(UrgentDLPM.Params):
-        """The parameters of ``UrgentDLPM``, and the scope of deadlines.
+        """The parameters of ``UrgentDLPM``, and where deadlines apply.
 
-        ``within=client`` orders the requests of each client by deadline. ``within=credit`` orders
-        the requests of all clients in credit together by deadline. Deadlines then decide which of
-        these clients goes first, but do not change the clients' shares.
+        With ``within=client``, deadlines order the requests of each client. ``within=credit``
+        orders the requests of all clients in credit together by deadline. Deadlines then decide
+        which of these clients goes first, but do not change the clients' shares.
         """
 
         within: Literal["client", "credit"] = "client"

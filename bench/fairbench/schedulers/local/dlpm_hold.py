@@ -17,7 +17,7 @@ from fairbench.schedulers.local.dlpm import (
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 
-# In a batch that costs ``FLOOR_UNITS`` units, 4/5 of a decode step is useful.
+# If a batch costs ``FLOOR_UNITS`` units, 4/5 of a decode step is useful work.
 FLOOR_UNITS = 4
 QUANTUM = 5_000
 
@@ -41,7 +41,7 @@ class HoldingDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM; ``hold=false`` makes this scheduler DLPM.
+        """The parameters of DLPM; with ``hold=false``, the scheduler is DLPM.
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
         means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler
@@ -76,8 +76,8 @@ class HoldingDLPM(DLPM):
             yield from super().select(view, now_s)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        # With SGLang, ``view.running`` lacks the admissions of this pass, whereas ``_batch``
-        # includes them.
+        # With SGLang, ``view.running`` does not contain the requests that this pass admitted,
+        # whereas ``_batch`` does.
         if not self.params.hold or not len(self._batch):
             return True
         return not (self._someone_only_runs_in_credit(view, tenant) and self._is_heavy())

@@ -1,4 +1,4 @@
-"""The scheduler EDF: the earliest deadline first, with preemption."""
+"""The scheduler EDF, earliest deadline first, with preemption."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
 from fairbench.schedulers.views import least_first
 
-# A request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the lowest group goes first.
+# Every request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the group with the
+# lowest number goes first.
 AGED, IN_TIME, LATE = range(3)
 
 
 class EDF(LocalScheduler):
-    """Earliest deadline first, with late requests last.
+    """Earliest deadline first; requests that would be late go last.
 
     A request's deadline is the latest time for its first token at which its later tokens, at the
     batch's present pace, are expected to be in time, too (``Slack``). A request is late if the
@@ -47,7 +48,7 @@ class EDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the order, the preemption and the steps.
+        """Parameters of the order, of the preemption and of the step size.
 
         ``default_s`` is the deadline in seconds of a request without a deadline. ``aging_s`` is the
         wait in seconds after which a request goes first; inf turns aging off. With ``rescue_s``
@@ -55,9 +56,9 @@ class EDF(LocalScheduler):
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
         (copies from CPU memory, or recomputation if CPU memory has no room), or the ``quicker`` of
-        these. The value ``no`` turns preemption off. ``chunks`` (in engines whose steps mix prompts
-        and outputs) limits the prompt tokens of a step, so that running requests stay in time
-        (``chunk_budget``).
+        these. With the value ``no``, EDF does not preempt. ``chunks`` (in engines whose steps mix
+        prompts and outputs) limits the prompt tokens of a step, so that running requests stay in
+        time (``chunk_budget``).
         """
 
         default_s: Positive = 30.0
@@ -75,7 +76,7 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # The requests in ``_admitted`` were admitted in the present pass.
+        # ``_admitted`` holds the requests that the present pass has admitted.
         self._admitted: set[Request] = set()
         self._victims = Victims(
             self._slack,

@@ -29,7 +29,9 @@ from fairbench.tenants import Tenants
 
 @dataclass(frozen=True)
 class FairParams:
-    """The parameters of charging and accounts. Schedulers derive their parameters from this class.
+    """The parameters of charging and accounts of fair schedulers.
+
+    The parameters of a fair scheduler are a subclass of this class.
 
     ``charge=gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
     ``sharing`` selects the clients that pay for a shared prefix (``SharedCharges``); by default,
@@ -46,7 +48,7 @@ class FairParams:
     output_weight: PositiveInt = OUTPUT_PRICE
 
 
-# ``CHARGED`` names the hooks in which ``FairScheduler`` charges.
+# ``CHARGED`` names the methods in which ``FairScheduler`` charges clients.
 CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "forget"}
 
 
@@ -85,7 +87,7 @@ class FairScheduler(LocalScheduler):
             parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
             self.wants_costs = True
         for name, charge in parts.items():
-            # A subclass may define the part itself.
+            # A subclass may define this method itself.
             if getattr(type(self), name) is None:
                 setattr(self, name, charge)
 
@@ -124,8 +126,8 @@ class FairScheduler(LocalScheduler):
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Return running requests by their client's lead, and a client's newest request first.
 
-        The client furthest ahead in service comes first. ``preempt=fair`` makes this method the
-        ``retraction_order``.
+        The client that is furthest ahead in service comes first. ``preempt=fair`` makes this method
+        the ``retraction_order``.
         """
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}

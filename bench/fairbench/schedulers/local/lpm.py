@@ -21,8 +21,8 @@ class LPM(LocalScheduler):
     class Params:
         """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
-        A longer queue keeps its order. SGLang's own limit is 128 (since PR #1896), which makes LPM
-        similar to FCFS under load. 0 means no limit, as in the papers.
+        A queue that is longer keeps its order. SGLang's own limit is 128 (since PR #1896), which
+        makes LPM similar to FCFS under load. 0 means no limit, as in the papers.
         """
 
         queue_limit: NotNegativeInt = 0
@@ -52,7 +52,7 @@ class ClientCappedLPM(LPM):
     class Params(LPM.Params):
         """The parameters of LPM, and ``max_running``, the limit for each client and worker.
 
-        The limit applies to a client of weight 1. A client of weight 2 may run twice as many
+        The limit is that of a client of weight 1. A client of weight 2 may run twice as many
         requests, and every client may run at least 1.
         """
 
@@ -78,7 +78,7 @@ class ClientCappedLPM(LPM):
         self._stop_running(request)
 
     def _stop_running(self, request: Request) -> None:
-        # An aborted request may never have run.
+        # A request that was aborted may never have run.
         if request in self._running:
             self._running.remove(request)
             self._of_client[request.client] -= 1

@@ -26,12 +26,12 @@ class PrebleGroups(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the groups.
+        """Parameters of the groups of requests.
 
-        ``groups`` is the number P of groups. ``no_room=stop`` ends the pass at a request without
-        room, as in SGLang; ``no_room=skip`` tries the next request, as in Preble's code.
-        ``regroup=pass`` assigns every waiting request to a group in each pass, as Algorithm 3 is
-        printed; by default, or with ``regroup=arrival``, a request keeps its first group.
+        ``groups`` is the number of groups, P in the paper. ``no_room=stop`` ends the pass at a
+        request without room, as in SGLang; ``no_room=skip`` tries the next request, as in Preble's
+        code. ``regroup=pass`` assigns every waiting request to a group in each pass, as Algorithm 3
+        is printed; by default, or with ``regroup=arrival``, a request keeps its first group.
         """
 
         groups: PositiveInt = 10
@@ -44,7 +44,7 @@ class PrebleGroups(LocalScheduler):
         self._groups: list[deque[Request]] = [deque() for _ in range(params.groups)]
         self._group = params.groups - 1
         self._drawn = 0
-        # ``_queued`` holds the waiting requests in order of arrival.
+        # ``_queued`` holds the waiting requests in the order of their arrival.
         self._queued: dict[Request, None] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -58,7 +58,7 @@ class PrebleGroups(LocalScheduler):
         self._drawn += 1
 
     def on_finish(self, request: Request) -> None:
-        # The request was aborted while it waited.
+        # The request was aborted while it waited in the queue.
         if request in self._queued:
             del self._queued[request]
             queue = next(q for q in (self._new, *self._groups) if request in q)
@@ -88,7 +88,7 @@ class PrebleGroups(LocalScheduler):
             for group in self._groups:
                 group.clear()
         for request in self._new:
-            # The cache may also hold outputs of a retracted request.
+            # The cache may also hold output tokens of a retracted request.
             cached = min(view.matched_tokens(request), request.input_tokens)
             self._groups[self.group_of(cached, request)].append(request)
         self._new.clear()

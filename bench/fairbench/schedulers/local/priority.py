@@ -57,17 +57,17 @@ class Priority(LocalScheduler):
         return sorted((one.request for one in running), key=self._arrival_rank, reverse=True)
 
 
-CLIP_NEW_TOKENS = 4096  # the most output tokens that SGLang reserves for a request
+CLIP_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a request at most
 
 
 class SGLangPriority(LocalScheduler):
     """SGLang's priority policy: the request with the highest priority number goes first.
 
-    Equal numbers go in queue order. The rules are those of SGLang 0.5.23, schedule_policy.py. A
-    request without room preempts running requests whose number is lower by more than ``threshold``,
-    lowest number and latest arrival first, if these requests together hold enough memory; preempted
-    requests are recomputed. SGLang preempts one pass after the pass that found no room; this
-    scheduler preempts in the same pass. Requests with low numbers may starve.
+    Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
+    SGLang 0.5.23. A request without room preempts running requests whose number is lower by more
+    than ``threshold``, lowest number and latest arrival first, if these requests together hold
+    enough memory; preempted requests are recomputed. SGLang preempts one pass after the pass that
+    found no room; this scheduler preempts in the same pass. Requests with low numbers may starve.
     """
 
     name = "sglang-priority"
@@ -96,7 +96,7 @@ class SGLangPriority(LocalScheduler):
         setup.check_clients(f"{self.name}.of", self.params.of)
 
     def _number_rank(self, request: Request) -> int:
-        """Return a request's rank; the lowest rank goes first."""
+        """Return a request's rank; the request with the lowest rank goes first."""
         number = self.params.of.get(request.client, request.priority)
         return number if self.params.low_first else -number
 

@@ -25,15 +25,15 @@ class RPM(LocalScheduler):
     """
 
     name = "rpm"
-    # With ``over=delay``, requests wait although the engine has room.
+    # With ``over=delay``, requests may wait although the engine has room for them.
     work_conserving = False
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the limit.
+        """Parameters of the limit on requests per minute.
 
-        ``limit`` is the number of requests per client and minute. The class describes ``window``
-        and ``over``.
+        ``limit`` is the number of requests per client and minute. The docstring of the class
+        explains ``window`` and ``over``.
         """
 
         limit: PositiveInt = 20
@@ -43,10 +43,10 @@ class RPM(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._limit = params.limit
-        # ``_let_through`` maps clients to the times in seconds of the last ``limit`` accepted
+        # ``_let_through`` maps each client to the times in seconds of its last ``limit`` accepted
         # requests.
         self._let_through: dict[str, deque[float]] = {}
-        # ``_from_s`` maps delayed requests to the times in seconds from which the requests may go.
+        # ``_from_s`` maps each delayed request to the earliest time in seconds at which it may go.
         self._from_s: dict[Request, float] = {}
 
     def accepts(self, request: Request, now_s: float) -> bool:
@@ -58,7 +58,7 @@ class RPM(LocalScheduler):
             return True
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
-        # A request that was accepted exactly 60 s ago still counts.
+        # A request that was accepted exactly 60 s ago still counts against the limit.
         if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)
@@ -89,7 +89,7 @@ class RPM(LocalScheduler):
         return min(later, default=None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return the number of delayed requests by client."""
+        """Return how many requests of each client are delayed."""
         held: dict[str, float] = {}
         for request in self._from_s:
             held[request.client] = held.get(request.client, 0) + 1
@@ -97,5 +97,5 @@ class RPM(LocalScheduler):
 
 
 def _minute_s(time_s: float) -> float:
-    """Return the start of the minute, in seconds."""
+    """Return the time in seconds at which a minute starts."""
     return time_s // WINDOW_S * WINDOW_S

@@ -22,11 +22,11 @@ HELD_TOKENS = attrgetter("held_tokens")
 
 @dataclass(slots=True)
 class State:
-    """The state of an unfinished request.
+    """The state of a request that has not finished.
 
     ``prefill_s`` is the time in seconds that the request's next admission takes to compute the
-    prompt or to copy the KV cache back. ``first_s`` is the estimated time of the first token. The
-    request cannot be preempted until it has produced ``spared`` tokens.
+    prompt or to copy the KV cache back. ``first_s`` is the estimated time at which the first token
+    comes. The request cannot be preempted until it has produced ``spared`` tokens.
     """
 
     prefill_s: float
@@ -124,7 +124,7 @@ class Slack:
         return inf if end_s is None else end_s
 
 
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits of a step's prompt tokens
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the number of prompt tokens in a step
 
 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
@@ -165,7 +165,7 @@ class Victims:
     rescue_s: float
     aging_s: float
     progress: int
-    # ``_swapped`` holds the requests whose memory is being copied to CPU memory.
+    # ``_swapped`` holds the requests whose KV memory is being copied to CPU memory.
     _swapped: set[Request] = field(default_factory=set)
 
     def victims_for(
@@ -179,7 +179,7 @@ class Victims:
         """Return the requests to preempt for this request, in order, or [] if they free too little.
 
         The list is also empty unless the request would be late within ``rescue_s`` seconds.
-        Requests ``admitted`` in this pass keep their memory.
+        Requests that this pass has ``admitted`` keep their memory.
         """
         if due_s - now_s - self.slack.states[request].prefill_s > self.rescue_s:
             return []
@@ -212,7 +212,8 @@ class Victims:
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
-            # This entry is needed before the yield, in which the host calls ``note_retraction``.
+            # The entry must exist before the yield, during which the engine calls
+            # ``note_retraction``.
             self._swapped.add(one.request)
             if (yield Preempt(one.request, swap=True)):
                 return True
@@ -241,8 +242,8 @@ class Victims:
         """Return for how many seconds a request can pause and be in time; inf if it is late.
 
         Args:
-            left_s: The seconds until the request is due.
-            return_s: The seconds that preempting the request costs.
+            left_s: The seconds until the request's deadline.
+            return_s: The seconds that preempting the request would cost.
         """
         return inf if left_s < self.slack.step_s else left_s - return_s
 

@@ -20,26 +20,26 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
 
-    The client's oldest request is served. The counter of a returning client is lifted: to the
-    counter of the client that left the queue last if no client waits (lines 8-10), and otherwise to
-    the lowest counter of the waiting clients (lines 11-13).
+    Of the chosen client, the oldest request is served. The counter of a returning client is lifted:
+    to the counter of the client that left the queue last if no client waits (lines 8-10), and
+    otherwise to the lowest counter of the waiting clients (lines 11-13).
     """
 
     name = "vtc"
-    # Unless the clients have tenants, counters can be shared with the gateways of other routers.
+    # Without tenants, the gateways of several routers can share these counters.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
-    # If ``lifts_alone`` is true, the counter of a client that returns while no client waits is
-    # lifted.
+    # If ``lifts_alone`` is true, a client's counter is also lifted if the client returns while no
+    # other client waits.
     lifts_alone: ClassVar[bool] = True
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the counters and the charging.
+        """Parameters of the counters and of the charging.
 
         ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
         charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.
-        ``lift=none`` leaves out lines 6-13, for comparison only. ``sharing`` (under
+        ``lift=none`` leaves out lines 6-13, and serves only for comparison. ``sharing`` (under
         ``charge=extend``), ``tenants`` and ``weights`` ([VTC] §4.3) are as in ``FairParams``. When
         memory runs out, ``preempt=fair`` retracts running requests of the client that is furthest
         ahead in service, the newest request first; by default the engine chooses the request.
@@ -74,17 +74,22 @@ class VTC(FairScheduler):
         self.shares_counters = params.tenants is None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.account.enter(request.client, view.clients())  # implements lines 6-13 of Alg. 2
+        # This call implements lines 6-13 of Alg. 2.
+        self.account.enter(request.client, view.clients())
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        while waiting := view.clients():  # line 18: while Q is not empty
-            if not (yield view.oldest(self.account.least(waiting))):  # lines 19-22 of Alg. 2
+        # This loop implements line 18 of Alg. 2: while Q is not empty.
+        while waiting := view.clients():
+            # This statement implements lines 19-22 of Alg. 2.
+            if not (yield view.oldest(self.account.least(waiting))):
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        # This is Alg. 2 line 25; line 9 lifts new clients to the client that left the queue last.
+        # This call implements line 25 of Alg. 2; line 9 lifts a new client's counter to the counter
+        # of the client that left the queue last.
         self.account.picked(request.client)
-        self.charging.admitted(request, extend_tokens, recompute)  # implements line 23 of Alg. 2
+        # This call implements line 23 of Alg. 2.
+        self.charging.admitted(request, extend_tokens, recompute)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)
@@ -108,7 +113,7 @@ class LCF(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, but without lifting."""
+        """The parameters of VTC without the lifting of counters."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

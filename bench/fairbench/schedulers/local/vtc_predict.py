@@ -14,7 +14,7 @@ from fairbench.schedulers.local.vtc import (
 )
 from fairbench.schedulers.params import Fraction
 
-GOLDEN = 0.6180339887498949  # multiples modulo 1 are spread evenly
+GOLDEN = 0.6180339887498949  # The multiples of this number modulo 1 are spread evenly over (0, 1).
 
 
 class PredictiveVTC(VTC):
@@ -22,14 +22,15 @@ class PredictiveVTC(VTC):
 
     The predictor ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
     ``ignore_eos``, with an error of up to ``error`` times the length. ``average`` predicts a moving
-    average of the client's last outputs, and 0 before the first output. ``none`` predicts 0, as VTC
-    does. ``cost`` replaces weighted tokens as the charge ([VTC] §4.2): the cost ``profiled`` is the
-    time of a request on an A10G, and a file such as ``mine.py`` defines a user's own function
-    ``cost(input_tokens, output_tokens)``.
+    average of the client's last outputs, and 0 before the first output. With ``none``, the
+    predicted output length is 0, as in VTC. ``cost`` replaces weighted tokens as the charge ([VTC]
+    §4.2): the cost ``profiled`` is the time of a request on an A10G, and a file such as ``mine.py``
+    defines a user's own function ``cost(input_tokens, output_tokens)``.
     """
 
     name = "vtc-predict"
-    charges_at_finish: ClassVar[bool] = False  # as described in ``PredictedCharging``
+    # ``PredictedCharging`` says why the charge is not made at the end of a request.
+    charges_at_finish: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Params(VTC.Params):

@@ -15,7 +15,7 @@ from fairbench.schedulers.routing.bases import CountingRouter, FleetRouter, draw
 class RoundRobin(FleetRouter):
     """Round robin: the n-th request goes to worker n mod D, where D is the number of workers.
 
-    Round robin is the default of SGLang's data parallelism.
+    SGLang's data parallelism uses round robin by default.
     """
 
     name = "round-robin"
@@ -47,8 +47,8 @@ class ClientRoundRobin(FleetRouter):
 
     def __init__(self, params: NoParams, workers: int) -> None:
         super().__init__(workers)
-        # In ``_turns``, keys are clients, the least recently used first; values are the numbers of
-        # the clients' next turns.
+        # ``_turns`` maps each client to the number of its next turn; the client that was used least
+        # recently is first.
         self._turns: dict[str, int] = {}
         self._appeared = 0
 
@@ -66,7 +66,7 @@ class ClientRoundRobin(FleetRouter):
 class LeastLoaded(FleetRouter):
     """A router that chooses the worker with the fewest requests in flight; ties rotate.
 
-    Clients and prefixes do not matter.
+    The router does not look at clients and prefixes.
     """
 
     name = "least-loaded"
@@ -86,8 +86,8 @@ class PowerOfTwo(CountingRouter):
 
     The rule is that of smg, SGLang's gateway (lightseekorg/smg @73da68c, power_of_two.rs). The
     router compares the KV pool usage if both workers report their usage, and otherwise the requests
-    in flight. Clients and prefixes do not matter. AIBrix and Ray Serve have routers that compare
-    the requests in flight of two random workers.
+    in flight. The router does not look at clients and prefixes. AIBrix and Ray Serve have routers
+    that compare the requests in flight of two random workers.
     """
 
     name = "power-of-two"

@@ -23,7 +23,10 @@ def draw(number: int, stream: int = 0) -> float:
 
 
 class FleetRouter(Router):
-    """A router that tracks the live workers. A worker that joins again has an empty cache."""
+    """A base class of routers that track the live workers.
+
+    When a worker joins again, its cache is empty.
+    """
 
     def __init__(self, workers: int) -> None:
         self._fleet = Fleet(workers)
@@ -94,6 +97,6 @@ def any_of(workers: list[int], request: Request) -> int:
 
 
 def lowest(costs: dict[int, float]) -> list[int]:
-    """Return the workers with the lowest cost."""
+    """Return the workers whose cost is lowest."""
     least = min(costs.values())
     return [worker for worker, cost in costs.items() if cost == least]

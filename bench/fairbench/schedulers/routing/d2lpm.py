@@ -28,12 +28,12 @@ from fairbench.tenants import Tenants
 class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix while credit there lasts.
 
-    Each client has a credit at each worker. Among the workers where the client is in credit, the
-    router considers the workers with the longest cached prefix, and chooses the worker with the
-    fewest requests in flight; ties rotate. A client without credit at any worker gets quanta until
-    the client is in credit at some worker. ``route`` implements stream 1 of Algorithm 2,
-    ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines 24
-    to 27).
+    Each client has a separate credit at each worker. Among the workers where the client is in
+    credit, the router considers the workers with the longest cached prefix, and chooses the worker
+    with the fewest requests in flight; ties rotate. A client without credit at any worker gets
+    quanta until the client is in credit at some worker. ``route`` implements stream 1 of Algorithm
+    2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines
+    24 to 27).
     """
 
     name = "d2lpm"
@@ -42,7 +42,7 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the credits, the charging and the tree.
+        """Parameters of the credits, of the charging and of the prefix tree.
 
         ``worker_quantum`` is Q^w of a client of weight 1, in weighted tokens; a client of weight 2
         gets twice as much. If the quantum is only a few times the mean cost of a request, clients
@@ -99,17 +99,19 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
-        available = self.credits.available(request.client)  # implements lines 4-6 of Alg. 2
-        length, holders = self._tree.holders(found.node)  # implements line 13 of Alg. 2
+        # This call implements lines 4-6 of Alg. 2.
+        available = self.credits.available(request.client)
+        length, holders = self._tree.holders(found.node)  # This call implements line 13 of Alg. 2.
         preferred = available & holders if length >= self.params.min_match_tokens else 0
-        worker = self._fleet.least_loaded(preferred or available)  # lines 7-8 and 14 of Alg. 2
+        # This statement implements lines 7-8 and 14 of Alg. 2.
+        worker = self._fleet.least_loaded(preferred or available)
         if self._filling is not None:
             worker = self._filling.instead_of(worker, available)
         tokens = self._charged_tokens(request, found.node, worker)
         for client, cost in self._charging.dispatched(request, tokens, worker).items():
             self.credits.charge(client, worker, cost)  # implements line 16 of Alg. 2
         self._tree.add(found, request.prompt, worker)  # implements line 18 of Alg. 2
-        self._fleet.dispatch(request, worker)  # implements lines 15 and 17 of Alg. 2
+        self._fleet.dispatch(request, worker)  # This call implements lines 15 and 17 of Alg. 2.
         return worker
 
     def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
@@ -127,10 +129,10 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         cost = self._charging.end_charge(request, output.length)
-        if not self._fleet.end_request(request, worker):  # implements line 23 of Alg. 2
+        if not self._fleet.end_request(request, worker):  # This call implements line 23 of Alg. 2.
             return
         self._charging.answered(request.client, output.length)
-        self._settle(request.client, worker, cost)  # implements line 22 of Alg. 2
+        self._settle(request.client, worker, cost)  # This call implements line 22 of Alg. 2.
         if self.params.insert_on_finish and output.length:
             self._tree.insert((*request.prompt, output), worker)
 

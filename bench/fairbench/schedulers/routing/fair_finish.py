@@ -50,7 +50,7 @@ class FairFinish(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the estimate and the tree.
+        """Parameters of the estimate and of the prefix tree.
 
         ``slack`` is the advantage that another worker needs, as a multiple of the prefill time of
         the cached prefix.
@@ -58,7 +58,7 @@ class FairFinish(PrefixRouter):
         With 0, the lowest estimate always decides; with inf, the longest cached prefix decides.
         With ``tenants=tree``, siblings share fairly at every level of ``org/team/user``.
         ``length_factor`` multiplies the expected outputs, in order to measure the effect of wrong
-        expectations. ``max_tree_nodes`` and ``weights`` are as in D2LPM.
+        expectations. ``max_tree_nodes`` and ``weights`` have the same meaning as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -113,7 +113,7 @@ class FairFinish(PrefixRouter):
     def _slack(self, matched_tokens: int) -> float:
         """Return the advantage that another worker needs, in tokens of prefill."""
         if not matched_tokens:
-            # This case is separate, because the product of 0 and an infinite slack would be NaN.
+            # An infinite slack is handled apart, because the product of 0 and infinity is NaN.
             return 0.0
         return self.params.slack * self._work.work_tokens(0, matched_tokens, 0)
 

@@ -62,16 +62,16 @@ class _Sums(NamedTuple):
 
 
 class WorkerBacklog:
-    """The unfinished work of each client at one worker.
+    """The unfinished work of each client at a worker.
 
-    ``weight`` returns a client's entitlement.
+    ``weight`` is a function that returns a client's entitlement.
     """
 
     def __init__(self, weight: Callable[[str], float]) -> None:
         self._weight = weight
         self._of_client: dict[str, int] = {}
         self._of_request: dict[int, tuple[str, int]] = {}
-        # ``_sums`` is None after a change of work or weights.
+        # After a change of work or weights, ``_sums`` is None until the sums are computed again.
         self._sums: _Sums | None = None
 
     def work(self, client: str) -> int:
@@ -95,16 +95,17 @@ class WorkerBacklog:
         self._sums = None
 
     def reweigh(self) -> None:
-        """Discard the cached sums after a change of weights."""
+        """Discard the stored sums because weights have changed."""
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
         """Return when a request of ``work`` would end if all clients were served fairly from now.
 
-        The result is in tokens of prefill from now. The client's total work x is its backlog plus
-        ``work``. Until x is done, each other client j is served in proportion to its weight, up to
-        its whole backlog, so the end is x + sum of min(backlog_j, x weight_j / weight). A call
-        takes O(log clients) time; the first call after a change takes O(clients log clients).
+        The result is a time from now, in tokens of prefill. The client's total work x is its
+        backlog plus ``work``. Until x is done, each other client j is served in proportion to its
+        weight, up to its whole backlog, so the end is x + sum of min(backlog_j, x weight_j /
+        weight). A call takes O(log clients) time; the first call after a change takes O(clients log
+        clients).
         """
         return self.until(client, self.work(client) + work)
 
@@ -116,7 +117,7 @@ class WorkerBacklog:
         below = bisect_right(sums.levels, level)
         done_by_then, not_done = sums.work[below], sums.weight[-1] - sums.weight[below]
         if mine / weight <= level:
-            done_by_then -= mine  # the sum includes the client's own backlog
+            done_by_then -= mine  # The client's own backlog is part of the sum.
         else:
             not_done -= weight
         return done + done_by_then + level * not_done
@@ -138,9 +139,9 @@ class TenantBacklog:
         self, weight: Callable[[str], float], lineage: Callable[[str], tuple[str, ...]] = lineage
     ) -> None:
         self._weight, self._lineage = weight, lineage
-        # ``_below`` maps tenants to the backlogs of the tenants' child nodes.
+        # ``_below`` maps each tenant to the backlogs of its child nodes.
         self._below: dict[str, WorkerBacklog] = {}
-        # ``_nodes`` maps request ids to the nodes of the requests' clients.
+        # ``_nodes`` maps the id of a request to its client's path in the tree of tenants.
         self._nodes: dict[int, tuple[str, ...]] = {}
 
     def _among(self, node: str) -> WorkerBacklog:
@@ -181,15 +182,15 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-# Sums are kept at the ``LEVELS`` of work over weight. Beyond the last level, the bound is loose but
-# valid.
+# Sums are kept for each of the ``LEVELS``, which are values of work divided by weight. Beyond the
+# last of the ``LEVELS``, the bound is loose but valid.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 
 
 _WIDTHS: Floats = np.diff(LEVELS)
 
 
-# ``ROUNDING`` is the relative margin of a bound, far larger than the rounding errors of sums.
+# ``ROUNDING`` is the relative margin of a bound; it is far larger than the rounding errors of sums.
 ROUNDING = 1e-6
 
 
@@ -205,15 +206,15 @@ class FinishBounds:
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """Create empty bounds. ``workers`` is the highest worker number plus one."""
+        """Create empty bounds. ``workers`` is the highest number of a worker plus one."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
         self._numbers = np.arange(workers)
-        # In ``_of_client``, keys are clients, then workers; values are backlogs in tokens.
+        # ``_of_client`` maps each client to its backlogs in tokens, by worker.
         self._of_client: dict[str, dict[int, int]] = {}
-        # The next two mappings hold the largest work that counts at each of ``LEVELS``, by weight
-        # and by client. A client keeps the weight of its first request.
+        # The next two mappings hold, for each of the ``LEVELS``, the largest work that counts: by
+        # weight, and by client. A client keeps the weight that it had at its first request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 
@@ -246,7 +247,7 @@ class FinishBounds:
         return bounds
 
 
-# At most ``FEW`` workers are examined one by one.
+# If the fleet has at most ``FEW`` workers, they are examined one by one.
 FEW = 16
 
 
@@ -274,11 +275,11 @@ class Least:
 
 @dataclass(slots=True)
 class Finishes:
-    """The estimated ends of one request at the workers.
+    """The estimated times at which a request would end at each worker.
 
-    Sets of workers are bits. ``costs`` contains every worker once. ``idle`` are the workers without
-    unfinished work; a request ends at the same time at all idle workers where its work is equal.
-    Without ``bounds`` every worker is examined.
+    Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` are
+    the workers without unfinished work; a request ends at the same time at all idle workers where
+    its work is equal. Without ``bounds``, the method examines every worker.
     """
 
     client: str
@@ -334,7 +335,10 @@ def _mask(workers: int, number: int) -> NDArray[np.bool_]:
 
 
 class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
-    """The backlogs of all workers. With ``lineage``, clients are leaves of a tree of tenants."""
+    """The backlogs of unfinished work at all workers.
+
+    With ``lineage``, clients are leaves of a tree of tenants.
+    """
 
     def __init__(
         self,
@@ -344,7 +348,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     ) -> None:
         self._weight = weight
         self._lineage = lineage
-        # ``_bounds`` is created on demand, for a large fleet.
+        # ``_bounds`` is created when a large fleet of workers needs it.
         self._bounds: FinishBounds | None = None
         super().__init__({worker: self._empty() for worker in workers})
 

@@ -20,12 +20,12 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """Return the lowest worker number in a set. Precondition: the set is not empty."""
+    """Return the lowest number in a set of workers. Precondition: the set contains a worker."""
     return (bits & -bits).bit_length() - 1
 
 
 def members(bits: int) -> Iterator[int]:
-    """Yield the workers of a set, in ascending order."""
+    """Yield the workers in a set, in ascending order."""
     while bits:
         worker = lowest(bits)
         yield worker
@@ -35,18 +35,18 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests no longer count. If such a request finishes later,
-    ``end_request`` returns False, even if the worker has joined again. Routing needs at least one
-    live worker. ``everyone`` is the set of live workers, as bits.
+    When a worker leaves, its requests are no longer counted. If such a request finishes later,
+    ``end_request`` returns False, even if the worker has joined again. Routing requires at least
+    one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = list(range(workers))
         self.everyone = as_bits(self.workers)
         self._in_flight: dict[int, int] = dict.fromkeys(self.workers, 0)
-        # ``_with`` maps numbers of requests in flight to sets of workers.
+        # ``_with`` maps a number of requests in flight to the set of workers with that number.
         self._with: dict[int, int] = {0: self.everyone}
-        # ``_places`` maps request ids to workers.
+        # ``_places`` maps the id of each request to its worker.
         self._places: dict[int, int] = {}
         self._last_turn = -1
 
@@ -59,7 +59,7 @@ class Fleet:
 
     @property
     def idle_workers(self) -> int:
-        """The workers without requests in flight, as bits."""
+        """The workers that have no requests in flight, as bits."""
         return self._with.get(0, 0)
 
     def less_loaded_than(self, requests: int) -> int:
@@ -71,7 +71,10 @@ class Fleet:
         return found
 
     def add_worker(self, worker: int) -> None:
-        """Add a worker without requests in flight. A live worker counts as restarted."""
+        """Add a worker that has no requests in flight.
+
+        If the worker is live already, it counts as restarted.
+        """
         self.remove_worker(worker)
         self.workers = sorted([*self.workers, worker])
         self.everyone |= 1 << worker
@@ -95,7 +98,10 @@ class Fleet:
         self._recount(worker, 1)
 
     def end_request(self, request: Request, worker: int) -> bool:
-        """Count one request less in flight. Returns False if the request was not counted."""
+        """Count one request less in flight at its worker.
+
+        Returns False if the request was not in flight.
+        """
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -105,9 +111,9 @@ class Fleet:
     def least_loaded(self, candidates: int) -> int:
         """Return the candidate with the fewest requests in flight; ties rotate.
 
-        ``candidates`` are workers, as bits. The running time depends on how many different numbers
-        of requests in flight exist, not on the number of workers. Precondition: some candidate is
-        live.
+        ``candidates`` are the workers to choose from, as bits. The running time depends on how many
+        different numbers of requests in flight exist, not on the number of workers. Precondition:
+        at least one candidate is live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
@@ -143,7 +149,8 @@ class Fleet:
         those[now] = those[now] | bit if now in those else bit
 
 
-# A chosen worker with at least ``QUEUES_FROM`` x ``below`` requests counts as overloaded.
+# A chosen worker counts as overloaded if it has at least ``QUEUES_FROM`` times the requests
+# ``below``.
 QUEUES_FROM = 4
 
 

@@ -17,8 +17,8 @@ from fairbench.schedulers.routing.preble_windows import (
     Windows,
 )
 
-# At most ``EVICTION_SCAN_NODES`` nodes are examined per GPU to price an eviction; further nodes get
-# the same price.
+# To price an eviction, at most ``EVICTION_SCAN_NODES`` nodes per GPU are examined; further nodes
+# are assumed to cost the same.
 EVICTION_SCAN_NODES = 128
 
 
@@ -53,7 +53,8 @@ class EvictionCost:
         for node, tokens in islice(victims, EVICTION_SCAN_NODES):
             freed += tokens
             price_us += self._times.prefill_us(tokens) * node.hits.get(worker, 0)
-        # The examined nodes may free too little, so their price is scaled up to all needed tokens.
+        # The examined nodes may free too few tokens, so their price is scaled up to all needed
+        # tokens.
         return price_us * needed / freed / requests if freed else 0
 
 

@@ -45,8 +45,9 @@ class PrebleE2(PrefixRouter):
     class Params:
         """Parameters of E2.
 
-        ``window_s`` is the paper's H. Each mechanism except ``exploit`` can be turned off:
-        ``eviction_cost`` by the value false, and mechanisms with a threshold by the threshold inf.
+        ``window_s`` is the length H of the paper's window. Each mechanism except ``exploit`` can be
+        turned off: ``eviction_cost`` by the value false, and mechanisms with a threshold by the
+        threshold inf.
 
         ``rebalance_threshold`` is the paper's Th_bal (1.5 in Preble's code). ``autoscale_factor``
         is the growth of the queueing time within H at which a prefix is copied; in the paper, the
@@ -134,7 +135,8 @@ class PrebleE2(PrefixRouter):
             return worker
         to = self._fleet.in_turn(self._windows.loads.lightest(without))
         split_subtree(key, self._windows[worker], to, self._tree)
-        # The queueing time has to double again, now with less load below the prefix.
+        # After the change, less load is below the prefix, so its queueing time must double again
+        # before the next change.
         key.waits.pop(worker)
         return to
 
@@ -146,7 +148,7 @@ class PrebleE2(PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         self._scaler.note_end(request)
-        # A refused request (0 tokens) says nothing about output lengths.
+        # A request that was refused (0 tokens) says nothing about the length of outputs.
         if self._fleet.end_request(request, worker) and output.length:
             self._windows.add_finished(worker, now_s, output.length)
 

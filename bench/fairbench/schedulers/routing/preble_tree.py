@@ -46,7 +46,7 @@ NOWHERE = -1
 
 
 class PrebleNode(LocationNode):
-    """A node of Preble's tree.
+    """A node of the prefix tree in Preble.
 
     ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
     ``touched`` has, for each worker that holds the node, the number of the last dispatch whose
@@ -74,7 +74,7 @@ class PrebleTree(LocationTree[PrebleNode]):
 
     def __init__(self) -> None:
         super().__init__(PrebleNode)
-        # ``held_tokens`` maps workers to the numbers of prompt tokens that the workers hold.
+        # ``held_tokens`` maps each worker to the number of prompt tokens in its cache.
         self.held_tokens: defaultdict[int, int] = defaultdict(int)
         self._ends: defaultdict[int, OrderedDict[int, PrebleNode]] = defaultdict(OrderedDict)
         self._dispatches = 0
@@ -111,13 +111,14 @@ class PrebleTree(LocationTree[PrebleNode]):
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
         The least recently used node comes first, and leaves come before their parents. Of the last
-        node, only the needed tokens count. Nodes in ``keep``, the path of the new request up to the
-        root, are never evicted. The iteration ends early if no further node can be evicted. The
-        tree must not change during the iteration.
+        node, only the tokens that are needed count. Nodes in ``keep``, the path of the new request
+        up to the root, are never evicted. The iteration ends early if no further node can be
+        evicted. During the iteration, the tree must not change.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
-                # The node is already evicted, but its ancestors may still be held.
+                # The worker has already evicted the node, but it may still hold the node's
+                # ancestors.
                 last = node.touched.get(worker, number)
                 if last != number or node in keep:
                     break
@@ -129,7 +130,7 @@ class PrebleTree(LocationTree[PrebleNode]):
                     return
 
     def purge(self, worker: int) -> None:
-        """Delete the worker's marks, hits and eviction order."""
+        """Delete the marks, hits and eviction order of a worker."""
         for node in self.nodes():
             node.hits.pop(worker, None)
             node.waits.pop(worker, None)
@@ -146,7 +147,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The earlier dispatch ended at this node, so its whole path is touched again.
+            # The worker's latest dispatch with this path ended at this node, so the whole path
+            # counts as used again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1
@@ -164,7 +166,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         if ends.get(number) is node:
             above = next((n for n in self.upward(node) if worker in n.touched), None)
             if above is not None and above.touched[worker] == number:
-                # The node keeps its place in the order.
+                # The node keeps its position in the order of last uses.
                 ends[number] = above
             else:
                 del ends[number]

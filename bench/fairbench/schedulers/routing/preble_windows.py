@@ -13,7 +13,8 @@ from sortedcontainers import SortedList
 from fairbench.schedulers.routing.fleet import as_bits, members
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 
-# Below ``TINY_PREFILL_TOKENS``, the fit of Preble's A100 prefill times has a second constant.
+# Below ``TINY_PREFILL_TOKENS`` prompt tokens, the fit of Preble's A100 prefill times has another
+# constant.
 TINY_PREFILL_TOKENS = 64
 
 
@@ -40,7 +41,7 @@ class TimeModel:
         return cls(**prefill, decode_ms_per_token=decode_ms_per_token)
 
     def prefill_us(self, tokens: int) -> int:
-        """Return the time to prefill ``tokens`` tokens, in microseconds."""
+        """Return the time in microseconds to prefill ``tokens`` tokens."""
         if tokens >= self.prefill_linear_from_tokens:
             return round(1000 * (self.prefill_ms_per_token * tokens + self.prefill_base_ms))
         if tokens >= TINY_PREFILL_TOKENS:
@@ -60,7 +61,7 @@ class GpuWindow:
         self._default_output_tokens = default_output_tokens
         self._assigned: deque[tuple[float, int, PrebleNode]] = deque()
         self._finished: deque[tuple[float, int]] = deque()
-        # ``prefill_us`` is the part of the load L for prefill.
+        # ``prefill_us`` is the prefill part of the load L in microseconds.
         self.prefill_us = 0
         self._output_tokens = 0
         self._price_outputs()
@@ -120,16 +121,19 @@ class GpuWindow:
         return dropped
 
 
-# At most ``FEW`` workers are examined one by one.
+# If the fleet has at most ``FEW`` workers, they are examined one by one.
 FEW = 16
 
 
 class Loads:
-    """The load L of each worker, and the workers of each load. Sets of workers are bits."""
+    """The load L of each worker, and the workers of each load.
+
+    Sets of workers are stored as bits.
+    """
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
-        # ``_with`` maps loads in microseconds to the workers with this load.
+        # ``_with`` maps a load in microseconds to the workers that have this load.
         self._with: dict[int, int] = {}
         self._different = SortedList()
 
@@ -185,7 +189,7 @@ class Loads:
         return next(self.ascending(among))[1]
 
 
-# Two ratios whose relative distance is below ``ROUNDING`` are compared exactly.
+# Two ratios are compared exactly if their relative distance is below ``ROUNDING``.
 ROUNDING = 1e-12
 
 
@@ -204,13 +208,14 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        # An entry of ``_due`` has the time in seconds of a dispatch or an end, and a worker; the
-        # oldest entry comes first.
+        # An entry of ``_due`` consists of the time in seconds of a dispatch or an end, and a
+        # worker; the oldest entry is first.
         self._due: deque[tuple[float, int]] = deque()
-        # ``_prefill`` maps workers to the parts of their loads L for prefill.
+        # ``_prefill`` maps each worker to the prefill part of its load L.
         self._prefill: dict[int, int] = {}
         self._decode: dict[int, int] = {}
-        # ``_ratios`` maps workers with prefill to ratios of decoding to prefill.
+        # ``_ratios`` maps each worker with prefill load to its ratio of decode load to prefill
+        # load.
         self._ratios: dict[int, float] = {}
         self._prefill_us = self._decode_us = 0
         for worker in workers:

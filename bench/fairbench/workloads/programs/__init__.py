@@ -21,7 +21,7 @@ VARIABLE = "FAIRBENCH_PROGRAMS"
 
 
 def program_files() -> list[Path]:
-    """Return the Python files in the environment variable ``FAIRBENCH_PROGRAMS``."""
+    """Return the Python files that the environment variable ``FAIRBENCH_PROGRAMS`` names."""
     return files_named(VARIABLE)
 
 
@@ -60,7 +60,7 @@ KINDS: Named[type[Program]] = named(_HOMES, lambda kind: imported(_HOMES[kind]))
 
 
 def program_class(kind: str) -> type[Program]:
-    """Return the class of a program kind. Raises UsageError for an unknown kind."""
+    """Return the class that implements a program kind. Raises UsageError for an unknown kind."""
     if kind in KINDS:
         return KINDS[kind]
     own = user_kinds(KINDS)
@@ -73,7 +73,10 @@ Value = bool | int | float | str
 
 
 def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
-    """Return the ``Params`` of a program kind. Raises ValueError naming ``where`` and the key."""
+    """Return the ``Params`` of a program kind.
+
+    Raises ValueError with ``where`` and the wrong key.
+    """
     params_class = program_class(kind).Params
     names = [field.name for field in fields(params_class)]
     for name in values:

@@ -19,12 +19,16 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-PartTokens = Annotated[int, Ge(0), Le(10**7)]  # length of a constant prompt part; 0 means no part
-OutputTokens = Annotated[int, Ge(1), Le(10**6)]  # length of an output, or a limit on outputs
-MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # mean of a random length
-Sigma = Annotated[float, Ge(0), Le(3)]  # standard deviation of the logarithm of a random length
-Scale = Annotated[float, Gt(0), Le(1000)]  # factor by which lengths are multiplied
-MeanGap = Annotated[float, Ge(0), Le(1e6)]  # mean of an exponential gap in seconds; 0 means no gap
+# type of the length in tokens of a constant part of a prompt; 0 means no part
+PartTokens = Annotated[int, Ge(0), Le(10**7)]
+# type of the length of an output in tokens, or of a limit on outputs
+OutputTokens = Annotated[int, Ge(1), Le(10**6)]
+MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # type of the mean of a random length in tokens
+# type of the standard deviation of the logarithm of a random length
+Sigma = Annotated[float, Ge(0), Le(3)]
+Scale = Annotated[float, Gt(0), Le(1000)]  # type of a factor by which lengths are multiplied
+# type of the mean of an exponential gap in seconds; 0 means no gap
+MeanGap = Annotated[float, Ge(0), Le(1e6)]
 
 
 class Job(ABC):
@@ -43,7 +47,7 @@ class Job(ABC):
 
     @abstractmethod
     async def run(self, llm: LLM) -> None:
-        """Make all calls of the job. Raises ProgramFailed if a call is refused."""
+        """Make all calls of the program. Raises ProgramFailed if a call is refused."""
 
 
 class Program(Job):
@@ -67,9 +71,9 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
+            rng: The random stream of the program.
+            program_id: The number of the program in the run.
+            client: The name of the client that runs the program.
             item: Item of a real data set, or None for random lengths.
         """
 
@@ -81,7 +85,7 @@ class Program(Job):
 
         Args:
             params: Parameters of the program kind.
-            rng: Random stream of the program.
+            rng: The random stream of the program.
             number: Number of the program, counted across all clients of the run.
         """
         return number
@@ -110,7 +114,7 @@ def check_range(params: Any, name: str) -> None:
 
 
 def prompt_of(*segments: Segment) -> Prompt:
-    """Return a prompt of the non-empty segments."""
+    """Return a prompt of those segments that are not empty."""
     return tuple(filter(LENGTH, segments))
 
 
@@ -129,7 +133,7 @@ def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> 
     return Demand(requests=requests, input_tokens=inputs, output_tokens=outputs)
 
 
-LONGEST_INPUT = 8  # random inputs are clipped at this multiple of the requested mean
+LONGEST_INPUT = 8  # A random input length is clipped at this multiple of the requested mean.
 
 _PHI = NormalDist().cdf
 
@@ -177,7 +181,7 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 def check_mean(params: Any, name: str) -> None:
     """Raise ValueError unless the mean ``name``_tokens is below ``max_new_tokens``.
 
-    With ``name``_sigma 0, the mean may equal ``max_new_tokens``.
+    If ``name``_sigma is 0, the mean may equal ``max_new_tokens``.
     """
     mean_tokens, sigma = getattr(params, f"{name}_tokens"), getattr(params, f"{name}_sigma")
     most = params.max_new_tokens
@@ -209,7 +213,7 @@ def _location(mean: float, sigma: float, high: float) -> float:
 
 
 def _clipped_mean(mu: float, sigma: float, high: float) -> float:
-    """Return E[min(max(X, 1), high)] for a lognormal X."""
+    """Return E[min(max(X, 1), high)] for a lognormal random number X."""
     low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
     middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
     return _PHI(low_z) + middle + high * _PHI(-high_z)

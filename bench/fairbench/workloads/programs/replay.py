@@ -49,7 +49,10 @@ class ReplayProgram(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build the program recorded in ``item``. Raises UsageError for any other type of item."""
+        """Build the program that ``item`` recorded.
+
+        Raises UsageError if the item has another type.
+        """
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)
@@ -112,7 +115,7 @@ class _Strand:
             yield strand.start_after(branch.delay_s)
 
     async def start_after(self, delay_s: float) -> None:
-        """Make all calls after ``delay_s`` seconds."""
+        """Make all calls of the program after ``delay_s`` seconds."""
         await self._wait(delay_s)
         await self.run(0, len(self._calls))
 
@@ -150,7 +153,7 @@ class Session(CallSequence):
 
         Only sessions whose longest prompt has from ``least_tokens`` to ``most_tokens`` tokens are
         drawn. A session ends after ``most_calls`` calls, not counting the calls of sub-agents.
-        ``think_scale`` multiplies all pauses.
+        ``think_scale`` multiplies all recorded pauses.
         """
 
         file: str
@@ -163,7 +166,7 @@ class Session(CallSequence):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Draw a random session that fits the parameters.
+        """Draw at random a session that fits the parameters.
 
         Raises UsageError if no session fits the parameters, and DataError for an invalid file.
         """

@@ -41,7 +41,7 @@ class ToolUse(base.Program):
         """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
 
         ``tool_tokens`` is the mean length of a description over programs, so popular tools count
-        more often. With ``private``, two clients never share a tool description.
+        more often. If ``private`` is true, two clients never share a tool description.
         """
 
         tools: Annotated[int, Ge(1), Le(100_000)]
@@ -116,5 +116,5 @@ def _tools(params: ToolUse.Params) -> _Tools:
     ]
     scale = params.tool_tokens / sum(map(float.__mul__, shares, raw))
     lengths = tuple(max(1, round(length * scale)) for length in raw)
-    # The last cumulative fraction is omitted, because rounding may make the fraction less than 1.
+    # The last cumulative fraction is left out, because rounding may make it less than 1.
     return _Tools(tuple(accumulate(shares))[:-1], lengths)

@@ -23,7 +23,7 @@ from fairbench.streams import stream
 from fairbench.workloads.traces import MAX_INPUT, MAX_NAME, MAX_OUTPUT, MAX_S
 from fairbench.workloads.traces.table import TraceTable
 
-# bytes of the hash that becomes a client's label, and that becomes a block's identity
+# number of bytes of a hash that become a client's label, and that become a block's id
 LABEL_BYTES, ID_BYTES = 5, 8
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 
@@ -111,8 +111,8 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    Equal keys give equal labels in all files. A reader of the result who lacks the key cannot test
-    whether a client's name occurs. Sessions become numbers, so session names need no hash.
+    In all files, equal keys give equal labels. A reader of the result who lacks the key cannot test
+    whether a client's name occurs. Sessions are numbered, so their names need no hash.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"
@@ -133,8 +133,8 @@ def spread_out(table: TraceTable) -> TraceTable:
     """Return the table with a different arrival time for each request; the order stays.
 
     Requests with equal times are spread evenly over the interval to the next recorded time. After
-    the last recorded time, the interval is as long as the interval before. A table with a single
-    time stays unchanged.
+    the last recorded time, the interval is as long as the interval before. If all times of a table
+    are equal, it stays unchanged.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:
@@ -146,15 +146,16 @@ def spread_out(table: TraceTable) -> TraceTable:
     return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))
 
 
-# made-up clients are called synthetic-1, synthetic-2, ..., in order of their rates
+# Clients that fairbench makes up are called synthetic-1, synthetic-2, ..., in the order of their
+# rates.
 SYNTHETIC = "synthetic"
 
 
 def assigned(table: TraceTable, count: int) -> TraceTable:
     """Return the table with each program assigned to a random client; shares follow Zipf's law.
 
-    The assignment to the ``count`` clients does not depend on the run's seed. All requests of a
-    session belong to one client.
+    The assignment to the ``count`` clients does not depend on the run's seed. All requests of one
+    session are assigned to one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))
@@ -205,7 +206,7 @@ class TraceLine(BaseModel):
 
 
 def trace_schema() -> str:
-    """Return the published JSON Schema of a line."""
+    """Return the JSON Schema of a line that fairbench publishes."""
     schema = TraceLine.model_json_schema()
     return json.dumps({"$schema": DIALECT} | schema | {"title": "fairbench trace"}, indent=2) + "\n"
 
@@ -239,8 +240,11 @@ def lines_of(table: TraceTable) -> Iterator[dict[str, Any]]:
 
 
 def write_trace(table: TraceTable, path: Path) -> None:
-    """Write a trace to a new file. Raises UsageError if the file exists or cannot be written."""
-    # A file gets the final name only when the file is complete.
+    """Write a trace to a file that does not exist yet.
+
+    Raises UsageError if the file exists or cannot be written.
+    """
+    # A file gets its final name only when it is complete.
     part = path.with_name(f".{path.name}.part")
     try:
         if path.exists():

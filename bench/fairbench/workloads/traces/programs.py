@@ -23,11 +23,11 @@ class TracedProgram(NamedTuple):
 
 
 class FileTraffic(Protocol):
-    """The traffic of a trace file, by client.
+    """The traffic in a trace file, by client.
 
     Attributes:
-        clients: Names of the clients.
-        span_s: Duration in seconds.
+        clients: The names of the clients.
+        span_s: The duration of the trace in seconds.
         drawn: Whether times and lengths are random, drawn from measured distributions.
         synthetic: Descriptions of the parts that were not recorded, as the file states.
         pauses: Whether a program has several calls with time between the calls.
@@ -71,7 +71,7 @@ class Runs(NamedTuple):
 
 
 def runs_of(table: TraceTable) -> Runs:
-    """Return the runs of blocks of all prompts.
+    """Return the runs of equal blocks in all prompts.
 
     Two blocks belong to one run if the first block is always followed by the second block, and the
     second block is always preceded by the first block.
@@ -119,7 +119,8 @@ def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-CLOCK_S = 1.0  # seconds by which recorded times may be wrong, because some logs have whole seconds
+# Recorded times may be wrong by this number of seconds, because some logs have whole seconds.
+CLOCK_S = 1.0
 
 
 class RecordedTrace:
@@ -134,7 +135,7 @@ class RecordedTrace:
         self.left_out, self.who_left_out = table.left_out, table.who_left_out
         self.synthetic = table.synthetic
         self._rows, self._first = _rows_by_program(table.session)
-        heads = self._rows[self._first[:-1]]  # first request of each program
+        heads = self._rows[self._first[:-1]]  # the first request of each program
         by_client = np.lexsort((heads, table.client[heads]))
         self._programs = by_client
         self._bounds = np.searchsorted(
@@ -199,7 +200,7 @@ class RecordedTrace:
                 known_s = float(table.think_s[later])
                 if not isnan(known_s):
                     gap_s, think_s = 0.0, known_s / speed
-                # False if the end is unknown, because a comparison with NaN is False.
+                # If the end is unknown (NaN), the comparison is False.
                 elif end_s <= next_s:
                     gap_s, think_s = 0.0, (next_s - end_s) / speed
             output = int(table.output_tokens[row])

@@ -101,7 +101,7 @@ def check_params(params: TraceParams) -> None:
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace with facts about its file.
+    """A trace, with facts about the file that it comes from.
 
     ``unit`` is the unit of the file's times, if known; ``clock`` describes the time zone if the
     times are dates. ``nameless`` is a remark for the user if no column names clients. ``cached`` is
@@ -121,7 +121,9 @@ class ReadTrace:
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
-    """Return the traffic of a file. Raises DataError (file, line, field) or UsageError.
+    """Return the traffic that a trace file contains.
+
+    Raises DataError with file, line and field, or UsageError.
 
     The most recently read traces are cached while their files do not change. A trace with a
     ``sha256`` in ``params`` stays cached even if the file changes, so that a run in progress can
@@ -206,9 +208,9 @@ def read_with_requests(
     The second result is None if the format of the file is one of ``PROGRAMS``.
 
     Args:
-        params: How to read the file.
-        fields: Further fields of the requests.
-        signs: Names of columns that state how requests ended.
+        params: How the file is to be read.
+        fields: Further fields of the requests to read.
+        signs: Names of columns that tell how requests ended.
     """
     path = find_trace_file(params.file)
     name = _format_of(path, params)
@@ -257,7 +259,7 @@ def _trace_of_programs(path: Path, chosen: Weka | ServeGen, params: TraceParams)
 def joined_columns(names: Mapping[str, str]) -> str:
     """Return column names by field as the text ``FIELD=COLUMN,...`` of ``TraceParams.columns``.
 
-    Raises UsageError for a name with a comma.
+    Raises UsageError if a name contains a comma.
     """
     for field, name in names.items():
         if "," in name:

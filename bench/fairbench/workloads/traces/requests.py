@@ -60,7 +60,7 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
 def _block_id(value: Any) -> Any:
     """Return a text or a whole float as an integer, and any other value unchanged.
 
-    Raises ValueError for a text that is no integer.
+    Raises ValueError if a text is no integer.
     """
     if isinstance(value, str):
         return int(value, 16 if value.lower().startswith("0x") else 10)
@@ -108,7 +108,7 @@ class PromptText(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The memory of the identities in bytes."""
+        """The memory in bytes that the block ids take."""
         return self.ids.nbytes
 
 
@@ -158,7 +158,7 @@ def trace_table(
     """Return recorded requests as a table, without requests that lack a prompt or an answer.
 
     Args:
-        requests: Requests of a file.
+        requests: The requests of a file.
         block_size: Tokens of each block in ``hash_ids``; 0 means the size that the file or the
             format defines.
         counted: Whether the file has token counts.
@@ -331,7 +331,7 @@ def _place_steps(
     are dates.
     """
     columns = requests.columns
-    # (client, session) -> end of the session's last step, in ns
+    # the end, in ns, of the last step of each client's session
     ended: dict[tuple[str, str], int] = {}
     delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():

@@ -1,9 +1,9 @@
 """Clients of ServeGen: rates and burstiness in ten-minute windows, and tables of lengths.
 
-Each line of a file describes a client. ``windows`` is a list of [start, requests/s, coefficient of
-variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for each start, the values and
-probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from data/ of
-alibaba/ServeGen (f891d11). Clients without tables of lengths are left out.
+Each line of a ServeGen file describes a client. ``windows`` is a list of [start, requests/s,
+coefficient of variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for each start, the
+values and probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from
+data/ of alibaba/ServeGen (f891d11). Clients that have no tables of lengths are left out.
 
 The number of requests in a window equals the measured number. The gaps between requests, and
 between requests and the ends of the window, are drawn from the window's distribution and then
@@ -33,7 +33,7 @@ from fairbench.workloads.traces.programs import TracedProgram
 from fairbench.workloads.traces.table import TableBuilder, TraceRow, TraceTable
 
 LAWS = ("Gamma", "Weibull")
-CONSTANT_BELOW = 1e-3  # gaps with a smaller coefficient of variation are treated as constant
+CONSTANT_BELOW = 1e-3  # Gaps with a smaller coefficient of variation count as constant.
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
     """Return the shape of the Weibull distribution with coefficient of variation ``cv`` <= 4000."""
-    # ``wanted`` is the logarithm of the second moment divided by the squared mean
+    # ``wanted`` is the logarithm of the second moment divided by the squared mean.
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)
     for _ in range(60):
         middle = (low * high) ** 0.5
@@ -171,14 +171,15 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
     return values[min(place, len(values) - 1)]
 
 
-WIDTH_S = 600.0  # usual width of a window in seconds
+WIDTH_S = 600.0  # usual width of a window of ServeGen in seconds
 MAX_COUNT = (
     3 * 10**6
-)  # maximum number of requests of a window; the largest measured window has 1.2 million
+    # Limit on the requests of a window; the largest measured window has 1.2 million requests.
+)
 
 
 class ServeGen:
-    """The trace format ``servegen``."""
+    """The reader of the trace format ``servegen``."""
 
     name, unit = "servegen", "s"
 
@@ -188,7 +189,7 @@ class ServeGen:
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
         """Return the trace of a file; ``names`` are columns from ``--map``, which are refused.
 
-        Raises DataError naming line and field.
+        Raises DataError with the line and the field.
         """
         if names:
             raise UsageError(

@@ -27,15 +27,15 @@ class TraceRow(NamedTuple):
 
     Attributes:
         at_ns: Arrival time.
-        client: Name of the client.
-        input_tokens: Tokens of the prompt.
-        output_tokens: Tokens of the answer.
+        client: The name of the client.
+        input_tokens: Number of tokens in the prompt.
+        output_tokens: Number of tokens in the answer.
         max_tokens: Output limit of the request in tokens, 0 if unknown.
         session: Name of the program to which the request belongs, "" if the request is a program.
         end_ns: Time at which the answer was complete, None if unknown.
         blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
             identities have equal content; the rest of the prompt is unique.
-        block_size: Tokens of a block.
+        block_size: Number of tokens in a block.
         synthetic: Description of the parts that were not recorded.
         estimated: Approximate tokens in the text of the blocks, 0 if the blocks have no text.
         think_ns: Delay after the answer to the previous step, None if unknown.
@@ -59,9 +59,10 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-# characters of a block of text, and the tokens that the characters are assumed to be
+# The number of characters in a block of text, and the number of tokens that they are assumed to
+# have.
 CHARACTERS, BLOCK_TOKENS = 92, 20
-MOST_TOKENS = 2 * CHARACTERS  # maximum number of tokens of a block
+MOST_TOKENS = 2 * CHARACTERS  # limit on the number of tokens of a block
 
 Ints = npt.NDArray[np.int64]
 
@@ -84,9 +85,9 @@ def blocks_of_one_size(
     The number of tokens in a block follows from the median ratio of known to estimated tokens.
 
     Args:
-        counts: Blocks of each prompt.
-        ids: Identities of the blocks of all prompts.
-        tokens: Known tokens of each prompt.
+        counts: Number of blocks in each prompt.
+        ids: The ids of the blocks of all prompts.
+        tokens: Known number of tokens in each prompt.
         estimated: Estimated tokens of each prompt's text, 0 without a text.
 
     Returns:
@@ -120,12 +121,13 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 
 Floats = npt.NDArray[np.float64]
 
-ROW_BYTES = 200  # memory in bytes of a row while rows are read and sorted
-NAME_BYTES = 200  # bytes of memory of the name of a client or session, besides the characters
-MAX_SYNTHETIC = 8  # maximum number of different descriptions of synthetic parts in a table
-# larger times are dates; floats represent dates with a precision of microseconds
+ROW_BYTES = 200  # number of bytes that a row takes in memory while rows are read and sorted
+# number of bytes that the name of a client or session takes in memory, besides its characters
+NAME_BYTES = 200
+MAX_SYNTHETIC = 8  # limit on the number of different descriptions of synthetic parts in a trace
+# Times above this value are dates; a float represents dates with a precision of microseconds.
 SINCE_1970_NS = 10**15
-FAILED = "failed requests"  # default description of the requests that a trace leaves out
+FAILED = "failed requests"  # default description of the requests that were left out of a trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,18 +136,18 @@ class TraceTable:
 
     Attributes:
         clients: Names of the clients; a code is a position in this list.
-        arrival_s: Arrival in seconds after the first request.
-        client: Code of the client.
-        input_tokens: Tokens of the prompt.
-        output_tokens: Tokens of the answer.
+        arrival_s: Time of arrival, in seconds after the first request.
+        client: The code (number) of the client.
+        input_tokens: Number of tokens in the prompt.
+        output_tokens: Number of tokens in the answer.
         max_tokens: Output limit of the request in tokens, 0 if unknown.
         session: Number of the session, -1 for a request without a session.
         end_s: End of the answer in seconds after the first request, NaN if unknown.
         think_s: Seconds since the answer to the previous step, NaN if unknown.
-        block_size: Tokens of a block.
+        block_size: Number of tokens in a block.
         first_block: For each request, the index of its first block in ``blocks``; one more entry
             at the end holds the number of blocks.
-        blocks: Identities of the blocks of all prompts.
+        blocks: The ids of the blocks of all prompts.
         branch: Number of a sub-agent of the session, 0 for the session itself.
         shared: Tokens at the prompt's beginning that other sessions may also have.
         left_out: Number of requests in the file that the table leaves out.
@@ -242,13 +244,13 @@ class TableBuilder:
 
     @property
     def began_s(self) -> float:
-        """The earliest arrival in seconds on the file's clock."""
+        """The time in seconds of the earliest arrival, on the file's clock."""
         return min(self._numbers["at"]) / 1e9
 
     def table(self) -> TraceTable:
-        """Return all rows, with clients in order of names.
+        """Return all rows; clients are sorted by name.
 
-        Raises DataError if there are no rows.
+        Raises DataError if the table has no rows.
         """
         failed = f", but for {self.left_out} that failed" if self.left_out else ""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
@@ -279,7 +281,7 @@ def table_of(
         clients: Names of the clients; the codes in ``column["client"]`` are positions in this list.
         column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
             negative if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
-        parts: Blocks of the prompts.
+        parts: The blocks of which the prompts consist.
         synthetic: Descriptions of the parts that were not recorded.
     """
     at_ns, took_ns = column.pop("at"), column.pop("end")
@@ -315,15 +317,16 @@ def _natural_order(name: str) -> tuple[int, int, str]:
 
 
 PERCENTILES = (50, 90, 99)
-PEAK_S = 60.0  # seconds over which the peak rate is measured
+PEAK_S = 60.0  # number of seconds over which the peak rate is measured
 
 
 def facts_of_table(table: TraceTable) -> dict[str, Any]:
     """Return the statistics of all requests and, under ``clients``, of each client, as JSON types.
 
-    Rates are per second and lengths in tokens. ``cv`` is the coefficient of variation of the gaps
-    between requests: 1 for a Poisson process, null for fewer than three requests. ``last_end_s`` is
-    the time from the first arrival to the last end of an answer, null if no answer has an end.
+    Rates are per second, and lengths are in tokens. ``cv`` is the coefficient of variation of the
+    gaps between requests: 1 for a Poisson process, null for fewer than three requests.
+    ``last_end_s`` is the time from the first arrival to the last end of an answer, null if no
+    answer has an end.
     """
     sessions = table.session[table.session >= 0]
     by_client = np.argsort(table.client, kind="stable")
@@ -406,7 +409,7 @@ def shared_prefixes(table: TraceTable) -> dict[str, float]:
 
 def _hit_tokens(table: TraceTable, code: Ints, tokens: Ints) -> int:
     """Return the number of input tokens whose prefix occurs in an earlier prompt."""
-    seen: dict[tuple[int, int], int] = {}  # (node, block) -> child in a prefix tree, root 0
+    seen: dict[tuple[int, int], int] = {}  # the prefix tree: (node, block) -> child; the root is 0
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()
     for begin, end in pairwise(first):

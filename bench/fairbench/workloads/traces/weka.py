@@ -4,10 +4,10 @@ The format is defined by callanjfox/kv-cache-tester (at 94f6046); AIPerf and inf
 such files. A session has a list ``requests`` in order of time. Each request has the times ``t`` and
 ``api_time`` in seconds, the lengths ``in`` and ``out`` in tokens, and the ``hash_ids`` of its full
 blocks. A request of type ``subagent`` contains the requests of a sub-agent, whose times are
-relative to the ``t`` of the containing request. Block identities of two sessions are unrelated.
-Sessions share tool definitions and system prompts: tool definitions, or system prompts, with equal
-token counts are assumed to be equal. All sessions begin at time 0, because the files contain no
-start times.
+relative to the ``t`` of the containing request. The block ids of two sessions have nothing in
+common. Sessions share tool definitions and system prompts: tool definitions, or system prompts,
+with equal token counts are assumed to be equal. All sessions begin at time 0, because the files
+contain no start times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-# seconds by which turns may seem to overlap, because times are rounded to whole seconds
+# Turns may seem to overlap by this number of seconds, because their times are rounded to whole
+# seconds.
 CLOCK_S = 1.0
 SUBAGENT = "subagent"
 RETURNED = "completed"
@@ -62,8 +63,8 @@ class Weka:
     ) -> Iterator[TraceRow | None]:
         """Yield the requests of the sessions, or None for a failed request.
 
-        ``names`` are the columns that the user named, by field. Raises DataError naming session and
-        turn.
+        ``names`` are the columns that the user named, by field. Raises DataError with the session
+        and the turn.
         """
         identities = _Identities()
         for where, record in records:
@@ -72,7 +73,7 @@ class Weka:
 
 
 class _Session:
-    """A reader of one session of a file."""
+    """A reader for one session of a file."""
 
     def __init__(self, record: Any, where: str, client: str, identities: _Identities) -> None:
         if not isinstance(record, Mapping):

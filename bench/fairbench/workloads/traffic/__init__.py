@@ -17,7 +17,7 @@ from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
-# Kinds of traffic are given as paths of classes, so a run imports only the modules that are used.
+# The kinds of traffic are paths of classes, so that a run imports only the modules that it uses.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.source:Gamma",
     "constant": "fairbench.workloads.traffic.planned:Constant",

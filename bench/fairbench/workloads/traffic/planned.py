@@ -80,7 +80,7 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the pieces of a client's rate in order of time, without pieces of rate 0.
 
-    The iterator ends only if no program arrives afterwards. With ``repeat``, the phases start again
+    The iterator ends only if no further program arrives. With ``repeat``, the phases start again
     after the last phase; otherwise the last phase continues without end.
     """
     start_s = 0.0
@@ -141,8 +141,9 @@ class PacedArrivals(ArrivalSource):
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
-        # ``due`` counts programs up to the next arrival, and ``arrived`` programs before the piece.
-        # Both numbers have fractions.
+        # ``due`` is the number of programs expected by the next arrival, and ``arrived`` is the
+        # number expected before the present piece. Both ``due`` and ``arrived`` are fractional
+        # numbers.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():
@@ -212,7 +213,8 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-PIECES = 24  # straight lines that approximate a period; the lines and the wave have equal means
+# A period is approximated by this number of straight lines with the same mean as the wave.
+PIECES = 24
 
 
 class Constant(PlannedKind):
@@ -290,7 +292,7 @@ class Phases(PlannedKind):
 class Bursts(PlannedKind):
     """The kind ``bursts``: bursts at regular times.
 
-    The client's rate is the rate between bursts. Each period starts at the client's rate and ends
+    Between bursts, the client has its usual rate. Each period starts at the client's rate and ends
     with a burst.
     """
 

@@ -61,7 +61,8 @@ class Azure(Gamma):
 
     def arrivals(self, rates: tuple[Rate, ...], load: TrafficLoad) -> AzureArrivals:
         load.check_plain("arrivals of kind azure, whose trace sets it")
-        trace_gaps(self.params.path)  # Errors in the file are reported here, before the run starts.
+        # Reading the trace here reports errors in the file before the run starts.
+        trace_gaps(self.params.path)
         return AzureArrivals(rates, 1.0, load.num_programs, load.until_s, self.params.path)
 
 
@@ -69,8 +70,8 @@ class Azure(Gamma):
 def trace_gaps(path: str) -> tuple[float, ...]:
     """Return the gaps between requests of a trace, scaled to mean 1.
 
-    The gap between simultaneous requests is 0. Raises DataError (file, line) for an unreadable
-    trace.
+    If two requests have the same time, their gap is 0. Raises DataError with file and line if the
+    trace cannot be read.
     """
     times: list[datetime] = []
     for number, row in csv_rows(Path(path), f"arrivals {path}"):
@@ -78,7 +79,7 @@ def trace_gaps(path: str) -> tuple[float, ...]:
         if text is None:
             raise DataError(f"{path}, line {number}: missing column {COLUMN!r}")
         try:
-            # Python reads at most six decimals of a second; Azure writes seven.
+            # Python reads at most six decimals of a second, but Azure's traces have seven.
             times.append(datetime.fromisoformat(text.strip()[:26]))
         except ValueError:
             raise DataError(f"{path}, line {number}: {text!r} is not a time") from None
@@ -94,7 +95,8 @@ def trace_gaps(path: str) -> tuple[float, ...]:
 
 
 DAY_S = 86_400
-# The clock counts 2^63 ps, or 106 days; the 6 days above the limit are for late answers.
+# The simulated clock can count 2^63 ps, or 106 days; the 6 days above this limit are for late
+# answers.
 MAX_PLAYED_S = 100.0 * DAY_S
 
 
@@ -174,8 +176,8 @@ class ReplayTraffic:
         return self.usual(load)
 
 
-# Fields of a line with the largest allowed values. The limits follow from the integers of records;
-# the limit of a length is ten times the longest context of a model.
+# ``FIELDS`` maps the fields of a line to their largest allowed values. The limits follow from the
+# integer types of records; the limit on a length is ten times the longest context of a model.
 FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len": 10_000_000}
 
 
@@ -240,7 +242,10 @@ class TraceTraffic:
 
 @lru_cache(maxsize=4)
 def _arrivals_by_client(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
-    """Return the arrivals of each client, in order of ids. Raises DataError (file, line)."""
+    """Return the arrivals of each client, in order of ids.
+
+    Raises DataError with the file and the line.
+    """
     found: dict[Any, list[Arrival]] = {}
     last_s = 0.0
     for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):

@@ -33,10 +33,10 @@ class Arrival(NamedTuple):
 class TrafficLoad(NamedTuple):
     """The traffic that a workload and the command line request from one client.
 
-    ``client`` is the client's number. The client sends ``programs_per_s`` (``inf``: all programs at
-    once), at most ``num_programs`` programs (None: no limit), and no programs from ``until_s`` on.
-    ``burstiness`` is the shape of the Gamma distribution of gaps. ``rate_given`` is True if the
-    user set the rate, and False if the workload file sets the rate.
+    ``client`` is the number of the client. The client sends ``programs_per_s`` (``inf``: all
+    programs at once), at most ``num_programs`` programs (None: no limit), and no programs from
+    ``until_s`` on. ``burstiness`` is the shape of the Gamma distribution of gaps. ``rate_given`` is
+    True if the user set the rate, and False if the workload file sets the rate.
     """
 
     client: int
@@ -70,7 +70,7 @@ class TrafficKind(Protocol):
     """
 
     def usual(self, load: TrafficLoad) -> ArrivalSource:
-        """Return the arrivals of a well-behaved client."""
+        """Return the arrivals that a well-behaved client has."""
         ...
 
     def misbehaving(
@@ -118,7 +118,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GammaArrivals(ArrivalSource):
-    """The arrivals of a Gamma process with given rates.
+    """The arrivals of a Gamma process whose rates are given.
 
     Arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever comes
     first. ``burstiness`` is the shape of the Gamma distribution of gaps.
@@ -217,7 +217,7 @@ PROGRAM_S = 5.0
 class ClosedArrivals(ArrivalSource):
     """``users`` users in closed loops with exponential think times of mean ``think_s`` seconds.
 
-    Users start no programs after ``until_s`` seconds. The start times depend on the speed of the
+    After ``until_s`` seconds, users start no programs. The start times depend on the speed of the
     cluster, so drivers use ``plan.User`` instead. The methods of ``ArrivalSource`` give estimates
     in which every program takes ``PROGRAM_S`` seconds.
     """

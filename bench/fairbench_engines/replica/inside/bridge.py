@@ -3,10 +3,10 @@
 The program reads operations from standard input and writes answers to standard output. An operation
 is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
-The program imports the engine once. For each run, the program forks a copy of its process, so that
-no run sees the state of an earlier run. The copy forks a further process for each replica, so that
-replicas compute in parallel. A replica's process communicates through a socket instead of standard
-input and output.
+The program imports the engine only once. For each run, the program forks a copy of its process, so
+that no run sees the state of an earlier run. The copy forks a further process for each replica, so
+that replicas compute in parallel. A replica's process communicates through a socket instead of
+standard input and output.
 
 The program imports only the standard library and the engine. If a fairbench scheduler decides in
 the engine, the copy for the run also imports fairbench. The program ends when its input ends, or
@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 from fairbench_engines.replica.inside.replicas import OPERATIONS, ClockedReplica, EngineReplicas
 
 INSIDE = Path(__file__).resolve().parent
-LOOK_S = 1.0  # seconds between two checks of whether the parent process still runs
+LOOK_S = 1.0  # seconds between two checks whether the parent process still runs
 SOURCE_ONLY = "source-only"
 
 
@@ -43,7 +43,8 @@ def main(arguments: list[str]) -> int:
     which the sockets of replicas arrive. With a third argument, ``SOURCE_ONLY``, the only operation
     is ``source``, and the slow import of the engine is left out.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # at Ctrl-C, the simulator closes the input
+    # After Ctrl-C, the simulator itself closes the input of this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(time.sleep)
     answers = _own_output()
     try:
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
         loaded = engine.source()
         if SOURCE_ONLY not in arguments:
             engine.load()
-            gc.freeze()  # garbage collections then skip the engine's modules
+            gc.freeze()  # Garbage collections then skip the modules of the engine.
         while operation := _read():
             if operation == ["source"]:
                 now = engine.source()
@@ -117,7 +118,7 @@ def _started_replica(run: EngineReplicas, passing: int, index: int, tells_evicte
 
 
 def _serve(replica: ClockedReplica, messages: BinaryIO, answers: BinaryIO) -> None:
-    """Answer operations on a replica until its messages end."""
+    """Answer the operations on a replica until its messages end."""
     known = {name: getattr(replica, name) for name in OPERATIONS}
     _write(answers, True)
     while message := _read(messages):

@@ -11,7 +11,9 @@ from types import ModuleType
 
 
 class FolderFinder(MetaPathFinder):
-    """An import finder for given packages. Other packages in the same folders stay invisible.
+    """An import finder that finds only the given packages.
+
+    All other packages in these folders stay invisible.
 
     Args:
         folders: The parent folder of each package, by the package's name.
@@ -29,7 +31,7 @@ class FolderFinder(MetaPathFinder):
 
 
 def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
-    """Make packages importable in this process.
+    """Make the given packages importable in this process.
 
     Args:
         own: Folders by package; these packages replace installed packages of equal names.

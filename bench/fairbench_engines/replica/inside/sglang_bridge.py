@@ -22,9 +22,9 @@ from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
 PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"  # imports fairbench's packages
-HOST_POLICY = "fcfs"  # the policy that SGLang must have while the plugin decides
+HOST_POLICY = "fcfs"  # SGLang's own policy must have this value while fairbench's plugin decides.
 
-# folders of SGLang's package with the scheduling code
+# folders of SGLang's package that contain the scheduling code
 DECIDING = ("srt/managers", "srt/mem_cache")
 
 
@@ -74,7 +74,8 @@ class SGLangWorker:
         on_evict = self._note_evicted if tells_evicted else lambda node: None
         self.engine = SGLangScheduling(**limits, hooks=hooks, on_evict=on_evict)
         self._batch: Any = None
-        self._running: dict[str, Any] = {}  # unfinished requests by rid, the number as a text
+        # the unfinished requests by their rid, which is a number written as a text
+        self._running: dict[str, Any] = {}
 
     def _note_evicted(self, node: Any) -> None:
         self._evicted.append((self._tokens.prompt(path(node)), len(node.key)))
@@ -88,7 +89,7 @@ class SGLangWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Add a request to the queue. A segment is a list [key, length].
+        """Add a request to the engine's queue. A segment is a list [key, length].
 
         ``prompt`` is a list of segments; ``output`` is one segment.
         """
@@ -106,7 +107,8 @@ class SGLangWorker:
         batch = self._batch = self.engine.plan()
         answer = self._state()
         if batch is not None and self._hooks:
-            batch.launch_ts = self._clock.now_s()  # SGLang sets this time in ``run_batch``
+            # On a real server, SGLang's ``run_batch`` sets this time.
+            batch.launch_ts = self._clock.now_s()
         if batch is None:
             pass
         elif batch.forward_mode.is_extend():
@@ -161,7 +163,7 @@ class SGLangWorker:
 
     @staticmethod
     def number(req: Any) -> int:
-        """Return the number of a request."""
+        """Return the number by which the simulator knows a request."""
         return int(req.rid)
 
     @staticmethod
@@ -177,7 +179,8 @@ class SGLangBridge(EngineReplicas):
         super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
-        self._plugin: Any = None  # the plugin's module; None if SGLang's own policy decides
+        # module of fairbench's plugin; None if SGLang's own policy decides
+        self._plugin: Any = None
         self._told: dict[str, Any] = {}
 
     def configure(self, told: dict[str, Any]) -> bool:

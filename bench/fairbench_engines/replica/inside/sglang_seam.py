@@ -1,8 +1,8 @@
 """SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
 
 The scheduler, batch, policy, adder, radix cache and allocator are SGLang's classes. Stand-ins
-replace the process, the model, the tokenizer and the metrics. Overlap scheduling is off. The module
-imports only the standard library and SGLang.
+replace the process, the model, the tokenizer and the metrics. Overlap scheduling is off in this
+engine. The module imports only the standard library and SGLang.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zlib import crc32
 
 RADIX, HICACHE = "radix", "hicache"
 
-HOST_CACHE = {  # arguments of an SGLang server with a hierarchical cache
+HOST_CACHE = {  # arguments of an SGLang server with a hierarchical KV cache
     "enable_hierarchical_cache": True,
     "hicache_ratio": 4.0,
     "hicache_size": 0,
@@ -30,9 +30,10 @@ HOST_CACHE = {  # arguments of an SGLang server with a hierarchical cache
     "hicache_io_backend": "direct",
     "hicache_mem_layout": "layer_first",
 }
-DRAFTS = 4  # most tokens that a step accepts with speculative decoding
-AFTER_END = 3  # the token id that stands for any token after the end of an output
-NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)  # the output of a request that has ended
+DRAFTS = 4  # With speculative decoding, a step accepts at most this number of drafted tokens.
+AFTER_END = 3  # token id that stands for any token after the end of an output
+# the output tokens of a request that has ended
+NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)
 
 MODULES = {
     "torch": "torch",
@@ -51,7 +52,7 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# Attributes of SGLang's scheduler that are None (NONE) or false (OFF) in an engine on one GPU.
+# Attributes of SGLang's scheduler that are None (NONE) or False (OFF) in an engine on a single GPU.
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",
@@ -121,7 +122,7 @@ def sglang() -> Any:
         _tolerate_newer_transformers()
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
-    modules["torch"].set_num_threads(1)  # all tensors are small
+    modules["torch"].set_num_threads(1)  # One thread is enough, because all tensors are small.
     return types.SimpleNamespace(**modules)
 
 
@@ -304,11 +305,13 @@ def configured(
     match_limit: int | None,
     **settings: Any,
 ) -> ExitStack:
-    """Set SGLang's global configuration. Closing the returned stack restores the old configuration.
+    """Set the global configuration of SGLang.
+
+    When the returned stack is closed, the old configuration is restored.
 
     ``match_limit`` is the longest waiting queue that the policy LPM sorts; None means SGLang's
-    default, which is always 128 before release 0.5.22. ``settings`` are further arguments of
-    SGLang's servers.
+    default, which is always 128 before release 0.5.22. ``settings`` are further arguments of an
+    SGLang server.
     """
     sgl = sglang()
     if match_limit is not None:
@@ -334,13 +337,13 @@ def configured(
 class SGLangScheduling:
     """A SGLang scheduler with an empty KV pool. Precondition: ``configured`` was called.
 
-    - ``hooks`` are the hooks of fairbench's plugin, which then decides. ``policy`` must be "fcfs"
-      with hooks.
+    - ``hooks`` are the hooks of fairbench's plugin, which then decides. With hooks, ``policy`` must
+      be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, or else the
       language of a ``unified_cache``.
-    - ``eviction`` is SGLang's eviction policy.
+    - ``eviction`` is the eviction policy of SGLang's cache.
     """
 
     def __init__(
@@ -403,7 +406,8 @@ class SGLangScheduling:
         held = len(scheduler.running_batch.reqs)
         batch = self._turn()
         if batch is None and held and not scheduler.running_batch.reqs:
-            batch = self._turn()  # before 0.5.23, a first call may only drop finished requests
+            # In SGLang before 0.5.23, a first call may only remove finished requests.
+            batch = self._turn()
         if batch is None and not scheduler.waiting_queue:
             scheduler.new_token_ratio_tracker.reset()
         return batch
@@ -414,7 +418,7 @@ class SGLangScheduling:
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
         scheduler.last_batch = batch
         if batch is not None and batch.forward_mode.is_extend():
-            # SGLang counts these tokens in ``run_batch``, which is not called here.
+            # On a real server, SGLang's ``run_batch`` counts these tokens.
             scheduler.processed_tokens_counter += batch.extend_num_tokens
         return batch
 
@@ -436,7 +440,7 @@ class SGLangScheduling:
                     batch.seq_lens[requests.index(req)] += tokens
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
-        # The hook is around SGLang's ``process_batch_result``, which is not called here.
+        # The plugin's hook wraps SGLang's ``process_batch_result``, which this code does not call.
         if self._hooks:
             self._hooks.results(lambda *_: None, self.scheduler, batch, result)
         finished = [req for req in running if req.finished()]

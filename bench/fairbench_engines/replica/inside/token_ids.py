@@ -12,15 +12,16 @@ class TokenIds:
     """A converter that gives each segment key token ids of its own, in the order of first use."""
 
     def __init__(self) -> None:
-        # the ids of each segment key, for the longest segment so far
+        # for each segment key, the token ids of its longest segment so far
         self._ids: dict[Hashable, array[int]] = {}
-        # Each growth of a key's ids is a range of consecutive ids. The first list has the first id
-        # of each range, the second list the range's key and its offset in the ids of the key.
+        # Whenever the ids of a key grow, the new ids form a range of consecutive numbers. The first
+        # list holds the first id of each range; the second list holds its key and its offset in the
+        # ids of the key.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 
     def of(self, prompt: Iterable[Sequence[Any]]) -> array[int]:
-        """Return the token ids of a prompt."""
+        """Return the token ids that stand for a prompt."""
         ids: array[int] = array("q")
         for key, length in prompt:
             known = self._ids.setdefault(key, array("q"))
@@ -37,7 +38,10 @@ class TokenIds:
         known.extend(range(first, self._next))
 
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
-        """Return the segments (key, length) of token ids. This method is the inverse of ``of``."""
+        """Return the segments (key, length) that token ids stand for.
+
+        This method is the inverse of ``of``.
+        """
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
         at = 0

@@ -23,7 +23,7 @@ class VirtualTime:
         self._last_ns = 0
 
     def set(self, now_ps: int) -> None:
-        """Set the clock to the simulator's time."""
+        """Set the engine's clock to the simulator's time."""
         self._now_s = now_ps / PS_PER_S
 
     def now_s(self) -> float:

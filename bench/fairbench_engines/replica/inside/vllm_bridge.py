@@ -14,9 +14,9 @@ from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
 
 PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # imports fairbench's packages
-HOST_POLICY = "fcfs"  # the policy of vLLM whose queue the plugin replaces
+HOST_POLICY = "fcfs"  # vLLM's own policy must have this value while the plugin replaces its queue.
 
-# folders of vLLM's package with the scheduling code
+# folders of vLLM's package that contain the scheduling code
 DECIDING = ("v1/core",)
 
 
@@ -58,9 +58,7 @@ class VLLMWorker:
         self._clock, self._tokens, self._block_size = clock, tokens, limits.block_size
         self.engine = VLLMScheduling(limits, policy, scheduler_cls=scheduler_cls)
         self._plan: Any = None
-        self._prefilling: set[str] = (
-            set()
-        )  # requests of which only a part of the prompt is computed
+        self._prefilling: set[str] = set()  # requests of whose prompts only a part is computed
         self._preempted: list[tuple[int, int]] = []
         self._evicted: list[Any] = []
         self._watch_preemptions()
@@ -80,7 +78,8 @@ class VLLMWorker:
 
     def _watch_evictions(self, pool: Any) -> None:
         """Store the prefix that ends at each evicted block, unless a copy of the block remains."""
-        # by a block's hash: the tokens of a request, and their number up to the block's end
+        # for the hash of each block: the tokens of a request, and their number up to the end of the
+        # block
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size
@@ -109,7 +108,7 @@ class VLLMWorker:
         client: str,
         priority: int,
     ) -> None:
-        """Add a request to the queue. A segment is a list [key, length].
+        """Add a request to the engine's queue. A segment is a list [key, length].
 
         ``prompt`` is a list of segments; ``output`` is one segment.
         """
@@ -127,8 +126,8 @@ class VLLMWorker:
     def turn(self, *, whole: bool) -> dict[str, Any]:
         """Plan the next step; return the plan and the scheduler's state.
 
-        With ``whole``, the plan contains the context length of each decoding request. A plan
-        without a step has no "decode".
+        With ``whole``, the plan contains the context length of each decoding request. A plan that
+        contains no step has no key "decode".
         """
         plan = self._plan = self.engine.plan()
         answer = self._state()
@@ -141,7 +140,7 @@ class VLLMWorker:
             if name in new or name in self._prefilling:
                 chunks.append(self._chunk(request, tokens, first=name in new))
             else:
-                # the context includes the token of this step
+                # The context of a request includes the token that this step produces.
                 contexts.append((int(name), request.num_computed_tokens))
         answer["decode"] = [len(contexts), sum(tokens for _, tokens in contexts)]
         answer["chunks"] = chunks
@@ -191,7 +190,7 @@ class VLLMWorker:
 
     @staticmethod
     def number(request: Any) -> int:
-        """Return the number of a request."""
+        """Return the number by which the simulator knows a request."""
         return int(request.request_id)
 
     @staticmethod
@@ -207,7 +206,7 @@ class VLLMBridge(EngineReplicas):
     def __init__(self) -> None:
         super().__init__("vllm")
         self._limits: Any = None
-        self._plugin: Any = None  # the plugin's module; None if vLLM's own policy decides
+        self._plugin: Any = None  # module of fairbench's plugin; None if vLLM's own policy decides
         self._policy = ""
         self._told: dict[str, Any] = {}
 

@@ -1,8 +1,8 @@
 """vLLM's own schedulers and KV cache manager on a CPU, without a model: one step per call.
 
-Stand-ins replace the process, the model and the tokenizer. With asynchronous scheduling or pipeline
-parallelism, several steps are in flight, as in vLLM's ``EngineCore.step_with_batch_queue``. The
-module imports only the standard library and vLLM.
+Stand-ins replace the engine's process, the model and the tokenizer. With asynchronous scheduling or
+pipeline parallelism, several steps are in flight, as in vLLM's
+``EngineCore.step_with_batch_queue``. The module imports only the standard library and vLLM.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Told:
 
     plan: Any
     scheduled: dict[int, int]
-    hits: dict[int, int]  # cached tokens of the admitted requests
+    hits: dict[int, int]  # number of cached tokens of each admitted request
     preempted: list[int]
 
 
@@ -133,7 +133,7 @@ def _drawn(name: str, what: Any, most: int) -> int:
 
 
 class VLLMScheduling:
-    """A vLLM scheduler with an empty KV pool. ``limits`` has the attributes of a VLLMLimits.
+    """A vLLM scheduler with an empty KV pool. ``limits`` has the same attributes as a VLLMLimits.
 
     ``configured`` sets further attributes of the VllmConfig, by dotted path.
     """
@@ -166,8 +166,10 @@ class VLLMScheduling:
         self._outputs: dict[str, Sequence[int]] = {}
         self._preempted: list[int] = []
         self._depth = config.max_concurrent_batches
-        self._in_flight: deque[_Told] = deque()  # scheduled steps that have not ended
-        self.hits: dict[str, int] = {}  # each request's cached tokens in vLLM's last lookup
+        # steps that vLLM has scheduled and that have not ended
+        self._in_flight: deque[_Told] = deque()
+        # number of cached tokens that vLLM last found for each request
+        self.hits: dict[str, int] = {}
         self._listen()
 
     def _listen(self) -> None:
@@ -230,7 +232,7 @@ class VLLMScheduling:
         """Complete the oldest step in flight; schedule further steps as far as vLLM allows.
 
         Returns (scheduled, hits, preempted, finished), with requests by number, or None if no step
-        had work. ``hits`` are the cached tokens of admitted requests.
+        had work. ``hits`` are the cached tokens of the requests that were admitted.
         """
         scheduler, in_flight = self.scheduler, self._in_flight
         while True:
@@ -299,7 +301,7 @@ class VLLMScheduling:
         """Return the output tokens that a step gives a request.
 
         The result is empty while the prompt is incomplete, and [0] if the request has ended. With
-        drafts, the result also has the accepted drafts.
+        drafts, the result also contains the accepted drafts.
         """
         if name not in plan.samples:
             return []
@@ -313,7 +315,8 @@ class VLLMScheduling:
         accepted = _drawn(name, produced, drafts)
         rest = list(self._outputs[name][produced : produced + 1 + accepted])
         assert rest
-        return rest + [0] * (1 + accepted - len(rest))  # 0 stands for tokens after the end
+        # The token id 0 stands for every token after the end of the output.
+        return rest + [0] * (1 + accepted - len(rest))
 
     def _draft(self, names: list[str]) -> None:
         """Give vLLM draft tokens for each request, if speculative decoding is on.

@@ -10,19 +10,20 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# These constants describe trees of thought on GSM8K ([DLPM] Table 2), in tokens. A prompt has a
-# common instruction and a question. Each level of the tree adds a thought and a prompt for the next
-# thought.
+# Lengths in tokens of trees of thought on the data set GSM8K ([DLPM] Table 2). A prompt consists of
+# an instruction that all prompts share, and a question. Each level of a tree adds a thought, and a
+# prompt for the next thought.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-# This fraction of requests asks a new question. Each other request continues a finished request.
+# This fraction of the requests asks a new question. Every other request continues a finished
+# request.
 NEW_QUESTIONS = 0.25
 LATELY = 200
-# The mean context of a sequence in a decode batch: the sequence is halfway down the tree of
-# turns, and has produced half of its output.
+# Mean context of a sequence in a decode batch, halfway down the tree of turns and halfway through
+# its output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -38,7 +39,7 @@ class TreeOfThoughtArrivals:
         self._rng = rng
         self._instruction = self._tokens(INSTRUCTION_TOKENS)
         self._created = 0
-        # Maps a request id to the request's prompt and depth in the tree.
+        # The prompt of each request, by request id, and its depth in the tree.
         self._under_way: dict[int, tuple[array[int], int]] = {}
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 

@@ -34,11 +34,11 @@ class CentralDLPM:
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:
         self.scheduler = DLPM(params)
-        self.queue: list[Request] = []  # requests in order of arrival
+        self.queue: list[Request] = []  # the queued requests in the order of arrival
         self._trees = [LocationTree(LocationNode) for _ in range(workers)]
 
     def on_arrival(self, request: Request) -> None:
-        """Add the request to the global queue."""
+        """Add a request to the scheduler's global queue."""
         self.scheduler.on_arrival(request, _Turn(self.queue, {}), request.arrival_s)
         self.queue.append(request)
 

@@ -25,8 +25,8 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
     """Measure the missing timings of the central scheduler, and store each timing immediately.
 
-    All timings in a folder come from one machine. Raises UsageError if the folder holds another
-    machine's timings.
+    All timings in a folder must come from one machine. Raises UsageError if the timings in the
+    folder come from another machine.
     """
     rounds = QUICK_ROUNDS if quick else ROUNDS
     gpu, model = TIMED_PROFILE

@@ -1,8 +1,8 @@
 """The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
 
 The times of the scheduler and of messages between processes of this machine are measured. The
-workers' caches are simulated. The decode step, with which the times are compared, is simulated,
-too.
+caches of the workers are simulated. The decode step, with which the times are compared, is
+simulated, too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-# Number of requests in the decode step of Fig. 4.
+# Number of requests in the decode step to which [DLPM] Fig. 4 compares the decision.
 BATCH_SIZE = 25
-# Size of a worker's cache in tokens.
+# Size of a worker's KV cache in tokens.
 POOL_TOKENS = 100_000
-# A worker frees this many tokens between two turns. SGLang forms a batch every 10 decode steps,
-# during which about one of 25 requests with 256 output tokens finishes.
+# Between two turns, a worker frees this number of tokens. SGLang forms a batch every 10 decode
+# steps; in that time, about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# These rounds before the timing fill the caches, so that workers evict during the timing.
+# The timing starts after this number of rounds, when the caches are full and workers evict.
 WARMUP_ROUNDS = 50
 WARMUP_TOKENS = 10_000
 

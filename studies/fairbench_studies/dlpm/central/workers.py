@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            # The empty message asks the worker to confirm that it is ready.
+            # The parent sends an empty message to ask the worker whether it is ready.
             self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:
@@ -58,11 +58,11 @@ class CentralWorkers:
             process.close()
 
     def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
-        """Send a worker the next prompts to process."""
+        """Send to a worker the prompts that it processes next."""
         self._pipes[worker].send(tuple(prompts))
 
     def wait(self) -> None:
-        """Wait until every worker has cached its prompts."""
+        """Wait until all workers have cached their prompts."""
         for pipe in self._pipes:
             pipe.recv()
 
@@ -75,7 +75,7 @@ class CentralWorkers:
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
     """Run a worker process: cache prompts, confirm, and report changes when asked."""
-    # The workers end when the parent process closes the pipe, not at Ctrl-C.
+    # Workers end when the parent process closes the pipe, and ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
@@ -90,11 +90,11 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
             pipe.recv()
             pipe.send(delta)
     except (EOFError, OSError):
-        return  # The parent process has closed the pipe.
+        return  # The parent process has closed the pipe, so the worker ends.
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Cache a prompt as if its request had finished."""
+    """Store a prompt in the cache as if its request had finished."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

@@ -15,7 +15,7 @@ from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import Tally, decided
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
-SAME = 0.005  # Two indices that differ by less count as equal.
+SAME = 0.005  # Two values of Jain's index that differ by less than this count as equal.
 
 
 def order(name: str, metric: str) -> All:
@@ -33,7 +33,7 @@ ORDERS = tuple(order(name, metric) for name, metric in INDICES)
 
 PAPER_MEANS = {"preble": 2.90, "preble-code": 2.90, "lpm": 4.06, "vtc": 2.98}
 PAPER_LARGEST = {"preble": 7.18, "preble-code": 7.18, "lpm": 9.55, "vtc": 7.96}
-MEAN_BAND = 0.4  # relative half-width of the band around the paper's mean
+MEAN_BAND = 0.4  # half of the width of the band around the paper's mean, as a fraction of the mean
 LARGEST_BAND = (4.0, 12.0)
 GEOMETRIC, ARITHMETIC = "geometric mean", "arithmetic mean"
 MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
@@ -54,8 +54,8 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 def judge_jain(cells: Source) -> list[Part]:
     """Judge each step of VTC >= D2LPM > Preble > RR+LPM, while all clients are active.
 
-    Jain's index over the common window is reported, too. The index over a whole run of a fixed set
-    of programs is equal under every scheduler.
+    The text also states Jain's index over the common window. The index over a whole run of a fixed
+    set of programs is equal under every scheduler.
     """
     at = by_place(cells)
     steps = [("vtc", "d2lpm", -SAME)]
@@ -125,7 +125,7 @@ def judge_latency(cells: Source) -> list[Part]:
         for name in names
         for part in parts_apart(f"they wait longer under {CALLED[name]}", found[name], lambda _: "")
     ]
-    # No factor is known if the latency under D2LPM is only a lower bound.
+    # If the latency under D2LPM is only a lower bound, its factor is unknown.
     factors = {
         name: [
             s.value for one in several for s in one.values.values() if s.bound != "<" and s.value

@@ -21,7 +21,8 @@ from fairbench_studies.kit.tally import Tally
 PAIRS = "fig7-configurations.csv"
 OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
 """The claims that compare pairs of schedulers in figure 7's configurations."""
-OVERALL = "all"  # the workload of a row with the joint outcome of all configurations
+# In a row with the joint outcome of all configurations, the workload has this name.
+OVERALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class Kept:
     basis: str
 
     def judge(self, claim: Claim) -> Sequence[Part]:
-        """Return the parts of a claim. Pairs are judged again; other parts keep earlier verdicts.
+        """Return the parts of a claim with their outcomes.
+
+        Pairs are judged again; all other parts keep their stored verdicts.
 
         Numbers with a band and means keep their earlier outcome, because they were averaged seed by
         seed, and a ratio of two means differs a little.

@@ -37,8 +37,8 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 
     Args:
         backlog: The intervals in which each client was backlogged at every worker.
-        service: The service log of all workers.
-        clients: The number of clients.
+        service: The service log of all workers together.
+        clients: The number of clients in the run.
     """
     if not len(backlog.client):
         return NAN
@@ -55,8 +55,8 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 def newcomer_wait(run: StoredRun) -> float:
     """Return the most service that others got while an idle client's first request waited.
 
-    The service is summed over all workers. The result is NaN if no idle client began to send
-    requests (Theorems A.2 and A.4).
+    The service of a client is summed over all workers. The result is NaN if no idle client began to
+    send requests (Theorems A.2 and A.4).
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 
@@ -76,7 +76,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
 
     Args:
         requests: The requests of the run.
-        service: The service log of all workers.
+        service: The service log of all workers together.
         clients: The number of clients.
         horizon_s: The end of the run, seconds, at which waits of other requests end.
     """
@@ -141,7 +141,7 @@ def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: f
 
     Args:
         requests: The requests of the run.
-        service: The service log of all workers.
+        service: The service log of all workers together.
         workers: The number of workers.
         end_s: The end of the run, seconds.
     """

@@ -20,7 +20,7 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
 LOADS = {"x2": 2.0}
-# The quantum is multiplied by these numbers, which span three decades.
+# The quantum is multiplied by each of these numbers, which span a factor of 1,000.
 QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
@@ -42,14 +42,17 @@ class Step(NamedTuple):
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """Return a draft's experiment with the first seed. Raises UsageError for an invalid draft."""
+    """Return the experiment of a draft with the first seed.
+
+    Raises UsageError if the draft is invalid.
+    """
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return each value of each axis around a configuration, including the default.
 
-    The default is the setting's value in the configuration. A default that is not among the axis's
+    The default of a step is the value in the configuration. A default that is not among the axis's
     values is inserted by size. An axis is left out if no scheduler has the setting, or if the
     default is the only value.
     """
@@ -86,7 +89,7 @@ def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> 
 
 
 def _values(axis: str, key: str, default: int) -> list[Step]:
-    """Return the running limits and the default, largest first."""
+    """Return the running limits with the default, the largest first."""
     return [
         Step(axis, f"{value:,}", {} if value == default else {key: value})
         for value in sorted({*RUNNING_LIMITS, default}, reverse=True)

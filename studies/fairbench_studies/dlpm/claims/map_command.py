@@ -26,7 +26,7 @@ from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.provenance import origin_of
 from fairbench_studies.kit.store import filling
 
-MAP = NAME  # name of the map's directory of runs
+MAP = NAME  # name of the directory with the runs of the map
 
 
 class MapFiles(NamedTuple):

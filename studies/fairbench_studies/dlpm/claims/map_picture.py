@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDER = 1.25  # An axis extends beyond its values by this factor on both sides.
+WIDER = 1.25  # An axis of the map extends beyond its values by this factor on both sides.
 NAMES = {QUANTUM: "Q^u", WORKER_QUANTUM: "Q^w"}
 LEGEND = (
     "The dotted line is where the claim's sign flips: it holds above. Open marks are cells that "

@@ -42,7 +42,7 @@ def _cell(figure: str, **wanted: Any) -> Draft:
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-# The form of Preble in the paper; the form in Preble's code is judged only in the table.
+# Preble as the paper describes it; Preble as its code works is judged only in the table.
 PREBLE = "preble"
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
@@ -110,7 +110,7 @@ class Chart:
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
-        """Return the outcomes of finished runs, without incomplete comparisons."""
+        """Return the outcomes of all comparisons whose runs are finished."""
         return [
             Reading(claim.number, measure, place, step, measure.seen(at), seeds)
             for place, steps in self.steps.items()

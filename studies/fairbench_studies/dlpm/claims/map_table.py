@@ -38,7 +38,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
         f"|--:|---|---|{'---|' * len(axes)}",
     ]
     for claim, of_claim in _grouped(readings, lambda one: one.claim):
-        title = titles[claim]  # only the first row of a claim shows the claim's title
+        title = titles[claim]  # Only the first row of a claim shows the title of the claim.
         for measure, mine in _grouped(of_claim, lambda one: one.measure.name):
             columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
             lines.append(f"| {claim} | {title} | {measure} | {' | '.join(columns)} |")
@@ -51,7 +51,7 @@ def _axis(readings: Sequence[Reading]) -> str:
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
-        # The default running limit may differ between configurations.
+        # The default limit on running requests may differ between configurations.
         name = f"**{label}**" if any(one.step.is_default for one in of) else label
         listed.append(f"{name}: {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
     return ", ".join(listed)
@@ -90,7 +90,10 @@ def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
 def write_map(
     readings: Sequence[Reading], titles: dict[int, str], basis: str, folder: Path
 ) -> list[Path]:
-    """Write ``claims-map.md`` and ``claims-map.csv``. Raises UsageError for an unwritable file."""
+    """Write ``claims-map.md`` and ``claims-map.csv``.
+
+    Raises UsageError if a file cannot be written.
+    """
     markdown, table = folder / f"{NAME}.md", folder / f"{NAME}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -12,8 +12,8 @@ from fairbench_studies.dlpm.claims.places import At, KnownPairs, contended
 from fairbench_studies.kit.outcomes import Outcome, Seen, compared, joined
 from fairbench_studies.kit.tally import Tally
 
-MAKESPAN = "time_to_100pct_s"  # time until all programs of the window had finished
-LENGTH = "duration"  # time until all programs of the run had finished, unless it was cut off
+MAKESPAN = "time_to_100pct_s"  # time until all programs of the measured window had finished
+LENGTH = "duration"  # time until all programs of the run had finished, unless the run was cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that the pair compares."""
+        """The schedulers that this pair compares."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
@@ -55,7 +55,7 @@ class All:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that the pairs need."""
+        """The schedulers that all pairs need."""
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:

@@ -14,7 +14,7 @@ from fairbench.results.store import Summary
 from fairbench_studies.kit.tally import Tally
 
 BySeed = Mapping[int, Summary]
-"""The runs of one experiment, by seed."""
+"""The summaries of one experiment's runs, by seed."""
 At = Mapping[str, BySeed]
 """The runs in one configuration, by scheduler or by another setting that is compared."""
 
@@ -76,7 +76,7 @@ Source = Sequence[SchedulerResults] | KnownPairs
 
 
 def schedulers_of(source: Source) -> set[str]:
-    """Return the schedulers that have runs."""
+    """Return the schedulers for which there are runs."""
     if isinstance(source, KnownPairs):
         return source.schedulers
     return {cell.combined["scheduler"] for cell in source}
@@ -88,12 +88,12 @@ def is_alone(place: Place) -> bool:
 
 
 def by_seed(cell: SchedulerResults) -> BySeed:
-    """Return the summaries of a configuration's runs, by seed."""
+    """Return the run summaries of a configuration, by seed."""
     return {one.summary["seed"]: one.summary for one in cell.runs}
 
 
 def by_place(cells: Source) -> Mapping[Place, At]:
-    """Return the runs of each scheduler, by configuration.
+    """Return the runs of each scheduler, grouped by configuration.
 
     A configuration with several sizes of the KV pool is left out, because the paper has none.
     """
@@ -118,7 +118,7 @@ def mean_over(runs: BySeed, metric: str) -> float:
 
 
 def contended(runs: Iterable[BySeed]) -> bool:
-    """Return whether clients competed in all runs.
+    """Return whether clients competed for service in all runs.
 
     Below saturation, throughput equals the demand, and schedulers have no effect. The time with
     empty queues varies by chance, so the mean over the seeds decides.

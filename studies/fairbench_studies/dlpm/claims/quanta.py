@@ -17,7 +17,7 @@ from fairbench_studies.kit.parts import Claim, Part, interval_of, number
 from fairbench_studies.kit.tally import MOST, decided
 from fairbench_studies.kit.values import chosen
 
-SAME_RATE = 0.02  # Throughputs that differ by at most this fraction count as equal.
+SAME_RATE = 0.02  # Two throughputs that differ by at most this fraction count as equal.
 PAPER_QUANTA = (2000, 40000)
 INDICES = {"while all are active": "jain_index_paper_window", "over the window": "jain_index"}
 
@@ -191,8 +191,8 @@ def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int
     """Count the points beyond the line between the ends, and those that no end dominates."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
-    # The line connects VTC (fair, slow) and LPM (fast, less fair). Points to the right of this line
-    # are beyond the line.
+    # The line connects VTC (fair but slow) with LPM (fast but less fair). A point to the right of
+    # the line is better than every mixture of VTC and LPM.
     beyond = sum((x - x0) * (y1 - y0) - (y - y0) * (x1 - x0) > 0 for x, y in points)
     free = sum(not any(x <= ax and y <= ay for ax, ay in ((x0, y0), (x1, y1))) for x, y in points)
     return beyond, free

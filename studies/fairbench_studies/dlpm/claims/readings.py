@@ -1,9 +1,9 @@
 """Outcomes under other interpretations of the paper, for the column "holds under".
 
 ``seeds/readings.csv`` has runs of figure 7 on four replicas with one change at a time, and the runs
-without the change in the same configurations for comparison. An interpretation is called a reading.
-A part has an outcome under a reading only if the runs without the change give the outcome of all
-configurations.
+without the change in the same configurations for comparison. In these modules, an interpretation of
+a claim is called a reading. A part has an outcome under a reading only if the runs without the
+change give the outcome of all configurations.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPair
 
 
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
-    """Return the parts with their outcomes under each reading.
+    """Return the parts of a claim with their outcomes under each reading.
 
     For a part about several replicas, runs on four replicas suffice.
     """

@@ -16,7 +16,7 @@ from fairbench_studies.kit.seeds import derived
 INTERVALS = 40
 
 Runs = Mapping[str, StoredRun]
-"""The runs of one seed, by scheduler."""
+"""The runs with one seed, by scheduler."""
 Facts = TypeVar("Facts")
 
 

@@ -17,7 +17,7 @@ from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.tally import Tally, decided, part_of
 from fairbench_studies.kit.values import chosen
 
-IDLE = 0.001  # Workers that idle for a smaller fraction of their time count as never idle.
+IDLE = 0.001  # Workers that are idle for less than this fraction of the time count as never idle.
 
 
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:

@@ -52,8 +52,8 @@ CLAIMS: Sequence[Claim] = sorted(
     key=lambda claim: claim.number,
 )
 
-MAP = "claims-map.md"  # the file that ``map_table`` writes
-AUTHORS = "dlpm-paper"  # default preset for judging claims
+MAP = "claims-map.md"  # name of the file that ``map_table`` writes
+AUTHORS = "dlpm-paper"  # preset with which claims are judged by default
 AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
 KEPT = "; verdicts of an earlier run, whose per-seed values are not stored"
 TIMED = "fig4"  # the only figure that shows timings instead of runs
@@ -149,7 +149,7 @@ def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
 
 
 def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> str:
-    """Return the page of all claims."""
+    """Return the Markdown page of all claims."""
     runs = [
         f"{setting.title}, {name}: {_basis(source)}{KEPT if isinstance(source, Kept) else ''}"
         for setting in settings
@@ -186,7 +186,7 @@ def _basis(source: Any) -> str:
 
 
 def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -> list[Path]:
-    """Write ``claims.md`` and ``claims.csv``. Raises UsageError for an unwritable file."""
+    """Write ``claims.md`` and ``claims.csv``. Raises UsageError if a file cannot be written."""
     text = claims_markdown(judged, settings)
     if (folder / MAP).exists():
         text += f"\nWhere each claim holds when settings change: [{MAP}]({MAP})\n"

@@ -30,7 +30,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """The statement in the form of a claim's part."""
+        """Return the statement in the form of a part of a claim."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 

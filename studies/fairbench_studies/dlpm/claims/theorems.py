@@ -42,7 +42,7 @@ def judge_bound(
         cells: The results of a figure, by configuration and scheduler.
         theorem: The source of the bound, in the words of a run's summary.
         measured: A function that returns a run's difference in service, which is bounded.
-        scheduler: The scheduler whose runs are judged.
+        scheduler: The scheduler whose runs are checked.
         times: A function that returns the factor by which a run's bound is multiplied.
         texts: The part's statement, and the words before the measured tokens.
     """
@@ -118,8 +118,8 @@ def service_gap(run: StoredRun) -> float:
 def shortfall(run: StoredRun) -> float:
     """Return the largest service deficit of a backlogged client relative to other clients.
 
-    The run must have a single worker. Only the client with the deficit must be backlogged (Theorem
-    4.2).
+    The run must have exactly one worker. Only the client with the deficit must be backlogged
+    (Theorem 4.2).
     """
     return float(derived(run, "shortfall", lambda: _shortfall(run)))
 

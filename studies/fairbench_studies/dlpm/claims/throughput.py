@@ -30,12 +30,12 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-# A scheduler counts as equal to another if it reaches at least this fraction of the other's
+# A scheduler counts as equal to another scheduler if it reaches at least this fraction of its
 # throughput.
 NEARLY = 0.95
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
-# The end of the text of a part that excludes runs with one replica.
+# A title ends with this text if the part excludes runs with one replica.
 SEVERAL = ", on several replicas"
 WORST = "long-qa"
 
@@ -121,7 +121,7 @@ def judge_preble(cells: Source) -> list[Part]:
 
 
 def run_of(names: Iterable[str], cells: Source) -> list[str]:
-    """Return the schedulers that have runs."""
+    """Return the first of the schedulers for which there are runs."""
     there = schedulers_of(cells)
     return [name for name in names if name in there]
 

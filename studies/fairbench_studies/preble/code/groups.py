@@ -47,7 +47,7 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            # `yield from` is impossible here, because the engine sends answers, and a list has no
+            # `yield from` cannot be used, because the engine sends answers, and a list has no
             # method send().
             for request in tried:
                 _ = yield request

@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # The load uses the median of this many latest times per output token.
+TPOTS = 200  # The load is computed from the median of this number of latest times per output token.
 
 
 class CodeGpu:
@@ -21,7 +21,7 @@ class CodeGpu:
         self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
     ) -> None:
         self.window = GpuWindow(window_s, times, 0)
-        self.tpot_s = first_tpot_s  # the median of the latest times per output token, in seconds
+        self.tpot_s = first_tpot_s  # median of the latest times per output token, in seconds
         self._tpots = deque([first_tpot_s], TPOTS)
         self._hit_window_s = hit_window_s
         self._hits: deque[tuple[float, int, int]] = deque()
@@ -39,7 +39,7 @@ class CodeGpu:
         self._tokens += tokens
 
     def decoded(self, tpot_s: float) -> None:
-        """Record a request's time per output token, in seconds."""
+        """Record the time per output token of a request, in seconds."""
         self._tpots.append(tpot_s)
         self.tpot_s = median(self._tpots)
 

@@ -37,9 +37,9 @@ class PrebleE2Code(PrefixRouter):
     GPU, cheapest first. A GPU's only key node is replicated on the lightest GPU as soon as the
     node's time to first token has doubled.
 
-    Three parts of the code are not copied. The code returns the position in a list of candidates
-    instead of the GPU. The code adds the time of attention to prefill times, and this class does
-    not. The code resolves ties by the lowest index, while equal GPUs take turns here.
+    Three parts of Preble's code are not copied. The code returns the position in a list of
+    candidates instead of the GPU. The code adds the time of attention to prefill times, and this
+    class does not. The code resolves ties by the lowest index, while equal GPUs take turns here.
     """
 
     name = "preble-e2-code"
@@ -53,8 +53,8 @@ class PrebleE2Code(PrefixRouter):
         has ``rebalance_min_hits`` requests in the window. A request whose leaf is
         ``rebalance_max_chain`` levels below the key node does not move the key node. ``hit_ratio``
         is the required ratio over the last ``hit_ratio_window_s``, as the router observes.
-        ``first_tpot_s`` is the assumed time per output token before the first observation. Prefill
-        times are the same as in ``preble-e2``.
+        ``first_tpot_s`` is the assumed time per output token before the first observation. The
+        prefill times are those of ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

@@ -78,11 +78,11 @@ class CodeTree(PrebleTree):
         """Add a request to the counts of its key node.
 
         Args:
-            now_s: Current time on the host's clock, in seconds.
-            end: Node at the end of the prompt.
+            now_s: The present time on the host's clock, in seconds.
+            end: The tree node at which the prompt ends.
             context: Tokens of the prompt above the request's own leaf.
-            prompt: Tokens of the whole prompt.
-            output: Limit of the output, in tokens.
+            prompt: Number of tokens in the whole prompt.
+            output: Limit on the tokens of the output.
         """
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
@@ -93,9 +93,9 @@ class CodeTree(PrebleTree):
         self._window.append((now_s, key, context, prompt))
 
     def expire(self, start_s: float) -> None:
-        """Remove requests that arrived by ``start_s``.
+        """Remove the requests that arrived no later than ``start_s``.
 
-        A key node without requests loses its GPUs.
+        If a key node has no requests left, it loses its GPUs.
         """
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()
@@ -112,7 +112,7 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # A request's key node is the deepest node that is longer than the whole path above the
+        # The key node of a request is the deepest node that is longer than the whole path above the
         # node.
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)

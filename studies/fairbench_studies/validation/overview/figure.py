@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
-ERROR_LIMIT_PCT = 45.0  # The figure draws a larger error at the edge, with its number.
-NEAR = 0.4  # Two numbers at the edge need this distance, in decades.
-MARKERS = "osD^vP*X"  # the marker of each engine
+ERROR_LIMIT_PCT = 45.0  # A larger error is drawn at the edge of the figure, with its number.
+# Two numbers at the edge of the figure are at least this distance apart, in powers of ten.
+NEAR = 0.4
+MARKERS = "osD^vP*X"  # markers of the engines in the figure
 
 
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
     """Draw the picture to each path, in the format of the path's suffix.
 
-    The function needs matplotlib. The upper row of panels shows the values, and the lower row shows
-    the errors. Equal points give equal SVG files.
+    The function requires matplotlib. The upper row of panels shows the values, and the lower row
+    shows the errors. If the points are equal, the SVG files are equal.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -45,7 +46,7 @@ def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
         )
         _legend(figure, points, marks)
         for path in paths:
-            # The file has no date, so that equal numbers give equal files.
+            # The picture file contains no date, so that equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 

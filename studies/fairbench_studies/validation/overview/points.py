@@ -40,26 +40,28 @@ from fairbench_studies.validation.slora.replay import FITTED_RUNS, replay_run
 
 THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first token"
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
-"""The metrics of a point, and their units."""
+"""The compared metrics of a run, with their units."""
 
-# A prompt is short below, and long above, these median lengths.
+# Prompts are short if their median length is below SHORT_TOKENS, and long if it is above
+# LONG_TOKENS.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
-# Prompts are mixed if the 90th percentile of the lengths is this many times the 10th percentile.
+# The prompts of a run are mixed if the 90th percentile of their lengths is this multiple of the
+# 10th percentile.
 MIXED = 4.0
 _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 
 
 class Point(NamedTuple):
-    """A run with its simulated and its measured values.
+    """A measured run: its simulated and its measured values.
 
     Attributes:
-        engine: The engine, such as ``vllm``.
-        gpu: The GPU's name.
+        engine: The engine that served the run, such as ``vllm``.
+        gpu: The name of the GPU.
         model: The model, with ``tpN`` for more than one GPU.
-        prompts: The kind of the run's prompts.
+        prompts: The kind of prompts in the run.
         name: The name of the run.
         repeat: A key that all repeats of a run share.
-        profile: The id of the timing profile.
+        profile: The id of the timing profile of the replay.
         fitted: Whether the profile, or a cost of the host, was fitted to the run.
         pairs: The values by metric; a metric that the run lacks is missing.
     """
@@ -75,7 +77,7 @@ class Point(NamedTuple):
     pairs: dict[str, Pair]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the point as JSON types."""
+        """Return the point as values that JSON can store."""
         pairs = {name: pair.as_dict() for name, pair in self.pairs.items()}
         return {**self._asdict(), "pairs": pairs}
 
@@ -157,7 +159,7 @@ def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[
 
 
 def _has_error(pair: Pair) -> bool:
-    """Return whether both values are positive numbers."""
+    """Return whether the measured and the simulated value are positive numbers."""
     return pair.simulated > 0 and pair.measured > 0
 
 

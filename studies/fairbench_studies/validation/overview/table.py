@@ -28,8 +28,8 @@ class Row(NamedTuple):
     """The measured points with one engine, GPU, model and kind of prompts.
 
     Attributes:
-        server: Engine, GPU and model.
-        prompts: The kind of prompts.
+        server: The engine, the GPU and the model.
+        prompts: The kind of prompts in the runs.
         tested: The points of runs to which neither a profile nor a cost was fitted.
         fitted: The number of points to which something was fitted.
         repeats: The number of sets of repeated runs.
@@ -49,7 +49,7 @@ class Row(NamedTuple):
         return errors_pct(self.tested, metric)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the row as JSON types."""
+        """Return the row as values that JSON can store."""
         engine, gpu, model = self.server
         return {
             **{"engine": engine, "gpu": gpu, "model": model, "prompts": self.prompts},

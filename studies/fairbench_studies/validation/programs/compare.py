@@ -16,17 +16,20 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# If Jain's index is at least this high although one user's median is twice another user's, the
-# index covers a single user. The authors' script leaves out users without service.
+# Jain's index covers a single user if it is at least ALONE_INDEX although one user's median is
+# UNEQUAL times another user's median. The authors' script leaves out users that received no
+# service.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A measured run and its replay. Service is in tokens/s (input + 2 x output).
+    """A measured run of programs, with its simulated replay.
 
-    No value was fitted to this run. The property ``notes`` names a value that was fitted to other
-    runs.
+    Service is measured in tokens/s (input + 2 x output).
+
+    No value of the simulation was fitted to this run. The property ``notes`` names a value that was
+    fitted to other runs.
     """
 
     name: str
@@ -60,7 +63,7 @@ class ProgramComparison:
             yield f"Jain: {self.jain.simulated:.3f} against {self.jain.measured:.3f}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison for JSON."""
+        """Return the comparison as values that JSON can store."""
         return {
             "name": self.name,
             "policy": self.policy,

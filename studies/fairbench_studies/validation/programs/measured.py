@@ -16,20 +16,20 @@ from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# These are command-line options of server and client. Argparse accepts any unique prefix of an
-# option.
+# Command-line options of the server and of the client. Python's argparse accepts any unique prefix
+# of an option.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# The system text has this number of tokens: the log has 13,222 characters per article, and 13,386
-# with the text. The system text differs by user, because in the first LPM run users 1 and 2 finish
-# no request before user 0 has finished. With a common text, the users' first requests would match
-# equally long prefixes.
+# Number of tokens in the system text: the log has 13,222 characters per article, and 13,386 with
+# the system text. Each user has a system text of its own, because in the first LPM run users 1 and
+# 2 finish no request before user 0 has finished. With a common system text, the first requests of
+# all users would match equally long prefixes.
 SYSTEM_TOKENS = 33
-LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
+LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # An article has at least one token.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,7 +151,7 @@ def _options(text: str, where: str) -> dict[str, list[str]]:
             values.clear()
         else:
             values.append(word.rstrip(","))
-            if word.endswith(","):  # the words after a comma are not values of the option
+            if word.endswith(","):  # Words after a comma are not values of the command-line option.
                 values = []
     return found
 

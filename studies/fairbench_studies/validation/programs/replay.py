@@ -1,6 +1,7 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
-No value is fitted to these runs. The host cost of ``lpm_mdrr`` was fitted to two other runs.
+No value of the simulation is fitted to these runs. The host cost of ``lpm_mdrr`` was fitted to two
+other runs.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# These are lengths in tokens of the benchmark's requests, from the logs of the given runs. The log
-# lists the instructions of the dimensions: 19 texts of 3,660 to 7,140 characters, 4,219 on average,
-# at the log's 5 characters per token. Answers end at the word END before their limit of 256. The
-# ratios of output tokens to requests, for users with 16 and with 2 judgements, give two equations
-# for the lengths of a judgement and a merge. The lengths are means of the three logs; no times or
-# service rates were used.
+# Lengths in tokens of the parts of the benchmark's requests, from the logs of these runs. The log
+# contains the instructions of the dimensions: 19 texts of 3,660 to 7,140 characters, 4,219 on
+# average, at 5 characters per token. An answer ends at the word END, before its limit of 256
+# tokens. Users with 16 and with 2 judgements have different ratios of output tokens to requests,
+# which give two equations for the lengths of a judgement and of a merge. The lengths are means over
+# the three logs; times and service rates were not used.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# SGLang documented these defaults in 2024, and the server is a fork of that SGLang
+# Defaults of SGLang in 2024, which the measured server, a fork of that SGLang, has, too
 # (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-# The command lines set no limit, so this limit is higher than the memory allows.
+# The published command lines set no limit, so this limit is higher than the memory allows.
 MAX_RUNNING_REQUESTS = 2_048
-SEED = 0  # seed of the articles' lengths; arrivals are evenly spaced and need no seed
+SEED = 0  # Seed for the articles' lengths; arrivals are evenly spaced and need no seed.
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,11 @@ class EvenArrivals:
 
     @property
     def timed(self) -> bool:
-        """Return whether the times are independent of the seed."""
+        """Return whether the arrival times do not depend on the seed."""
         return True
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        """Yield the arrivals in the order of time."""
+        """Yield the arrivals in ascending order of time."""
         for number in range(self.programs):
             yield Arrival(self.start_s + number * self.interval_s)
 
@@ -79,7 +80,7 @@ class Replay:
     """A simulated run. Times are seconds from the first arrival; clients are numbers.
 
     The fields ``requests_*`` describe finished requests, and ``service`` holds their input + 2 x
-    output tokens. The fields ``programs_*`` describe finished programs.
+    output tokens. The fields ``programs_*`` describe the programs that finished.
     """
 
     requests_client: Ints
@@ -91,7 +92,7 @@ class Replay:
 
     @property
     def makespan_s(self) -> float:
-        """The time at which the last program ends."""
+        """The time in seconds at which the last program ends."""
         return float(self.programs_finish_s.max())
 
     @property

@@ -1,4 +1,4 @@
-"""vLLM with ``async_scheduling``, the default since release 0.14."""
+"""vLLM with ``async_scheduling``, which is the default since release 0.14."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from fairbench.engine.vllm import VLLMReplica
 class AsyncVLLMReplica(VLLMReplica):
     """A worker that schedules each step when the previous step begins.
 
-    A request that arrives during a step therefore joins the step after the next step. An idle
-    worker starts a request immediately.
+    A request that arrives during a step therefore joins the step after the next step. If a worker
+    is idle, it starts a request at once.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._late: list[Sequence] = []  # these requests arrived after the next step was scheduled
+        # requests that arrived after the next step had been scheduled
+        self._late: list[Sequence] = []
 
     def _read_inbox(self) -> None:
         if self._idle:

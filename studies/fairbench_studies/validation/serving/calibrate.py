@@ -24,17 +24,17 @@ OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
-# Hugging Face's tokenizers take 1.8 to 3.0 us per token on one core. Runs that prefill one prompt
-# at a time cannot distinguish this time from c_T, so the fit keeps this time constant. The H100's
-# runs sent token ids.
+# The tokenizers of Hugging Face take 1.8 to 3.0 us per token on one core. If a run prefills one
+# prompt at a time, this time cannot be distinguished from the coefficient c_T, so the fit keeps it
+# constant. The runs on the H100 sent token ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
-# Attention of Triton on an H100: sgl-project/sglang#21775 measured the decoding of one sequence of
-# Qwen3-8B with contexts of 1,000 to 32,000 tokens, 7.07 to 20.68 ms a token. Llama-3.1-8B has the
-# same heads in 32 layers instead of 36.
+# Triton's attention on an H100: in sgl-project/sglang#21775, decoding one sequence of Qwen3-8B with
+# contexts of 1,000 to 32,000 tokens takes 7.07 to 20.68 ms per token. The model Llama-3.1-8B has
+# the same attention heads as Qwen3-8B, in 32 layers instead of 36.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
-# The fit starts near the operator profiles, plus times for launching kernels one by one, for HTTP,
-# and for a slower attention kernel.
+# The fit starts near the operator profiles, with additional times for launching kernels one by one,
+# for HTTP, and for a slower attention kernel.
 A100_START = {
     "c0": 8.4, "c_w": 3.4, "p": 2.0, "c_T": 0.0575, "c_A": 3.2e-6, "c_K": 8.3e-5, "c_nd": 0.045,
     "c_pf": 2.0, "request_ms": 1.3, "delay_ms": 7.0,
@@ -45,14 +45,15 @@ H100_START = {
 }  # fmt: skip
 STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
 _FRONTEND = ("request_ms", "delay_ms")
-# An error in a time to first token has this weight, relative to a time per token.
+# Weights of an error in a long and in a short time to first token, relative to an error in a time
+# per token.
 _LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15
 _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """The fitted numbers (milliseconds), and the remaining weighted error."""
+    """The numbers that were fitted (milliseconds), and the remaining weighted error."""
 
     gpu: str
     values: dict[str, float]
@@ -66,7 +67,8 @@ class ServingFit:
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
     """Yield each step of the fit to the ``fitted`` runs, which are on one GPU."""
-    # The bundled profiles were fitted before it was known that the client counts prompt tokens.
+    # The bundled profiles were fitted before it was known that the load generator counts prompt
+    # tokens.
     chosen = [
         replace(run, counts_prompts=False) for run in runs if run.fitted and run.engine == "sglang"
     ]

@@ -14,16 +14,16 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# The client sends its next request this many milliseconds after an answer, which is the median gap
-# of sglang-a100-fixed-c1-run1.
+# Milliseconds between an answer and the client's next request: the median gap in
+# sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
-# The load generator of closed loops counts the tokens of each answered prompt with the model's
-# tokenizer, in its event loop. While the load generator counts, it reads no answers and sends no
-# requests. The numbers come from the gaps in the two SGLang runs with one request at a time, with
-# prompts of 401 tokens and of 785 to 12,305 tokens.
+# The load generator of closed-loop runs counts the tokens of each answered prompt with the model's
+# tokenizer, in its event loop. While the load generator counts tokens, it reads no answers and
+# sends no requests. The times come from gaps between requests in two SGLang runs with one request
+# at a time, with prompts of 401 tokens and of 785 to 12,305 tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A limit counts if the client is at the limit for this fraction of the time after first reaching
-# the limit.
+# A limit on requests counts if the client is at the limit for this fraction of the time after it
+# first reached the limit.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
@@ -46,7 +46,7 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
-    # If times are equal, answers come before sent requests.
+    # At equal times, ends of answers come before sent requests.
     times_s = np.concatenate([ends_s, submit_s[served]])
     change = np.repeat([-1, 1], len(served))
     order = np.argsort(times_s, kind="stable")
@@ -82,7 +82,7 @@ class EventLoop:
         self._ends_ps: list[int] = [0]
 
     def answer(self, number: int) -> None:
-        """Handle the arrival of the answer to a request."""
+        """Handle the arrival of an answer at the load generator."""
         self._unread.append(number)
         if self._ends_ps[-1] <= self._clock.now_ps:
             self._count()
@@ -139,7 +139,7 @@ class ClosedLoop:
             self._make_at(clock.now_ps)
 
     def over(self, index: int) -> None:
-        """Record that a request has been answered."""
+        """Record that a request was answered."""
         if self.thread is None:
             self._go_on(NEXT_REQUEST_MS)
         else:

@@ -17,12 +17,13 @@ from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
-# These are the targets (%) for throughput, each client's service rate and time per output token.
+# Targets in percent for throughput, for the service rate of each client, and for the time per
+# output token.
 RATE_TARGET_PCT = 5.0
-# target (%) for times to first token that exceed LONG_TTFT_S
+# targets in percent for the P50 and P99 of times to first token above LONG_TTFT_S
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-# This is the target for the difference of refused requests, as a fraction of all requests.
+# Target for the difference in refused requests, as a fraction of all requests.
 REFUSED_TARGET = 0.01
 
 
@@ -43,11 +44,11 @@ class ServingComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The missed targets, with the errors."""
+        """The targets that the replay misses, with the errors."""
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON types."""
+        """Return the comparison as values that JSON can store."""
         return {
             "name": self.name,
             "engine": self.engine,

@@ -1,4 +1,4 @@
-"""The simulated engine for a measured serving run."""
+"""The simulated engine that replays a measured serving run."""
 
 from __future__ import annotations
 
@@ -34,27 +34,29 @@ from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
-# This is mem_fraction_static of SGLang and gpu_memory_utilization of vLLM.
+# Value of SGLang's mem_fraction_static and of vLLM's gpu_memory_utilization.
 CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """Idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
 
 A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms
-without a conflict of threads. Measured profiles contain the idle time of their servers. With
-asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of other profiles is 0.
+without a conflict of threads. Measured profiles already contain the idle time of their servers.
+With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of other profiles is
+0.
 """
-# Grades of profiles that were not measured on a server begin with these words.
+# If a profile was not measured on a server, its grade begins with one of these texts.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
-# The first release of vLLM that uses async_scheduling by default.
+# From this release on, vLLM uses async_scheduling by default.
 ASYNC_FROM = (0, 14)
-# The DLPM authors' fork has these memory fractions: in published command lines that also set 20,000
-# tokens, and by default (SGLang in 2024).
+# Memory fractions of the DLPM authors' fork: in published command lines that also set 20,000
+# tokens, and by default (as SGLang in 2024).
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# A server without --schedule-policy, which is not the fork, has the first settings. The fork of
-# summer 2024 has the second settings: the fork streams after each decode step, and then always
+# The first settings belong to a server without --schedule-policy that is not the fork. The second
+# settings belong to the fork of summer 2024, which streams after each decode step and then always
 # makes a scheduling pass.
 SERVER_DEFAULT = ("", "default")
-SGLANG_OPEN_POOL_TOKENS = 444_563  # The server of the open-loop runs logged this KV pool in tokens.
+# Size of the KV pool in tokens that the server of the open-loop runs logged.
+SGLANG_OPEN_POOL_TOKENS = 444_563
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 

@@ -19,7 +19,10 @@ NAME = "validation"
 
 
 def load_serving(path: Path) -> list[ServingRun]:
-    """Load every run of the file in order. Raises DataError with file, line and field."""
+    """Load the runs of a file in their order.
+
+    Raises DataError with the file, the line and the field.
+    """
     runs: list[ServingRun] = []
     for where, record in records_of(path):
         runs.append(_run_of(record, where))
@@ -33,7 +36,7 @@ def read_serving(
 ) -> tuple[list[ServingRun], list[NotReplayed]]:
     """Read all valid runs of the file; also return why other runs are invalid.
 
-    With ``predict``, measured columns are not read.
+    If ``predict`` is true, measured columns are not read.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -57,7 +60,10 @@ def _run_of(record: Any, where: str, *, predict: bool = False) -> ServingRun:
 def write_comparison(
     directory: Path, runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Write ``validation.json`` and ``validation.csv``. Raises UsageError on failure."""
+    """Write ``validation.json`` and ``validation.csv``.
+
+    Raises UsageError if a file cannot be written.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         whole = json.dumps(as_json_object(runs, tenants), allow_nan=False, indent=1) + "\n"

@@ -13,13 +13,13 @@ from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-# The gateway adds this many milliseconds to each request; the source of the data measured 3 to 5
-# ms.
+# Milliseconds that the gateway adds to each request; the source of the data measured 3 to 5 ms.
 GATEWAY_MS = 4.0
-_WHERE = "(?: at the gateway)?"  # Some files add these words to the name of a gateway.
+_WHERE = "(?: at the gateway)?"  # In some files, the name of a gateway is followed by these words.
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"
 _FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)
-# InferGrid's rule with the name DRR has no quantum, and only counts requests (``infergrid-drr``).
+# InferGrid calls its rule DRR, but the rule has no quantum and only counts requests
+# (``infergrid-drr``).
 _DRR = re.compile(f"(?:drr|deficit round robin){_WHERE}{_LIMIT}", re.IGNORECASE)
 _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", re.IGNORECASE)
 
@@ -27,7 +27,7 @@ _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
     """Return the gateway queue that a run's ``gateway`` names.
 
-    Raises DataError if the gateway is unknown.
+    Raises DataError if the name of the gateway is unknown.
     """
     policy = " ".join(policy.split())
     router: Router = build_router("round-robin", {}, 1)

@@ -13,8 +13,8 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# A profile or a cost was fitted to the runs with these names. Before the fit for the A100, no other
-# run was inspected. Before the fit for the H100, all runs were inspected.
+# Names of the runs to which a profile or a cost was fitted. For the A100, no other run had been
+# inspected before the fit. For the H100, all runs had been inspected before the fit.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -26,23 +26,23 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # The time that vLLM's server takes per request was fitted to this run.
+        # The time that vLLM's server needs per request was fitted to this run.
         "vllm-a100-fixed-c128-run1",
     }
 )
-# The value of ``gateway`` in runs whose requests went directly to the engine.
+# In runs without a gateway, the field ``gateway`` has this value.
 DIRECT = "none"
-# This commit of InferGrid has a load generator that counts prompt tokens (``closed_loop``).
+# From this commit of InferGrid on, the load generator counts prompt tokens (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-# An open-loop run has a warm-up of this many seconds, in which the engine compiles kernels. A run
-# that sends for less than twice this time counts as a whole, because too few of its requests would
+# Seconds of warm-up in an open-loop run, during which the engine compiles kernels. If a run sends
+# requests for less than twice this time, the whole run counts, because too few requests would
 # remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# A prompt or an answer has at most this many tokens: ten times the longest existing context.
+# Limit on the tokens of a prompt or an answer: ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
@@ -53,15 +53,15 @@ class ServingRun:
     """A measured run. Requests are in the order of sending; times count from the first request.
 
     ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
-    ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
-    in flight, of which ``connection_limit`` reach the server. ``warm`` means that the same prompts
-    had been sent to the same server before. ``counts_prompts`` means that the client counts the
-    tokens of each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the
-    kind of each request, if any. ``policy`` and ``quantum`` describe the server's scheduler; "" or
-    "default" means the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are
-    vLLM's limits, where 0 means the default. ``predicted`` is the prediction of another simulator
-    (BLIS). Requests of the first ``warm_up_s`` seconds do not count. ``pool_doubted`` means that a
-    run with the same settings contradicts ``pool_tokens``.
+    For a refused request, ``output_tokens`` is 0. A closed loop has at most ``concurrency``
+    requests in flight, of which ``connection_limit`` reach the server. ``warm`` means that the same
+    prompts had been sent to the same server before. ``counts_prompts`` means that the client counts
+    the tokens of each answered prompt. ``pool_tokens`` is the size of the KV pool, or 0 if unknown.
+    ``kind`` names the kind of each request, if the file has kinds. ``policy`` and ``quantum``
+    describe the server's scheduler; "" or "default" means the default scheduler. ``max_num_seqs``
+    and ``max_num_batched_tokens`` are vLLM's limits, where 0 means the default. ``predicted`` is
+    what another simulator (BLIS) predicts. Requests of the first ``warm_up_s`` seconds are left
+    out. ``pool_doubted`` means that a run with the same settings contradicts ``pool_tokens``.
     """
 
     name: str
@@ -107,7 +107,7 @@ class ServingRun:
 
     @property
     def served(self) -> Flags:
-        """The requests that were answered."""
+        """The requests that the server answered."""
         return ~np.isnan(self.latency_s)
 
     @property
@@ -124,7 +124,7 @@ class ServingRun:
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
     """Return the run on a line of the file; with ``predict``, measured columns stay unread (NaN).
 
-    Raises DataError naming ``where`` and the field.
+    Raises DataError with ``where`` and the field.
     """
 
     def given(name: str, kind: type, default: Any = None) -> Any:
@@ -185,7 +185,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
 
 
 def _warm_up_s(submit_s: Floats) -> float:
-    """Return the warm-up of an open loop in seconds."""
+    """Return the length of an open loop's warm-up in seconds."""
     return WARM_UP_S if submit_s[-1] >= 2 * WARM_UP_S else 0.0
 
 
@@ -276,7 +276,7 @@ def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
     most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
     if (column > most).any():
         raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
-    # NaN also counts as a number that is not whole.
+    # NaN, too, counts as a number that is not whole.
     if name in COUNTS and (column != np.floor(column)).any():
         raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
     return column

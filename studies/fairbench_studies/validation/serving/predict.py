@@ -62,8 +62,9 @@ MEANING: dict[str, Any] = {
 }
 """The meaning of the intervals, with the numbers by which they are widened."""
 
-# A profile has these relative errors, overall and per term. The errors were found on runs to which
-# the measured profile was not fitted; operator profiles were compared on the same runs.
+# Relative errors in percent that are assumed for measured profiles and for operator profiles,
+# overall and per term. The errors were determined on runs that did not serve to fit the measured
+# profile; operator profiles were compared on the same runs.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 

@@ -11,16 +11,16 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# vLLM's API server (HTTP and tokenizer) is busy with each request for this many milliseconds. The
-# value makes the TTFT P50 of vllm-a100-fixed-c128-run1 equal the measured P50. The profile already
-# contains the time of SGLang's server.
+# Milliseconds for which vLLM's API server (HTTP and tokenizer) is busy with each request. With this
+# value, the simulated TTFT P50 of vllm-a100-fixed-c128-run1 equals the measured P50. For SGLang,
+# the profile already includes the time of its server.
 VLLM_REQUEST_MS = 1.5
-# The DLPM authors' fork of SGLang, under one of its own policies, adds this many milliseconds on
-# the host to each iteration and to each request in an iteration. The values were fitted to the time
-# per output token of two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``).
-# The addition of ``vtc`` is unknown.
+# With a policy of its own, the DLPM authors' fork of SGLang needs these milliseconds more on the
+# host: per iteration, and per request in an iteration. The values were fitted to the time per
+# output token in two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``). The
+# additional host time of the fork's policy ``vtc`` is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
-# ``nvidia-smi`` and clouds give GPUs names such as "NVIDIA A100-SXM4-80GB".
+# ``nvidia-smi`` and cloud providers use GPU names such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 

@@ -58,7 +58,7 @@ class _Server:
 
     @property
     def pool_tokens(self) -> int:
-        """The size of the server's KV pool in tokens."""
+        """The size in tokens of the server's KV pool."""
         return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
@@ -77,7 +77,7 @@ class _Server:
         self.clock.at(at_ps, ARRIVE, 0, partial(self._ingress.enter, sequence))
 
     def over(self, sequence: Sequence) -> None:
-        """Record that a request has been answered."""
+        """Record that a request was answered."""
         if self._ingress is not None:
             self._ingress.finished(sequence)
 
@@ -135,7 +135,7 @@ class _Play:
             self._loop.over(sequence.request.request_id)
 
     def result(self) -> ServingRun:
-        """Return the run with its simulated times."""
+        """Return the measured run with the times of the simulation."""
         made_s = self._run.submit_s[: self._open_until]
         if self._loop is not None:
             made_ps = np.array(self._loop.made_ps) - self._start_ps

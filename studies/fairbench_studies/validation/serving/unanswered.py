@@ -34,7 +34,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # Each entry has a turn, and the index of the recorded request that is copied.
+    # Each entry consists of a turn, and the index of the recorded request that is copied for it.
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)

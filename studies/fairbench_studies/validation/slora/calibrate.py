@@ -4,8 +4,8 @@ The fitted numbers are times that the host adds to the GPU's work. The first is 
 and merge a minibatch. The second is the time that a running request adds to each decode step. The
 third is the delay on the way in and out of the server. The time per decode step has one value for
 each date of recording, because hosts differed. The cost of a prefilled token is published, and the
-rest of a decode step is derived, so neither is fitted. The module ``replay`` holds the fitted
-values as constants.
+rest of a decode step is derived, so neither is fitted. The fitted values are constants of the
+module ``replay``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# Steps below these would be smaller than the differences between two runs of one trace.
+# Smaller steps between the tried overheads would be finer than the differences between two runs of
+# one trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
@@ -61,7 +62,10 @@ class Calibration:
 
 
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs for the fit. Raises DataError if the file has no such runs."""
+    """Return the runs to which the constants are fitted.
+
+    Raises DataError if the file does not contain these runs.
+    """
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
         raise DataError(

@@ -1,6 +1,6 @@
 """The comparison of a measured run with its simulation: values, errors and targets.
 
-Errors are in percent of the measured value. ``misses`` names the missed targets.
+Errors are given in percent of the measured value. ``misses`` names the targets that were missed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # With at most this many clients, each client has a row of its own.
+FEW_CLIENTS = 3  # With at most this number of clients, each client has its own row.
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A measured run and its simulation. Rates are in tokens/s; service is input + 2 x output."""
+    """A measured run, with its simulation. Rates are in tokens/s; service is input + 2 x output."""
 
     name: str
     scenario: str
     fitted: bool
     requests: int
     throughput: Pair
-    # The first window lasts up to the last arrival; the others are slices of the first window.
+    # The first window lasts until the last arrival; the other windows are slices of the first.
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
@@ -60,7 +60,7 @@ class RunComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The missed targets, each with its error."""
+        """The targets that the simulation misses, each with its error."""
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
@@ -92,7 +92,7 @@ class RunComparison:
             yield f"service rate of client {client}", pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON types."""
+        """Return the comparison as values that JSON can store."""
         errors = self.rate_errors_pct
         return {
             "name": self.name,

@@ -30,7 +30,8 @@ from fairbench_studies.validation.slora.replay import (
 )
 
 LONG_PROMPT_TOKENS = 28_650
-# The mean prompt of ShareGPT has 214 tokens. Half of the mean output of 199 tokens is assumed.
+# A prompt of ShareGPT has 214 tokens on average. Half of the mean output of 199 tokens is added to
+# the prompt.
 CHAT_CONTEXT_TOKENS = 314
 BENCH_CONTEXT_TOKENS = 1_024
 SATURATED_REQUESTS = 1_000
@@ -75,8 +76,8 @@ class _Formula:
 def crosschecks(path: Path) -> list[CrossCheck]:
     """Return the cross-checks of a JSON file in order; an entry may give several numbers.
 
-    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError that names
-    file, entry and field.
+    Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError with the file,
+    the entry and the field.
     """
     found: list[CrossCheck] = []
     for number, entry in enumerate(_entries(path), start=1):

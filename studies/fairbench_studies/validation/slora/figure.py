@@ -35,8 +35,8 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw the figure to each path, in the format of the path's suffix.
 
-    The function needs matplotlib. Open marks show the runs used for fitting. Equal comparisons give
-    equal SVG files.
+    The function requires matplotlib. The runs to which constants were fitted have open marks. If
+    the comparisons are equal, the SVG files are equal.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path
         figure.suptitle(f"{len(runs)} runs simulated against measured: {title}")
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
-            # The file has no date, so that equal numbers give equal files.
+            # The picture file contains no date, so that equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 
@@ -135,5 +135,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # The legend stands above the axes, because a legend inside would hide marks.
+    else:  # The legend stands above the axes, because inside the axes it would hide marks.
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

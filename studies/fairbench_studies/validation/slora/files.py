@@ -46,7 +46,7 @@ def write_files(
 ) -> bool:
     """Write ``validation.{json,csv}`` and, with matplotlib, ``.{svg,png}``.
 
-    Raises UsageError for an unwritable file.
+    Raises UsageError if a file cannot be written.
     """
     path = directory / NAME
     drawable = find_spec("matplotlib") is not None

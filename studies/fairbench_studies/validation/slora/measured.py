@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-_COLUMNS = {  # maps a column in the file to the column of ``Trace``
+_COLUMNS = {  # for each column of the file, the column of ``Trace``
     "client": "client",
     "prompt_len": "prompt_tokens",
     "output_len": "output_tokens",
@@ -32,10 +32,10 @@ _COLUMNS = {  # maps a column in the file to the column of ``Trace``
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
-# A prompt or an answer has at most this many tokens: ten times the longest existing context.
+# Limit on the tokens of a prompt or an answer: ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
-MAX_TIME_S = 1e10  # Dates in seconds since 1970 would be larger than this limit.
+MAX_TIME_S = 1e10  # Times above this limit would be dates in seconds since 1970.
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
@@ -45,7 +45,7 @@ class MeasuredRun:
 
     ``section`` is the section of the paper in the run's path, or "". ``weights`` are the weights of
     the clients; None means the weights that the scheduler's name implies. ``folder`` distinguishes
-    runs with equal names.
+    runs that have the same name.
     """
 
     scheduler: str
@@ -62,7 +62,7 @@ class MeasuredRun:
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
-        """Return a fresh scheduler of the run's kind."""
+        """Return a new scheduler of the kind that the run used."""
         return build_scheduler(self.scheduler, self.recorded, self.weights)
 
 

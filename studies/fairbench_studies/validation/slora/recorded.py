@@ -1,6 +1,6 @@
 """The dates of measured runs, which determine how the servers charged.
 
-The records of VTC-artifact have no dates. The table below has the dates of the commits of
+The records of VTC-artifact contain no dates. The table below has the dates of the commits of
 VTC-artifact that last wrote the files (192c2e2 and its ancestors). A record may state another date
 in ``recorded``.
 """
@@ -15,9 +15,9 @@ from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifact
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# These scenarios of each scheduler were recorded earlier. All other runs were recorded for the
-# revision of June 2024, which added the schedulers that predict, have weights, or charge a profiled
-# cost.
+# Scenarios of each scheduler that were recorded before the revision. All other runs were recorded
+# for the revision of June 2024, which added schedulers that predict outputs, have weights, or
+# charge a profiled cost.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
@@ -31,7 +31,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     },
     "2024-04": {
         "FCFS": ("poisson_short_long_2",),
-        "LCF": ("dist_shift",),  # this run was recorded on 4 June 2024 with the code of April
+        "LCF": ("dist_shift",),  # This run was recorded on 4 June 2024 with the code of April.
         "LShare/rpm10": ("real",),
         "LShare/rpm15": ("real",),
         "VTC": ("dist_shift", "proportional"),

@@ -30,38 +30,38 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# The constants below were fitted to these six runs.
+# The constants below were fitted to these six runs of VTC-artifact.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# The paper's runs in these sections used other machines (REVISION.md of VTC-artifact).
+# In these sections, the paper's runs used other machines (REVISION.md of VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-# This profile contains no measurement on the server.
+# The profile was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-# The server takes this many milliseconds to start and merge a minibatch.
+# Milliseconds that the server takes to start and merge a minibatch of prompts.
 PREFILL_OVERHEAD_MS = 14.0
-# Each running request adds this many milliseconds to a decode step, mostly in the server's Python
-# loops. The two fitted runs of December 2023 were made on a slower host than the four fitted runs
-# of 2024.
+# Milliseconds that each running request adds to a decode step, mostly in the server's Python loops.
+# The two fitted runs of December 2023 ran on a slower host than the four fitted runs of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# HTTP and the tokenizer delay a request by this many milliseconds on the way in and out, without
-# delaying other requests. The value fits the only first token of a warm and empty server in the
-# fitted runs (131 ms for 258 tokens).
+# Milliseconds by which HTTP and the tokenizer delay a request on the way in and out, without
+# delaying other requests. The value fits the only first token in the fitted runs that came from a
+# warm and empty server (131 ms for 258 tokens).
 RESPONSE_MS = 4.0
-# The largest tile of a matrix product has this many rows: 258 tokens take as long as 512 tokens.
+# Rows of the largest tile of a matrix product: a prefill of 258 tokens takes as long as a prefill
+# of 512 tokens.
 PREFILL_TILE = 256
-IDLE_POLL_MS = 10.0  # the pause in manager.py, loop_for_fwd
+IDLE_POLL_MS = 10.0  # pause in ``loop_for_fwd`` of the server's manager.py, in milliseconds
 
-# A prompt of n tokens was sent as "Hello " * n. The tokenizer prepends the token BOS and makes a
-# token of the last blank (fair_bench/trace.py, dummy_prompt).
+# A prompt of n tokens was sent as the text "Hello " * n. The tokenizer adds the token BOS, and
+# turns the last blank into a token (fair_bench/trace.py, dummy_prompt).
 ADDED_PROMPT_TOKENS = 2
-# Each adapter in the batch takes this many tokens of the pool, 4 x rank 8. The server reserves this
-# memory although --no-lora loads no adapter (req_queue.py, adapter_size). Every client has its own
-# adapter.
+# Tokens of the KV pool, and tokens that each adapter in the batch takes: 4 x rank 8. The server
+# reserves memory for adapters although --no-lora loads none (req_queue.py, adapter_size). Every
+# client has an adapter of its own.
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 

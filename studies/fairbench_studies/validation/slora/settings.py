@@ -16,7 +16,10 @@ from fairbench_studies.validation.slora.replay import (
 
 
 def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
-    """Return the settings as JSON types. A ``profile`` of None means the fitted profile."""
+    """Return the settings as values that JSON can store.
+
+    If ``profile`` is None, the fitted profile is meant.
+    """
     used = profile or FITTED_PROFILE
     steps = {"request_step_ms": REQUEST_STEP_MS} if profile is None else {}
     return {
@@ -47,7 +50,7 @@ def basis(profile: str | None, pool_tokens: int) -> str:
 
 
 def title(profile: str | None) -> str:
-    """Return the server's name for the figure."""
+    """Return the name of the server for the figure."""
     if profile is None:
         return "Llama-2-7b on one A10G, S-LoRA's engine (VTC-artifact 192c2e2)"
     return f"S-LoRA's engine on {profile}"

@@ -28,7 +28,7 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# Each entry is a column of the table of cross-checks. The column ``quoted`` holds a prediction by
+# An entry of the table of cross-checks, by column. The column ``quoted`` quotes a prediction by
 # another project in words.
 CrossCheck: TypeAlias = Mapping[str, Any]
 

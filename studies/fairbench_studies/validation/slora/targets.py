@@ -5,13 +5,13 @@ from __future__ import annotations
 from fairbench_calibration.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-# These are the targets (%) for times to first token above LONG_TTFT_S.
+# Targets in percent for times to first token above LONG_TTFT_S.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
-# A shorter TTFT depends on when the request arrives within ten decode steps (0.3 s), during which
-# the server admits no request. The target is half of this time.
+# A shorter median TTFT depends on when a request arrives within ten decode steps (0.3 s), in which
+# the server admits no request. The target is half of these 0.3 s.
 SHORT_P50_TARGET_S = 0.15
-# A lowest TTFT up to this value comes from a prefill on an idle server; its target is half a decode
-# step.
+# If the lowest TTFT is at most IDLE_TTFT_S, it comes from a prefill on an idle server, and its
+# target is half a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 

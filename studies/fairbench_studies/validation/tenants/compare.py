@@ -26,7 +26,8 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-# With at most this many tenants, each tenant is shown; otherwise, each kind of requests is shown.
+# With at most this number of tenants, each tenant has a row; otherwise each kind of requests has a
+# row.
 FEW_CLIENTS = 3
 
 
@@ -51,7 +52,7 @@ class ClientComparison:
     share: Pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the client's numbers for JSON."""
+        """Return the numbers of the client as values that JSON can store."""
         return {
             "client": self.name,
             "ttft_p50_s": self.p50_s.as_dict(),
@@ -62,11 +63,11 @@ class ClientComparison:
 
 @dataclass(frozen=True, slots=True)
 class TenantComparison:
-    """A measured run and its simulation.
+    """A measured run of several tenants, with its simulation.
 
     ``share_off`` is the largest difference in the share of service of a tenant (or kind), over the
-    whole run and over windows of a minute. ``jain_off`` is the difference in Jain's index of
-    clients. ``clients`` are all clients, even if ``tenants`` are kinds.
+    whole run and over windows of a minute. ``jain_off`` is the error of the simulated Jain's index
+    of clients. ``clients`` lists all clients, even if ``tenants`` lists kinds.
     """
 
     name: str
@@ -97,7 +98,7 @@ class TenantComparison:
             yield f"share of service: off by {100 * self.share_off[0]:.1f} points (target 3)"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison for JSON."""
+        """Return the comparison as values that JSON can store."""
         return {
             "name": self.name,
             "timing_profile": self.profile,
@@ -130,10 +131,10 @@ def compare_tenants(
     """Return the comparison of a run with its replay.
 
     Args:
-        run: The measured run.
+        run: The run that was measured.
         replayed: The replay, which may have more requests than the record.
         recorded: Requests of the replay that the record has, shape (n_replayed,).
-        profile: Id of the timing profile.
+        profile: The id of the timing profile.
         fitted: Whether the profile, or the host's cost, was fitted to the run.
     """
     simulated = rows_of(replayed, recorded)
