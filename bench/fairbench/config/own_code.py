@@ -35,7 +35,8 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
 
 def evicts_inside(policy: object, engine: object) -> bool:
     """Return whether ``policy`` is an eviction policy of fairbench, and not one of the engine."""
-    return policy in EVICTIONS and policy not in OWN_EVICTIONS.get(str(engine or DEFAULT_ENGINE), ())
+    own = OWN_EVICTIONS.get(str(engine or DEFAULT_ENGINE), ())
+    return policy in EVICTIONS and policy not in own
 
 
 # The parameters of fairbench that the engine's own code also has, by engine. A server flag of an
