@@ -66,9 +66,9 @@ def write_values(path: Path, timings: Timings) -> None:
 def read_values(path: Path) -> Timings:
     """Read the file of ``write_values``."""
     listed = read_rows(path)
-    profile, host, *numbers = (listed[0][key] for key in BASIS)
+    profile, host, seed, rounds = (listed[0][key] for key in BASIS)
     points = [{key: float(row[key]) for key in row if key not in BASIS} for row in listed]
-    return Timings(profile, host, *map(int, numbers), points)
+    return Timings(profile, host, int(seed), int(rounds), points)
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:
