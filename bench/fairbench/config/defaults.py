@@ -38,8 +38,8 @@ from fairbench.files.formats import bundled_names, file_of, read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.gateway.registry import GATEWAY
 from fairbench.schedulers.registry import (
-    PARAMS_OF,
     locals_by_name,
+    params_part,
     routers_by_name,
     split_pair,
     unknown_scheduler,
@@ -243,8 +243,7 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     modelled = (
         not has_own_code(draft) or local in WITH_SETTINGS or is_plugged_in(local, engine_of(draft))
     )
-    routed = PARAMS_OF.get(router, router)
-    parts: tuple[str, ...] = (routed, local) if modelled else (routed,)
+    parts: tuple[str, ...] = (params_part(router), local) if modelled else (params_part(router),)
     if "gateway" in draft and (gateway := gateway_of(draft)):
         parts += (*gateway.values(), GATEWAY)
     if not CLUSTER_KEYS.isdisjoint(draft):
