@@ -327,6 +327,11 @@ WRONG = [
         "set the same parameter: give only one of them",
     ),
     ((*WORKER, "--set", "dlpm.quantum=1"), "only d2lpm.PARAM can be set here"),
+    (
+        (*WORKER, "--router", "central-dlpm", "--set", "d2lpm.worker_quantum=1"),
+        "only dlpm.PARAM can be set here",
+    ),
+    ((*WORKER, "--router", "central-dlpm", "--set", "dlpm.quantum=0"), "dlpm.quantum"),
     (("--dp", "2", "--backend", "sim"), "choose from emulator, sglang"),
     (("--dp", "2", "--backend", "emulatr"), "Did you mean 'emulator'?"),
     (("--dp", "2", "--backend", "emulator", "--set", "d2lmp.charge=input"), "d2lmp"),

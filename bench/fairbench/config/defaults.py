@@ -244,7 +244,7 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     modelled = (
         not has_own_code(draft) or local in WITH_SETTINGS or is_plugged_in(local, engine_of(draft))
     )
-    routed = registry.PARAMS_OF.get(router, router)
+    routed = registry.params_part(router)
     parts: tuple[str, ...] = (routed, local) if modelled else (routed,)
     if "gateway" in draft and (gateway := gateway_of(draft)):
         parts += (*gateway.values(), GATEWAY)

@@ -227,6 +227,11 @@ def router_class(name: str) -> type[Router]:
     return found
 
 
+def params_part(router: str) -> str:
+    """Return the part whose parameters a router has: usually the router itself."""
+    return PARAMS_OF.get(router, router)
+
+
 def other_kind(name: str) -> str:
     """Return advice on the flag that selects a scheduler of this name; "" for an unknown name."""
     for kind, others, fix in (
@@ -278,8 +283,7 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
     """Return a new router for ``workers`` workers, with settings as in ``build_local``."""
     router: Any = router_class(name)
-    part = PARAMS_OF.get(name, name)
-    built: Router = router(make_params(part, router.Params, settings), workers)
+    built: Router = router(make_params(params_part(name), router.Params, settings), workers)
     return built
 
 
