@@ -204,7 +204,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     An eviction policy of an engine's own code has no parameters here. Raises UsageError for an
     unknown name.
     """
-    policy, engine = draft.get(EVICTION), draft.get("engine")
+    policy, engine = draft.get(EVICTION), str(draft.get("engine") or DEFAULT_ENGINE)
     if not isinstance(policy, str):
         return ()
     if draft.get(ENGINE_CODE) is not None and not evicts_inside(policy, engine):
