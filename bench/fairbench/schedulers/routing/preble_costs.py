@@ -11,11 +11,7 @@ from typing import NamedTuple
 from fairbench.core import Request
 from fairbench.schedulers.routing.fleet import members
 from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree, WaitWindow
-from fairbench.schedulers.routing.preble_windows import (
-    GpuWindow,
-    TimeModel,
-    Windows,
-)
+from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel, Windows
 
 # At most ``EVICTION_SCAN_NODES`` nodes are examined per GPU to price an eviction; further nodes get
 # the same price.
