@@ -12,8 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import PlainValidator
 
 from fairbench.errors import UsageError
-from fairbench.hardware.served import vllm_pool_tokens
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import KVPool, TimingProfile, VLLMMemory
 
 Release: TypeAlias = Literal["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]
 
@@ -287,6 +286,43 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None
+
+
+# vLLM determines the KV pool by a profiling step at start.
+
+OTHER_GIB = 0.79
+"""``OTHER_GIB`` is the memory in GiB that libraries, workspaces and input buffers take.
+
+Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 (H100), 0.79 (A100) and 0.77 GiB (RTX 4090) in
+addition to weights, KV cache and activations.
+"""
+
+BLOCK = 16  # tokens of a KV block
+
+
+def vllm_pool_tokens(
+    pool: KVPool, memory: VLLMMemory, *, tokens: int, sequences: int, block: int = BLOCK
+) -> int:
+    """Return the size of vLLM's KV pool in tokens, or 0 if no memory is left.
+
+    vLLM takes a part of the GPU's memory and subtracts weights, activations and other memory
+    (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The activations are the
+    peak of a profiling step, which computes the largest number of tokens and then samples for the
+    largest number of sequences.
+
+    Args:
+        pool: Memory of the weights and of a token.
+        memory: Other memory of the server.
+        tokens: vLLM's ``max_num_batched_tokens``.
+        sequences: vLLM's ``max_num_seqs``.
+        block: Tokens of a KV block.
+    """
+    forward = tokens * memory.forward_bytes
+    sampling = tokens * memory.hidden_bytes + min(sequences, tokens) * memory.logits_bytes
+    activations_gib = max(forward, sampling) / 2**30
+    gib = memory.total_gib * memory.gpu_memory_utilization
+    gib -= pool.weights_gib + activations_gib + OTHER_GIB
+    return max(0, int(gib * 2**30 / (block * pool.kv_bytes_per_token))) * block
 
 
 def default_batch(profile: TimingProfile) -> tuple[int, int]:
