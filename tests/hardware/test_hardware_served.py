@@ -13,6 +13,7 @@ from fairbench.hardware.catalogue import (
     profile_ids,
     read_profile,
     table_of,
+    with_serving,
 )
 from fairbench.hardware.engine_params import (
     EngineParams,
@@ -20,8 +21,8 @@ from fairbench.hardware.engine_params import (
     default_batch,
     engine_limits,
     vllm_limits,
+    vllm_pool_tokens,
 )
-from fairbench.hardware.served import vllm_pool_tokens, with_serving
 from fairbench_calibration.profiling.derived_profile import derive, pool_of
 from fairbench_calibration.profiling.gpus import GPUS
 from fairbench_calibration.profiling.model_shape import shape_of, vllm_memory

@@ -17,8 +17,5 @@ if TYPE_CHECKING:
 
 __getattr__ = lazy_names(
     __name__,
-    {
-        "engines": "DEFAULT_ENGINE DISAGGREGATION DisaggregationParams",
-        "catalogue": "table_of",
-    },
+    {"engines": "DEFAULT_ENGINE DISAGGREGATION DisaggregationParams", "catalogue": "table_of"},
 )

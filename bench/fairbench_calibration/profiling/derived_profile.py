@@ -12,9 +12,14 @@ import numpy as np
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import json_objects, parsed
-from fairbench.hardware.catalogue import canonical_model, derived_errors, model_configs, profile_ids
+from fairbench.hardware.catalogue import (
+    canonical_model,
+    derived_errors,
+    model_configs,
+    profile_ids,
+    with_serving,
+)
 from fairbench.hardware.engine_params import VLLMParams, vllm_limits
-from fairbench.hardware.served import with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench_calibration.profiling import fit
 from fairbench_calibration.profiling.estimates import NoTable, operators_ms, roofline_ms

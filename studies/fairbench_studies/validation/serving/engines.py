@@ -22,8 +22,8 @@ from fairbench.hardware.engine_params import (
     VLLMLimits,
     default_batch,
     engine_limits,
+    vllm_pool_tokens,
 )
-from fairbench.hardware.served import vllm_pool_tokens
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.local.fcfs import FCFS
