@@ -28,7 +28,7 @@ MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.hea
 # reserved memory.
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# By default, a single active client gets at most four fifths of the workers.
+# With the default, a single active client gets at most four fifths of the workers.
 DEFAULT_RESERVE = 0.25
 SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}
 SERVED_ROUTERS = ("every_s", "ahead_tok_s", "forget_s")  # parameters of routers with peers

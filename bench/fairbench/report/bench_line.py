@@ -47,7 +47,7 @@ def bench_line(summary: Summary) -> dict[str, Any]:
         ours = "e2el" if latency == "e2e_latency" else latency
         for statistic in STATISTICS:
             line[f"{statistic}_{latency}_ms"] = summary.get(f"{statistic}_{ours}_ms")
-    # By Little's law, the mean number of concurrent requests is rate times mean latency.
+    # Little's law: the mean number of concurrent requests is rate times mean latency.
     mean_ms, rate = summary.get("mean_e2el_ms"), summary.get("request_throughput")
     line["concurrency"] = None if mean_ms is None or rate is None else rate * mean_ms / 1000
     return {**line, **{key: value for key, value in summary.items() if key not in line}}
