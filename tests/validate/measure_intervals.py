@@ -5,12 +5,12 @@
 
 The first command replays the runs of the files with the profile that ``--predict`` uses, with the
 roofline of the GPU, and with this roofline calibrated with one run of the server. Runs to which a
-profile was fitted do not count, and neither does the run of a calibration. For each grade of profile and each
-metric, a line states the factor, and how many measured values lie within the factor (and
-``ROOM_S`` of a TTFT) around the simulated value. In the last two columns, the factor of a run is
-measured on all other servers, and the factors are those of ``predict.FACTORS``. The intervals of
-``--predict`` contain more values, because they begin with a range of simulations: the second
-command counts the measured values inside the intervals, for runs with the default profile.
+profile was fitted do not count, and neither does the run of a calibration. For each grade of
+profile and each metric, a line states the factor, and how many measured values lie within the
+factor (and ``ROOM_S`` of a TTFT) around the simulated value. In the last two columns, the factor of
+a run is measured on all other servers, and the factors are those of ``predict.FACTORS``. The
+intervals of ``--predict`` contain more values, because they begin with a range of simulations: the
+second command counts the measured values inside the intervals, for runs with the default profile.
 """
 
 import sys
