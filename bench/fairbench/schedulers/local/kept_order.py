@@ -10,7 +10,7 @@ from typing import Any
 from sortedcontainers import SortedList
 
 from fairbench.core import Request
-from fairbench.schedulers.views import WaitingView
+from fairbench.schedulers.views import WaitingView, rest
 
 
 class KeptOrder:
@@ -57,7 +57,8 @@ class KeptOrder:
 
 def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
     """Yield the waiting requests, the lowest key first; equal keys go in queue order."""
-    waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
+    order = rest(view.queue_order())
+    waiting = list(zip(map(key, order), count(), order))
     heapify(waiting)
     while waiting:
         yield heappop(waiting)[2]
