@@ -240,11 +240,7 @@ class LocalProcesses:
                         idle.append(worker)
                     yield index, result
         finally:
-            for worker in workers:
-                worker.pipe.close()
-                worker.process.terminate()
-            for worker in workers:
-                worker.process.join()
+            _dismiss(workers)
 
 
 def _receive(worker: Child) -> tuple[Any | Failure, bool]:
@@ -256,6 +252,15 @@ def _receive(worker: Child) -> tuple[Any | Failure, bool]:
         worker.process.join()
         reason = f"its process died (exit code {worker.process.exitcode})"
         return Failure(RunFailed(reason), ""), False
+
+
+def _dismiss(workers: Sequence[Child]) -> None:
+    """Stop all worker processes: ask busy processes to stop, and wait for the end of all."""
+    for worker in workers:
+        worker.pipe.close()
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join()
 
 
 def _serve(pipe: Connection) -> None:
