@@ -47,7 +47,7 @@ SCRIPTS = {
 
 
 def main(arguments: list[str]) -> None:
-    """Run the script that the first argument names with the other arguments."""
+    """Run the script that the first argument names; it receives the other arguments."""
     if not arguments or arguments[0] not in SCRIPTS:
         raise SystemExit(
             f"usage: python studies NAME [ARGUMENT ...], where NAME is one of {', '.join(SCRIPTS)}"

@@ -23,8 +23,8 @@ class Segment(NamedTuple):
     """A segment of a prompt: ``length`` tokens with a ``key`` that identifies the tokens.
 
     Of two segments with the same key, the shorter segment is a prefix of the longer segment.
-    Segments with different keys differ from the first token on. A document of 21,000 tokens is
-    therefore one object instead of 21,000 integers.
+    Two segments with different keys differ from their first token on. A document of 21,000 tokens
+    is therefore one object instead of 21,000 integers.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Request:
       call had to wait.
     - ``calls_left`` is the number of calls that the program has yet to make, None if unknown.
     - ``arrival_s`` and the deadlines are seconds on the host's clock, like every ``now_s``.
-    - ``deadline_s`` is the time at which the call should have finished.
+    - ``deadline_s`` is the time by which the call should have finished.
     - ``first_token_by_s`` is the time at which the call's first token is due.
     - ``token_every_s`` is the promised mean time between the tokens after the first.
     - ``priority`` is a number chosen by the client; each scheduler defines whether larger numbers
@@ -111,7 +111,7 @@ class LLM(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The total demand of a program, known when the program is created.
+    """The total work that a program demands, known when the program is created.
 
     Without the total demand, a starved client would look satisfied, because the client's programs
     never make their later requests.
@@ -135,7 +135,7 @@ class ServiceWeights:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The quantities from which metrics compute a scheduler's bound on service differences.
+    """The quantities from which metrics compute the bound on a scheduler's service differences.
 
     ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output). A bound holds
     for one view, for service weighted with ``weights``, and for the given number of ``workers``.
@@ -158,7 +158,7 @@ class NoBound:
 
 
 class CostModel(Protocol):
-    """The duration of an engine's iterations, for schedulers that compare times.
+    """The predicted duration of an engine's iterations, for schedulers that compare times.
 
     In the simulator, the timing profile is the cost model. In a real server, the model is fitted to
     the durations of the server's own steps.

@@ -52,7 +52,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
-    """Return ``module:class`` by name: ``own`` and the entry points of a group."""
+    """Return ``module:class`` by name, from ``own`` and from a group of entry points."""
     return {**own, **{name: point.value for name, point in registered(group).items()}}
 
 

@@ -153,7 +153,7 @@ def written_targets(text: str) -> Targets:
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``, completed by the targets of ``below``."""
+    """Return the targets of ``above``; targets that it lacks come from ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 

@@ -4,6 +4,6 @@ from fairbench.doors import Command
 
 COMMAND = Command(
     "Simulate and compare",
-    "Search for the attack that gains or harms most.",
+    "Search for the attack that harms others most, or gains most.",
     "fairbench_attacks.cli:attack",
 )

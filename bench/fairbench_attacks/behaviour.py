@@ -1,8 +1,8 @@
 """The behaviour of an attacker, as a set of choices, and the known attacks.
 
 Each choice has an honest value, with which a client does not attack. The attacker's honest twin is
-a client with honest values only. An attacker runs the programs of its twin, and as many programs as
-its twin.
+the same client, with honest values only. An attacker runs the programs of its twin, and as many
+programs as its twin.
 
 The files in ``workloads/attacks/`` are written from the known attacks.
 """
@@ -49,7 +49,7 @@ class Behaviour:
     - ``keep_alive`` is the number of calls after each program that send only the padding. These
       extra calls keep the padding in the prefix cache.
     - ``split`` is the number of smaller calls that replace each call of a program.
-    - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
+    - ``max_new_multiple`` is the factor between ``max_new_tokens`` and the real output length.
     - ``on_share`` is the fraction of each ``period_s`` seconds in which the client sends its load.
     - ``in_flight`` limits the number of running programs per identity. 0 means no limit.
     - ``reaction`` names the event, seen in the identity's own requests, that starts new programs.

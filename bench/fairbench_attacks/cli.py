@@ -36,9 +36,8 @@ def attack(
         list[Path] | None,
         typer.Argument(
             metavar="[NAME|FILE.toml ...]",
-            help="Attacks to measure; without them, the command searches for an attack: "
-            + ", ".join(KNOWN)
-            + ", or files.",
+            help=f"Attacks to measure: files, or names ({', '.join(KNOWN)}). Without attacks, the "
+            "command searches for new attacks.",
         ),
     ] = None,
     num_runs: Annotated[
@@ -70,9 +69,9 @@ def attack(
 ) -> None:
     """Search for the attack that harms others most, or gains most.
 
-    With names or files of attacks, measure these attacks instead. Each attack is compared with a
-    run in which the attacker is honest: the client then runs the same programs, with the same
-    seeds. The worst attacks of a search are saved as workload files.
+    If names or files of attacks are given, these attacks are measured instead. Each attack is
+    compared with a run in which the attacker is honest: the client then runs the same programs,
+    with the same seeds. The worst attacks of a search are saved as workload files.
     """
     from fairbench.execute.tasks import run_context
     from fairbench.report.progress import shown_progress

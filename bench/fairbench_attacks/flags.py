@@ -50,14 +50,14 @@ def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
 
 
 class Optimiser(StrEnum):
-    """The algorithm by which a search chooses the next attacks."""
+    """The algorithm that chooses the next attacks of a search."""
 
     RANDOM = "random"
     TPE = "tpe"
 
 
 class AttackedFlags(TypedDict, total=False):
-    """Flags of the experiment that the attacks are simulated in."""
+    """Flags of the experiment in which the attacks are simulated."""
 
     scheduler: Annotated[str | None, RUN["scheduler"]]
     gateway: Annotated[str | None, RUN["gateway"]]

@@ -27,13 +27,13 @@ PERCENT = 95  # percentile of the victims' latency that is measured
 class Seen(NamedTuple):
     """The measurements of one simulated run. Service is summed until the end of arrivals.
 
-    - ``attacker`` is the service of the attacker without padding, in programs.
+    - ``attacker`` is the service, in programs, that the attacker received without padding.
     - ``victims`` is the mean over the victims of the fraction of their due service that was served.
-    - ``finished`` is the number of finished programs of the victims.
+    - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
       after the warm-up. ``p95_s`` is None if the latency is unknown or infinite. If ``more`` is
       true, ``p95_s`` is only a lower bound.
-    - ``hits`` is the mean of the victims' cache hit rates.
+    - ``hits`` is the mean cache hit rate of the victims.
     """
 
     attacker: float
@@ -52,7 +52,7 @@ class AttackHarm(NamedTuple):
     - ``finished`` is the ratio of the numbers of programs that the victims finished.
     - ``p95`` is the ratio of the victims' P95 latency; if ``more`` is true, the ratio is a lower
       bound.
-    - ``hits`` is the ratio of the victims' cache hit rates.
+    - ``hits`` is the ratio of the victims' cache hit rates in the two runs.
 
     None means that a value is unknown or that the twin's value is 0.
     """

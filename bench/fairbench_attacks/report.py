@@ -50,7 +50,10 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """Describe the attack. If the attacker sends fewer programs than its twin, add the ratio."""
+    """Describe the attack.
+
+    If the attacker sends fewer programs than its twin, the ratio is added.
+    """
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 

@@ -1,6 +1,6 @@
 """The search for attacks, in batches; each attack is compared with its honest twin by seed.
 
-The next attacks are random, or Optuna's TPE sampler chooses the attacks. The choice depends only on
+The next attacks are drawn at random, or chosen by Optuna's TPE sampler. The choice depends only on
 the seed, the trial's number and the earlier trials. A search that is interrupted and continued
 therefore tries the attacks of an uninterrupted search.
 """
@@ -48,7 +48,7 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and the value of the attack.
+"""Pairs of a simulated attack and the attack's value.
 
 A higher value means a stronger attack.
 """

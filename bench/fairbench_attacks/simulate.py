@@ -94,15 +94,15 @@ def timed(
 
 
 def task_of(how: Any, spec: ExperimentSpec) -> Task:
-    """Return a task of an executor that applies ``how`` to the experiment."""
+    """Return a task for an executor, which applies ``how`` to the experiment."""
     return Reading(partial(how, spec), files_of(spec))
 
 
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Run the tasks and return their results in order.
 
-    Raises Interrupted, or the error that a task has raised. ``again`` is the last part of the
-    message after an interruption.
+    Raises Interrupted, or the error that a task has raised. ``again`` ends the message after an
+    interruption; it tells how to continue.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
@@ -118,8 +118,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Return the ratios of each attack run to its honest run, combined over the seeds.
 
-    ``pairs`` holds an honest and an attack experiment per attack. If several pairs have equal
-    honest experiments, these experiments run once.
+    ``pairs`` holds, for each attack, the honest and the attack experiment. If several pairs have
+    equal honest experiments, these experiments run once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

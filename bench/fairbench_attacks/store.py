@@ -134,7 +134,7 @@ class SearchStore:
         write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
-        """Return the stored measurements of the honest twin by seed. Raises DataError."""
+        """Return the stored measurements of the honest twin, by seed. Raises DataError."""
         file = self.path / HONEST
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():

@@ -9,7 +9,7 @@ PROFILE = Command(
 )
 VALIDATE = Command(
     "Logs and records",
-    "Replay measured runs in the simulator; compare the results.",
+    "Replay measured runs in the simulator, and compare the results.",
     "fairbench_calibration.cli_validate:validate",
 )
 ENGINE_CHECK = Command(

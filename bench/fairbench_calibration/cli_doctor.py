@@ -73,7 +73,7 @@ def doctor(
 
 
 def _agreed(root: str, at_once: int, seconds: float) -> bool:
-    """Return whether the user agrees; without a terminal, the answer is no."""
+    """Return whether the user agrees; if there is no terminal, the answer is no."""
     question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 

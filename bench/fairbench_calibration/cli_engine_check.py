@@ -68,7 +68,7 @@ def engine_check(
 
 
 def _plain(first: FirstDifference | None) -> dict[str, Any] | None:
-    """Return a difference for JSON, in which an undefined value is null."""
+    """Return a difference for JSON; an undefined value becomes null."""
     if first is None:
         return None
     return {key: None if value != value else value for key, value in first._asdict().items()}

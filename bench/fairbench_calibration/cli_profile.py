@@ -203,7 +203,7 @@ DERIVE = "derive"
 
 
 class _DeriveByDefault(TyperGroup):
-    """A group in which ``profile MODEL`` means ``profile derive MODEL``."""
+    """A command group in which ``profile MODEL`` means ``profile derive MODEL``."""
 
     default = DERIVE
 
@@ -311,7 +311,7 @@ def calibrate(
 
     The times per token set three numbers: the rate at which memory is read, the cost of another
     sequence in a step, and the launch cost of a step. The grade of the profile lists the three
-    fitted numbers. All other numbers are those of `profile MODEL --gpu GPU`.
+    fitted numbers. All other numbers are the same as those of `profile MODEL --gpu GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)

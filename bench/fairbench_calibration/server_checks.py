@@ -168,7 +168,7 @@ class FloodTrial:
 
     @property
     def waits(self) -> bool:
-        """Return whether the flood waited, so that the order of requests mattered."""
+        """Return whether the flood waited, so that the scheduler's order mattered."""
         return self.flood.mean_s > WAITS * self.alone.mean_s
 
     @property
@@ -179,7 +179,7 @@ class FloodTrial:
 
 
 class _Client:
-    """A client of the trial, with the records of its requests."""
+    """A client of the flood trial, with the records of its requests."""
 
     def __init__(self, name: str, target: DriverTarget, clock: RunClock) -> None:
         self.records: list[RequestRecord] = []
@@ -203,7 +203,7 @@ class _Client:
                 await asyncio.sleep(PAUSE_S)
 
     def waits_between(self, start_s: float, end_s: float) -> PhaseWaits:
-        """Return the waits of requests whose first token came between two times.
+        """Return the waits of requests whose first token came between two points in time.
 
         A request without a token counts as if its first token came at ``end_s``.
         """
@@ -279,7 +279,7 @@ class Findings:
 
     @property
     def fine(self) -> bool:
-        """Return whether the server is fair to the well-behaved client.
+        """Return whether the server treats the well-behaved client fairly.
 
         The server is fair if a scheduler of fairbench is active and the trial found no harm.
         """

@@ -173,7 +173,7 @@ def _service(emulator: EmulatedWorker) -> Metric:
 
 
 def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
-    """Return a registry from which ``generate_latest`` builds the metrics page."""
+    """Return the registry from which ``generate_latest`` builds the metrics page."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(emulator))
     return registry

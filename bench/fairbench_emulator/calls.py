@@ -53,7 +53,7 @@ class StopFields(msgspec.Struct, kw_only=True):
 class Stops:
     """The texts and token ids that end an output early.
 
-    With ``keep``, the matched stop text stays in the output.
+    If ``keep`` is True, the matched stop text stays in the output.
     """
 
     texts: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def stops_of(body: StopFields) -> Stops:
 
 
 def prompt_ids(prompt: list[int] | str, text: Text) -> list[int]:
-    """Return a prompt's token ids; a prompt that is text is tokenized."""
+    """Return a prompt's token ids; if the prompt is text, it is tokenized."""
     return text.encode(prompt) if isinstance(prompt, str) else prompt
 
 

@@ -134,7 +134,7 @@ class _Chat(_Common, kw_only=True):
 class OpenAIApi(EmulatedApi):
     """The common parts of the two APIs of OpenAI.
 
-    The name fields are the values of ``object`` in answers.
+    The fields for names are values of ``object`` in answers.
     """
 
     object_name: str

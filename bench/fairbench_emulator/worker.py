@@ -34,7 +34,7 @@ class EmulatorConfig:
     - ``gpu`` is the full id of a timing profile.
     - ``settings`` maps NAME.PARAM to a value, where NAME is the local scheduler or the engine.
     - ``weights`` maps client names to weights; the default weight is 1.
-    - ``port`` and ``kv_replay_port`` are TCP ports; 0 means any free port.
+    - ``port`` and ``kv_replay_port`` are TCP ports; 0 stands for any free port.
     - ``kv_events_port`` is the TCP port of KV events; None means that no events are published.
     - ``time_scale`` is the number of emulated seconds per real second.
     - ``slowdown`` is the ratio of an iteration's duration to its duration in the timing profile.
@@ -77,7 +77,7 @@ class EmulatorConfig:
 
 @dataclass(slots=True)
 class ClientTokens:
-    """Token counts of one client: admitted, computed and recomputed prompts, and output."""
+    """The token counts of one client: admitted, computed and recomputed prompts, and output."""
 
     input_tokens: int = 0
     extend_tokens: int = 0

@@ -81,7 +81,7 @@ def program_of(client: str, session: str | None) -> int:
 
 
 class EngineView(WaitingView, Protocol):
-    """A waiting queue that removes requests after their admission or abort."""
+    """A waiting queue from which requests are removed at their admission or abort."""
 
     def leave(self, request: Request) -> None: ...
 

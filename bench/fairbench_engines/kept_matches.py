@@ -127,7 +127,7 @@ class KeptMatches(ABC):
         """Handle a new match position, which is the end of the request's cached prefix."""
 
     def closed(self, spot: Spot) -> None:
-        """Handle a match position that no waiting request has any more."""
+        """Handle a match position that no waiting request uses any more."""
 
     def detach(self, waiter: Waiter) -> None:
         """Forget the match position of a waiting request.
@@ -150,7 +150,7 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Handle a change of an attached request's position in the queue."""
+        """Handle a change of the queue position of an attached request."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1

@@ -54,7 +54,8 @@ class MirroredCache(ClientCache):
     """The simulator's cache, with a node for each node of an engine's tree.
 
     The engine reports every match, insertion and lock. ``drop(node)`` must evict the engine's leaf
-    that corresponds to the node. Tokens of clients that the policy does not know are evicted first.
+    that corresponds to the node. Tokens of clients that are unknown to the policy are evicted
+    first.
     """
 
     def __init__(

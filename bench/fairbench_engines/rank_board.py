@@ -42,7 +42,7 @@ def _columns(path: Path, mode: Literal["r", "w+"]) -> dict[str, Any]:
 
 
 class RankBoard:
-    """The board of this rank, in which each client keeps its slot."""
+    """The board of this rank; a client keeps its slot on the board."""
 
     def __init__(self, path: Path) -> None:
         made = path.with_suffix(".new")
@@ -93,7 +93,7 @@ class RankBoard:
 
 
 class Reader:
-    """Another rank's board, and the values that were read from it."""
+    """The board of another rank, and the values last read from it."""
 
     def __init__(self, path: Path) -> None:
         self._columns = _columns(path, "r")

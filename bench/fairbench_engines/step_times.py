@@ -66,9 +66,9 @@ class _Fit:
 class FittedCosts:
     """A ``CostModel`` that is fitted to measured steps of an engine.
 
-    As in the simulator's timing profiles, the model is linear. The time of a prefill depends on its
-    new tokens, the context to which these tokens attend, and the tokens loaded from host memory.
-    The time of a decode step depends on the number of requests and on their context.
+    The fitted cost model is linear, like the simulator's timing profiles. The time of a prefill
+    depends on its new tokens, the context to which these tokens attend, and the tokens loaded from
+    host memory. The time of a decode step depends on the number of requests and on their context.
     """
 
     def __init__(self) -> None:
@@ -177,6 +177,6 @@ class StepTimes:
 
 
 def _within(limit: int, parts: Sequence[int]) -> list[int]:
-    """Return the parts, scaled down in proportion if their sum exceeds ``limit``."""
+    """Return the parts; if their sum exceeds ``limit``, they are scaled down in proportion."""
     total = sum(parts)
     return [part * limit // total for part in parts] if total > limit else list(parts)

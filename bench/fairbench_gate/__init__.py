@@ -38,6 +38,6 @@ CHECK = Command(
 )
 BASELINE = Command(
     "Continuous integration",
-    "Rerun stored experiments; report or accept differences.",
+    "Rerun stored experiments, and report or accept changed results.",
     "fairbench_gate.cli_baseline:baseline",
 )

@@ -1,4 +1,4 @@
-"""A directory of baselines, which holds three files for each experiment.
+"""A directory of baselines, with three files for each experiment.
 
 NAME/experiment.toml   the experiment, written by hand; fairbench writes the other files
 NAME/summary.json
@@ -80,7 +80,7 @@ def check_stored(folder: Path, specs: Iterable[str]) -> None:
 
 
 def _unlike_results(file: Path) -> str:
-    """Return why an experiment's stored results belong to another experiment, or ""."""
+    """Return the reason why stored results belong to another experiment, or "" if they fit."""
     tables = read_toml(file, str(file))
     is_ours = not is_edited(tables)
     try:

@@ -27,7 +27,7 @@ MOST_PERCENT = 100
 
 
 class Clause(NamedTuple):
-    """A limit: ``metric`` may get worse by at most ``loss``.
+    """A limit of the gate: ``metric`` may get worse by at most ``loss``.
 
     ``loss`` is at least 0, and a fraction of the baseline if ``relative`` is true.
     """
@@ -39,7 +39,7 @@ class Clause(NamedTuple):
     relative: bool
 
     def limit(self, baseline: Fraction) -> Fraction:
-        """Return the worst value that passes, given the baseline's value."""
+        """Return the worst passing value of a metric, given the value in the baseline."""
         loss = abs(baseline) * self.loss if self.relative else self.loss
         return baseline - loss if self.more_is_better else baseline + loss
 
@@ -153,13 +153,13 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 def judge_paired(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Judge runs on the same seeds by paired differences, as ``compare`` does.
+    """Judge runs with the same seeds by paired differences, as ``compare`` does.
 
     The values are in the order of the seeds. The test is about the mean over seeds of each change
     minus the allowed change, in the clause's unit, at level ``alpha`` on either side; a negative
     number is worse than allowed. The clause fails if the mean is significantly worse than 0, passes
-    if the mean is significantly better than 0, and is inconclusive otherwise. Seeds without a value
-    in both runs do not count.
+    if the mean is significantly better than 0, and is inconclusive otherwise. A seed counts only if
+    both of its runs have a value.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
     if len(pairs) == 1:
@@ -183,12 +183,12 @@ def judge_repeated(
     """Judge several measured runs of one seed against several runs of the baseline.
 
     Each value of the baseline is made worse by the allowed loss and ranked together with the
-    current values. The clause fails if the current values rank significantly worse. The clause
-    passes if the current values rank significantly better, or if no current value is worse than
-    the best of the worsened baseline values.
+    current values. The clause fails if the current values rank significantly worse than the
+    baseline's. The clause passes if the current values rank significantly better, or if no current
+    value is worse than the best of the worsened baseline values.
 
-    The tests are one-sided at the level ``alpha``. With too few runs for a significant result, the
-    tests are skipped.
+    The tests are one-sided at the level ``alpha``. If there are too few runs for a significant
+    result, the tests are skipped.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -266,7 +266,7 @@ def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Frac
 
 
 def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """Return the largest badness that passes, given the badness of the baseline.
+    """Return the largest passing badness of a metric, given the badness of the baseline.
 
     The badness of a value is the value, or its negative if larger values are better.
     """

@@ -122,7 +122,7 @@ def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
 
 
 def _details(outcome: Outcome, points: Iterable[Sequence[ClauseRow]]) -> Iterator[str]:
-    """Yield folded tables: the checks of each point, then the changes at points."""
+    """Yield folded tables: the checks of each point, then other changes at the points."""
     for group in points:
         cells = (
             (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)

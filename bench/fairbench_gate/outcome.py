@@ -94,7 +94,7 @@ def _signed(value: float) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Return every changed value of two summaries, except differences of rounding."""
+    """Return all values that differ between two summaries by more than rounding."""
     old, new = values_of(before), values_of(after)
     pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
     return tuple(pair for pair in pairs if _differ(pair.before, pair.after))
@@ -126,7 +126,7 @@ NO_CHANGE = "no value may change"
 class ClauseRow:
     """A clause's result at a point; ``before``, ``after`` and their ``change`` are texts.
 
-    ``causes`` are the defaults that changed between the two versions.
+    ``causes`` are the default values that changed between the two fairbench versions.
     """
 
     point: str
@@ -205,8 +205,8 @@ def counted(number: int, noun: str) -> str:
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
     """Judge all clauses at every point; tests over several runs have level ``alpha``.
 
-    A clause is judged over all seeds of an experiment together. Without clauses, the values of
-    simulated points must not change. Raises UsageError for a wrong clause, and for measured runs
+    A clause is judged over all seeds of an experiment at once. If there are no clauses, the values
+    of simulated points must not change. Raises UsageError for a wrong clause, and for measured runs
     without clauses, because measured runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):

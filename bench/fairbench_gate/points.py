@@ -42,7 +42,8 @@ class PairedPoint:
     """A point with the summaries of its baseline runs and of its current runs.
 
     ``experiment`` is the name without the seed; simulated points with an equal ``experiment``
-    differ only in the seed. ``causes`` are the defaults that changed between the two versions.
+    differ only in the seed. ``causes`` are the default values that changed between the two
+    fairbench versions.
     """
 
     name: str
@@ -59,10 +60,10 @@ def read_pairs(
     """Return the points of two directories in pairs, in the order of the baseline.
 
     A directory that contains a manifest is one run. From any other directory, all runs in its
-    subdirectories are read. Runs of a sweep also have the values of the sweep's comparison. Points
-    are also paired if they differ only in changed defaults, or in ``allowed`` keys of experiments,
-    such as ``dp`` or ``vtc.charge``. Baseline runs in directories named ``left_out`` are not
-    compared.
+    subdirectories are read. Runs of a sweep also have the values from the sweep's comparison.
+    Points are also paired if they differ only in changed defaults, or in ``allowed`` keys of
+    experiments, such as ``dp`` or ``vtc.charge``. Baseline runs in directories named ``left_out``
+    are not compared.
 
     Raises UsageError if a key is unknown. Raises DataError for a directory without runs, for an
     unreadable or incomplete run, and for a run without a counterpart. In the last case, the message

@@ -60,7 +60,7 @@ class RayCluster:
         If a process dies, only its task fails.
 
         Raises UsageError if the cluster does not answer or if a node cannot run the tasks. Raises
-        RunFailed if the cluster stays unreachable or is lost too often.
+        RunFailed if the cluster cannot be reached for long, or is lost too often.
         """
         sent_files = pickle.dumps(SentFiles.packed(tasks))
         left = {index: pickle.dumps(task) for index, task in enumerate(tasks)}

@@ -26,7 +26,7 @@ class Connected(NamedTuple):
 
 
 class Unreachable(NamedTuple):
-    """A message that the process found no cluster at the address."""
+    """The message that no Ray cluster was found at the address."""
 
     reason: str
 
@@ -36,8 +36,8 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
     """Connect to the cluster; yield the module ``ray``, or None if the connection fails.
 
     The pipe receives the message ``Connected`` or ``Unreachable``. Tasks that were started inside
-    the block end with the block. If the other end of the pipe is closed, the block ends without an
-    error. If its node is lost, the process ends.
+    the block end with it. If the other end of the pipe is closed, the block ends without an error.
+    If its node is lost, the process ends.
     """
     leave_signals_to_parent()
     # The command may print JSON to standard output, so Ray's own output goes to standard error.

@@ -52,7 +52,7 @@ LOST = 255  # A server on an unreachable node is recorded with this exit code.
 
 
 class ReplicaLost(Exception):
-    """The error raised when a replica can no longer be reached."""
+    """The error for a replica that can no longer be reached."""
 
 
 class ReplicaCalls:

@@ -91,7 +91,7 @@ class EndedTask(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A message that a node cannot run the tasks, with the reason."""
+    """The message that a node cannot run the tasks, with the reason."""
 
     reason: str
 

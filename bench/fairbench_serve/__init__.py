@@ -4,6 +4,6 @@ from fairbench.doors import Command
 
 COMMAND = Command(
     "Real servers",
-    "Route clients' requests to workers, with OpenAI's APIs.",
+    "Route the requests of clients to workers, with OpenAI's APIs.",
     "fairbench_serve.cli:serve",
 )

@@ -41,8 +41,8 @@ class Membership:
     Each worker that is added gets a new number.
 
     The list ``workers`` therefore only grows. ``follow(worker)`` is called for an added worker, and
-    ``unfollow(worker)`` for a removed worker. Methods that change the set raise Problem if the
-    change is impossible.
+    ``unfollow(worker)`` for a removed worker. Methods that change the set of workers raise Problem
+    if the change is impossible.
     """
 
     workers: list[WorkerAddress]
@@ -83,7 +83,7 @@ class Membership:
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
         """Add a worker, and return the number that it gets.
 
-        The worker gets requests as soon as it is healthy.
+        The added worker gets requests as soon as it is healthy.
 
         Raises Problem (409) if the worker is already known or is this router itself, or if the
         router does not support more workers.

@@ -90,10 +90,11 @@ def problem_of(fault: openai.Fault, worker: int | None = None) -> Problem:
 class StreamReader:
     """A reader of a stream of server-sent events that decides which events the client receives.
 
-    The reader holds back all events until the first event with output. A stream that fails before
-    this event can therefore be retried at another worker. SSE comments before the first event with
-    output are removed. With ``hide_usage``, events that contain only the usage are removed. An
-    error event in an unusual format is replaced by an error event that clients recognise.
+    The reader holds back all events until the first event that contains output. A stream that fails
+    before this event can therefore be retried at another worker. SSE comments before the first
+    event with output are removed. If ``hide_usage`` is set, events that contain only the usage are
+    removed. An error event in an unusual format is replaced by an error event that clients
+    recognise.
 
     - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
       so far.
@@ -280,7 +281,7 @@ class HighestCost(NamedTuple):
 
 
 def reported(usage: Usage, asked: HighestCost) -> Charge:
-    """Return the charge for the token counts that a worker reports.
+    """Return the charge for the token counts that a worker has reported.
 
     If the count of input tokens is missing or impossible, the known or estimated prompt length is
     used. If the count of cached tokens is missing or impossible, 0 is used.
@@ -303,7 +304,7 @@ def broken_off(
 
     Without streaming, an answer arrives only at its end. The estimate is one token per ``token_s``
     seconds since sending, for each of the requested answers. ``token_s`` is None if the number of
-    received tokens is known.
+    received tokens is known exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

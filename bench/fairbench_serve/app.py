@@ -302,7 +302,7 @@ async def serve_router(
     After the signal, streams may continue for ``grace_s`` seconds.
 
     A second signal ends the streams at once. ``on_ready`` is called with the URL of the server.
-    With ``tls``, SIGHUP does not end the server, but loads new certificates with ``read_tls``.
+    If ``tls`` is set, SIGHUP does not end the server, but loads new certificates with ``read_tls``.
     Raises UsageError for an invalid setting or an unavailable address.
     """
     app = router_app(config, traces)

@@ -24,7 +24,7 @@ M_MMAP_THRESHOLD = -3
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
     """Run background tasks until the block ends.
 
-    A task that ends earlier with an error is logged.
+    If a task ends earlier with an error, the error is logged.
     """
     tasks = [_begun(one) for one in work]
     try:

@@ -49,7 +49,7 @@ class Decoder:
         self._piece = b""
 
     async def decompressed(self, piece: bytes) -> AsyncIterator[bytes]:
-        """Yield the decompressed parts of a piece; a thread decompresses the piece.
+        """Yield the decompressed parts of a piece of the body; a thread decompresses the piece.
 
         Raises Problem (400) if the piece does not have the encoding in the headers.
         """
@@ -157,7 +157,7 @@ def usual_bytes() -> int:
 class _Shares:
     """A limit of ``most`` units that clients share.
 
-    Each client may hold at most as many units as remain free.
+    Each client may hold at most as many memory units as remain free.
 
     A single client can therefore hold half of the units, and the next client half of the rest.
     """
@@ -182,8 +182,8 @@ class _Shares:
 class BodyMemory:
     """A limit of ``most`` bytes on all bodies together, which no single client can use up.
 
-    A body counts from its first byte until its request ends. The number of bodies that are still
-    arriving is also limited, because each arriving body occupies a connection.
+    The body of a request counts from its first byte until the request ends. The number of bodies
+    that are still arriving is also limited, because each arriving body occupies a connection.
     """
 
     def __init__(self, most: int) -> None:
@@ -235,7 +235,7 @@ class BodyLease:
         self.taken = size
 
     def arrived(self) -> None:
-        """Record that the body has arrived completely or was refused."""
+        """Record that the body of a request has arrived completely or was refused."""
         if self._arrives:
             self._arriving.take_units(self._client, -1)
         self._arrives = False

@@ -39,13 +39,13 @@ class Breakers:
     ``now_s`` is a function that returns the time in seconds.
 
     A failure counts only if another worker has served the request. Without this rule, requests that
-    fail everywhere could exclude every worker. After ``TRIPS_AFTER`` consecutive failures, the
-    breaker opens: the worker gets no requests for 5 s. After each further opening, this time
-    doubles, up to 60 s. At the end of this time, the breaker allows a single probe request, whose
-    result closes or opens the breaker.
+    fail at every worker could exclude all workers. After ``TRIPS_AFTER`` consecutive failures, the
+    breaker opens: the worker gets no requests for 5 s. The time doubles each time that the breaker
+    opens again, up to 60 s. At the end of this time, the breaker allows a single probe request,
+    whose result closes or opens the breaker.
 
     Failures of a single client do not open a worker's breaker if the worker has served another
-    client in the last 5 s. The requests of the failing client may then be the cause.
+    client in the last 5 s. In this case, the failing client's requests may be the cause.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
@@ -55,7 +55,7 @@ class Breakers:
         self._now_s = now_s
 
     def forget_worker(self, worker: int) -> None:
-        """Stop probing a worker, because the worker is being removed."""
+        """Do not probe a worker any more, because the worker is being removed."""
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
@@ -63,7 +63,7 @@ class Breakers:
         return worker in self._states and self._states[worker].open
 
     def record_failure(self, worker: int, client: str) -> bool:
-        """Record that a worker failed a client's request which another worker served.
+        """Record that a worker failed a request of a client, and another worker served it.
 
         Returns whether the breaker opens because of this failure.
         """
@@ -122,7 +122,7 @@ class Breakers:
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """Return a worker that is due for a probe, or None. The caller must send the probe."""
+        """Return a worker that should be probed now, or None. The caller must send the probe."""
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:
@@ -152,7 +152,7 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals, requests of this kind and at least this size
-    avoid the worker for as long as with a breaker. When this time is over, a single request of the
+    avoid the worker for as long as with a breaker. When the pause is over, a single request of the
     kind tries the worker again. A served request deletes the refusals of requests up to its size.
     Refusals of a single client affect only this client's requests, because their content may be the
     cause.
@@ -165,7 +165,7 @@ class Refusals:
     def record_refusal(self, worker: int, kind: int, size: int, client: str) -> bool:
         """Record that a worker refused a request which another worker served.
 
-        Returns whether requests of this kind avoid the worker from now on.
+        Returns whether requests of this kind avoid the worker from then on.
         """
         while len(self._kinds) >= MOST_KINDS and kind not in self._kinds:
             del self._kinds[next(iter(self._kinds))]
@@ -230,6 +230,6 @@ class Doubts:
         self._doubts.pop((worker, kind), None)
 
     def among(self, workers: Collection[int], kind: int) -> set[int]:
-        """Return those of ``workers`` whose last request, or last request of this kind, failed."""
+        """Return those of ``workers`` that failed their last request, or the last of this kind."""
         doubts = self._doubts
         return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

@@ -186,8 +186,8 @@ class BodyReader:
 class Api(ABC):
     """An API path that accepts a request body; ``passed`` holds the fields that workers receive.
 
-    If ``generates`` is true, requests are queued and charged. Requests to paths with ``generates``
-    false go to any worker.
+    If ``generates`` is true, requests are queued and charged. If ``generates`` is false, requests
+    to the path may go to any worker.
     """
 
     path: str
@@ -272,7 +272,7 @@ class GenerateApi(Api):
 
 
 class CompletionsApi(Api):
-    """The path ``/v1/completions``. A list with a single prompt counts as this prompt."""
+    """The path ``/v1/completions``. A list that contains a single prompt counts as this prompt."""
 
     path = "/v1/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedCompletion)

@@ -1,4 +1,4 @@
-"""Limits on a client: concurrent requests, and tokens and requests per minute."""
+"""Limits for each client: concurrent requests, and tokens and requests per minute."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Slot:
     evicted: bool = False
 
     def begin(self) -> None:
-        """Record that the client has received the start of the answer."""
+        """Record that the client has received the beginning of the answer."""
         self.begun = True
 
 
@@ -123,7 +123,7 @@ class Quota(NamedTuple):
 
 
 class _Bucket:
-    """A token bucket whose capacity is the quota of a minute.
+    """A token bucket whose capacity is the quota for one minute.
 
     The level of the bucket may fall below 0.
     """
@@ -147,7 +147,7 @@ class _Bucket:
 class Quotas:
     """The quotas of clients, as token buckets.
 
-    The capacity of each bucket is the quota of a minute.
+    The capacity of each bucket is the quota for one minute.
 
     ``now_s`` is a function that returns the time in seconds. A request is accepted if the client's
     quota allows a request and at least one token, both before and after the body of the request is
@@ -155,7 +155,7 @@ class Quotas:
     At the end of the request, the true cost replaces the reserved tokens.
 
     In any period, a client can exceed its rate by the quota of a minute and by the excess of its
-    requests in progress. The refill of the bucket pays back this excess first.
+    requests in progress. The refill of the bucket first pays back this excess.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -164,7 +164,10 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
-        """Replace the quotas. The number of tokens that a client's bucket lacks does not change."""
+        """Replace the quotas.
+
+        The number of tokens that are missing in a client's bucket does not change.
+        """
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 

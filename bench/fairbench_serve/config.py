@@ -114,8 +114,8 @@ class RouterConfig:
 
     - ``router`` and ``settings``: the router's name, and its parameters as ``NAME.PARAM``.
     - ``weights``: the weight of each client, by default 1; these weights override the key file.
-    - ``keys``: the client that each API key identifies. If there are no keys, each request names
-      its client.
+    - ``keys``: the client that each API key identifies. If there are no API keys, each request
+      itself names its client.
     - ``keys_file``: the file of API keys, weights and quotas, which is read again after a change.
     - ``client_from``: body fields that name the client if no header does, strongest first.
     - ``tokenizer``: path of a file tokenizer.json; without the file, token ids are approximate.

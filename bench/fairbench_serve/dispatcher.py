@@ -131,7 +131,7 @@ class AssumedCaches(dict[int, AssumedCache]):
         self._on_evict = on_evict
 
     def renew(self, worker: int) -> None:
-        """Give a new or restarted worker an empty cache, without calling ``on_evict``."""
+        """Give a worker that is new or restarted an empty cache, without calling ``on_evict``."""
         slack = FOLLOWED_SLACK if worker in self._followed else 1
         self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
 
@@ -150,9 +150,9 @@ class Dispatcher:
     """A dispatcher that sends each request to the worker that the router chooses.
 
     While a worker is down, it gets no requests. ``pool_tokens`` is the size of a worker's KV pool
-    in tokens. ``now_s`` returns the time in seconds; only differences between times matter.
-    ``followed`` holds the workers whose KV events the router reads. Followed workers cache only
-    whole pages of ``page_tokens`` tokens.
+    in tokens. ``now_s`` returns a time in seconds, of which only differences matter. ``followed``
+    holds the workers whose KV events the router reads. Followed workers cache only whole pages of
+    ``page_tokens`` tokens.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Dispatcher:
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
         """From now on, requests wait in ``queue`` before the router.
 
-        The caller must call this method before the first request.
+        The caller must call this method before it sends the first request.
         """
         self.ingress = RouterIngress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
@@ -252,7 +252,7 @@ class Dispatcher:
             self.release()
 
     def release(self) -> None:
-        """Release queued requests that may be sent after a change."""
+        """Release the queued requests that may now be sent, after a change."""
         if self.ingress is not None:
             self.ingress.release()
 
@@ -269,7 +269,10 @@ class Dispatcher:
         return flight
 
     def began(self, flight: RequestInFlight) -> None:
-        """Record the time at which the answer starts to stream. Further calls change nothing."""
+        """Record the time at which the answer to a request starts to stream.
+
+        Further calls change nothing.
+        """
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
@@ -309,7 +312,7 @@ class Dispatcher:
     def leave(self, worker: int, reason: AttemptFailure = AttemptFailure.HUNG) -> None:
         """Mark a worker as down, with the reason.
 
-        The worker gets no requests, and its present requests are lost.
+        The worker gets no more requests, and its present requests are lost.
         """
         if worker not in self.flights:
             return
@@ -353,7 +356,7 @@ class Dispatcher:
 
     @property
     def can_change(self) -> bool:
-        """Return whether the router supports workers that are added and removed."""
+        """Return whether the router allows workers to be added and removed."""
         own = type(self.router.router if isinstance(self.router, Rerouting) else self.router)
         return (
             own.on_worker_join is not Router.on_worker_join

@@ -45,7 +45,7 @@ CONNECTION_ERRORS = (ClientError, OSError, TimeoutError)
 
 
 class WorkerFailed(Exception):
-    """The error for a worker that failed before its answer began.
+    """The error that a worker failed before its answer began.
 
     ``answer`` is the error that the worker answered, or None.
     """

@@ -1,11 +1,11 @@
 """Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-Fields that workers do not receive are rejected or removed. The router refuses numbers that would
-crash a worker. If a field would be unfair to other clients, the error message says why.
+Fields of requests that workers do not receive are rejected or removed. The router refuses numbers
+that would crash a worker. If a field would be unfair to other clients, the error message says why.
 
 An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
 for the whole batch. A pattern that backtracks for minutes therefore stops all clients of that
-engine. Constraints of unbounded cost are refused unless the operator allows them. All other
+engine. Constraints whose cost is unbounded are refused unless the operator allows them. All other
 constraints are limited in size.
 """
 
@@ -215,7 +215,7 @@ class RoutedMessages(msgspec.Struct, kw_only=True):
 
 
 class Tokenize(msgspec.Struct):
-    """The body of ``/tokenize``: a text, or the messages of a chat."""
+    """The body of a request to ``/tokenize``: a text, or messages of a chat."""
 
     prompt: str | None = None
     messages: list[Message] | None = None
@@ -411,7 +411,7 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
     Objects in ``given`` are replaced by their parsed form, because engines treat repeated keys
     differently. ``patterns`` is true if the operator allows regular expressions and grammars.
-    ``where`` is put before a field's name in a message.
+    ``where`` precedes the name of a field in a message.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):
@@ -511,7 +511,7 @@ class _Walk:
     The walk follows references to other schemas.
 
     Engines move schemas between levels and accept different spellings of keys. The whole value is
-    therefore checked as if it were a schema.
+    therefore checked as if all of it were a schema.
     """
 
     budget: _Budget

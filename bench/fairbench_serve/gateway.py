@@ -86,11 +86,11 @@ async def hold_requests(
     info: WorkerInfo,
     weights: Mapping[str, float],
 ) -> Follow | None:
-    """Put the gateway and admission control before the router, if configured.
+    """Put the gateway and admission control, if configured, in front of the router.
 
     The weights in ``weights`` may change later. The result is a function that starts the polling of
-    a worker, given the worker's number and address. The result is None if the workers need not be
-    polled.
+    a worker, given the worker's number and address. The result is None if the workers' load need
+    not be polled.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)

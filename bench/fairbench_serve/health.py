@@ -70,7 +70,10 @@ class Health:
         self._stalled: set[int] = set()
 
     async def begin(self, patience_s: float) -> None:
-        """Check each worker. Without an answer in ``patience_s`` seconds, a worker is down."""
+        """Check each worker.
+
+        A worker that sends no answer for ``patience_s`` seconds counts as down.
+        """
         await asyncio.wait(self._ask_all(), timeout=patience_s)
         for worker in self._asked:
             self.dispatcher.leave(worker)
@@ -88,14 +91,14 @@ class Health:
     def suspect(self, worker: int) -> asyncio.Task[bool]:
         """Start ``check`` for a worker in the background.
 
-        At most one check per worker runs at a time.
+        For each worker, at most one health check runs at a time.
         """
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check_worker(worker))
         return self._asked[worker]
 
     def stalled(self, worker: int) -> None:
-        """Make a worker that produces no tokens unavailable, and end its requests.
+        """Make a worker that produces no tokens unavailable, and end the worker's requests.
 
         Any of these requests may have caused the stall, so no request is retried at another worker.
         """
@@ -165,7 +168,7 @@ class Health:
             return False
 
     async def _answers(self, worker: int) -> bool | None:
-        """Return whether a worker reports that it is healthy; None means a timeout."""
+        """Return whether a worker reports that it is healthy; a timeout gives None."""
         address = self.workers[worker]
         try:
             async with self._session.get(
@@ -191,10 +194,10 @@ class WorkerWatch:
 
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. The time without progress does not include time without requests, or
-    time in which all clients read too slowly. A request that its client cancels does not reset the
-    time. A worker counts as stalled after ``stall_s`` seconds without progress. The limit is longer
-    for a worker without these metrics that has only answers without streaming, because their tokens
-    are not visible.
+    time in which all clients read too slowly. The time is not reset by a request that its client
+    cancels. A worker counts as stalled after ``stall_s`` seconds without progress. The limit is
+    longer for a worker without these metrics that has only answers without streaming, because their
+    tokens are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -249,7 +252,7 @@ class WorkerWatch:
         return min(max(self.stall_s, longest), LONGEST_STALLS * self.stall_s)
 
     async def _ask_metrics(self, worker: int, patience_s: float) -> None:
-        """Treat a change of the worker's own token metrics as progress."""
+        """If the worker's own token metrics change, count this as progress."""
         timeout = ClientTimeout(total=patience_s)
         page = await page_of(self.session, self.workers[worker], METRICS, timeout)
         try:

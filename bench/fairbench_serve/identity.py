@@ -74,7 +74,7 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
     """Return the client of a request from its headers and ``said``, the value of the body field.
 
     If there are ``keys``, only the API key decides, so that no client can impersonate another
-    client. Raises Problem for an unknown key and for an invalid name.
+    client. Raises Problem if the key is unknown or the name is invalid.
     """
     if keys is not None:
         return _owner(authorization_of(sent), keys)
@@ -153,7 +153,7 @@ def check_single(http: web.Request) -> None:
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
     """Raise Problem (403) if a page of another web site may have sent the request.
 
-    ``allowed`` holds the host names of this server in lower case. With ``addresses``, any IP
+    ``allowed`` holds the host names of this server in lower case. If ``addresses`` is set, any IP
     address is also allowed, because a page cannot claim an IP address as its name. Each browser
     sends the header ``Host``, so a request without this header does not come from a page.
     """

@@ -122,7 +122,7 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     - ``is_open`` says whether any worker is available.
     - ``alarm`` calls the queue at the times that the queue requests; None means no alarm.
     - ``blocked`` returns the reason why no request can be released at present, or None. If
-      ``blocked`` returns a reason, all queued requests are refused.
+      ``blocked`` returns a reason, all queued requests are refused with it.
     """
 
     def __init__(
@@ -157,8 +157,8 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
         """Add a request to the queue. Return the flight of a request that is sent at once.
 
-        A queued request's flight or Problem is passed to ``on_sent`` later. Raises Problem (429) if
-        the queue refuses the request, and any Problem of sending the request.
+        If the request is queued, ``on_sent`` later receives its flight or a Problem. Raises Problem
+        (429) if the queue refuses the request, and any Problem of sending the request.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish

@@ -45,7 +45,7 @@ class WorkerKeys:
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
     """Return the workers' keys that the flags give.
 
-    Raises UsageError or DataError without a key in the text.
+    Raises UsageError or DataError if the text contains no key.
     """
     if key is not None and not is_key(key):
         raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
@@ -79,7 +79,7 @@ def _read(path: Path) -> WorkerKeys:
 def _url(path: Path, number: int, text: str) -> str:
     """Return the URL of a worker in the key file.
 
-    The text of a DataError omits ``text``, which may be a key.
+    The text of the DataError does not show ``text``, which may be a key.
     """
     try:
         worker = parse_worker(text)
@@ -148,7 +148,7 @@ def admin_key_of(
 
     If clients have keys, the admin port needs a key that no client has. If workers have keys, the
     admin port also needs a key, because the router sends a worker's key to each added worker.
-    Without a ``port``, there is no admin port and no key.
+    If there is no ``port``, there is no admin port and no key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
@@ -194,9 +194,9 @@ class Access:
 
     The router reads the key file again after a change, once two checks find the file unchanged. In
     this way, the router never reads a half-written file. A key file that is invalid has no effect.
-    Weights in the configuration override weights in the key file. ``keys`` is None if requests name
-    their clients without API keys. ``on_weights`` is called each time ``weights`` may have changed.
-    Raises DataError if the file is invalid at the start.
+    Weights in the configuration override weights in the key file. ``keys`` is None if requests
+    state their clients without API keys. ``on_weights`` is called each time ``weights`` may have
+    changed. Raises DataError if the file is invalid when the router starts.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """KV events: conversion of a worker's blocks to prompts, and a subscriber of a worker's events.
 
-The subscriber requests missed events again, or clears the index of blocks.
+If events were missed, the subscriber requests them again, or clears the block index.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class BlockIndex:
     """The GPU cache of a worker according to its KV events, as a map from block hashes to runs.
 
     ``on_evict(prefix, tokens)`` is called when the worker evicts the last ``tokens`` tokens of a
-    prefix. ``on_clear()`` is called when the cache becomes empty or unknown.
+    prefix. ``on_clear()`` is called when the worker's cache becomes empty or unknown.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class BlockIndex:
     def _remove(self, keys: list[Key]) -> None:
         """Remove the blocks ``keys`` from the index, and clear the list ``keys``.
 
-        A chain of removed runs is reported as one eviction.
+        If a chain of runs is removed, it is reported as one eviction.
         """
         removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
@@ -166,7 +166,7 @@ class BlockIndex:
             self._evict(run.prefix(end), start)
 
     def _evict(self, ids: array[int], start: int) -> None:
-        """Report each page of tokens that ends after token ``start`` as evicted."""
+        """Report as evicted each page of tokens that ends after token ``start``."""
         pages = segments_of(ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first = bisect_right(ends, start)

@@ -76,11 +76,11 @@ class TotalsByClient(Collector):
         totals[f"{what} {bisect_left(BOUNDS_S, seconds)}"] += 1
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens of each client with its own totals."""
+        """Return the weighted tokens of each client that has its own totals."""
         return {client: totals["service"] for client, totals in self._ledger.items()}
 
     def latest(self) -> list[str]:
-        """Return the names of the clients with their own histograms."""
+        """Return the names of the clients that have their own histograms."""
         return [client for client, _ in self._times.items() if client != OTHERS]
 
     def collect(self) -> Iterator[Metric]:
@@ -165,7 +165,7 @@ class FairnessGauges(Collector):
 class HeldRequests(Collector):
     """A gauge of requests that are queued before the workers.
 
-    Only the clients with the most queued requests are listed.
+    Of all clients, only those with the most queued requests are listed.
     """
 
     def __init__(self, ingress: RouterIngress) -> None:

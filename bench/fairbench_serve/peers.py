@@ -1,8 +1,8 @@
 """Peers: other routers in front of the same workers, which exchange totals of clients.
 
 The simulation uses the classes of ``schedulers/peers.py``, too. In this module, a message contains
-only the changes since the peer's last confirmation. The next message repeats the changes of a lost
-message. No message is therefore stored for a retry, and an unreachable peer takes no memory.
+only the changes since the peer's last confirmation. If a message is lost, the next message repeats
+its changes. No message is therefore stored for a retry, and an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -111,7 +111,10 @@ class PeerKnowledge:
     forgotten_s: float = -inf
 
     def answered(self, answer: PeerState) -> None:
-        """Record that a peer has answered. A restarted peer has a new ``origin`` and no totals."""
+        """Record that a peer has answered.
+
+        A peer that was restarted has a new ``origin`` and no totals.
+        """
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)
@@ -158,7 +161,7 @@ class Peering:
         return msgspec.json.encode(PeerMessage(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last totals of stopped routers, without their waiting clients."""
+        """Return the last totals of routers that have stopped, without waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}

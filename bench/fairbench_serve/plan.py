@@ -178,7 +178,7 @@ def peers_by(
 
     Raises UsageError or DataError if the flags cannot be combined.
 
-    Peers cannot be combined with an admin port. The routers would otherwise add workers separately
+    Peers cannot be combined with an admin port. Otherwise, the routers would add workers separately
     and number them differently.
     """
     from fairbench.live.processes.addresses import parse_worker
@@ -216,7 +216,7 @@ log = logging.getLogger(__name__)
 
 
 class Routed(NamedTuple):
-    """A router's name with its ``NAME.PARAM`` settings, and its workers.
+    """A router's name, its ``NAME.PARAM`` settings, and its workers.
 
     ``weights`` maps a client to its weight; other clients have weight 1. ``local`` is the local
     scheduler that running workers should have; None means any local scheduler.
@@ -305,7 +305,7 @@ def started_workers(
 ) -> Iterator[Routed]:
     """Start workers from the flags of ``fairbench run``; stop the workers when the block ends.
 
-    ``parts`` names further parts of the router that may have settings. Raises UsageError for an
+    ``parts`` names other parts of the router that may have settings. Raises UsageError for an
     invalid flag, RunFailed if a worker does not start, and KeyboardInterrupt if the user interrupts
     the start.
     """

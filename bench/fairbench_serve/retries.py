@@ -36,7 +36,7 @@ async def wait_until_sent(
     """Wait until the request is sent to a worker, and return the state of the request there.
 
     If the task is cancelled, the queued request is withdrawn. Raises the Problem that the
-    dispatcher reports. Raises WorkerFailed if the worker leaves at the moment of sending.
+    dispatcher reports. Raises WorkerFailed if the worker leaves just when the request is sent.
     """
     went: list[RequestInFlight | Problem] = []
     told = asyncio.Event()
@@ -249,7 +249,7 @@ class Attempts:
         )
 
     def _judge(self, worker: int, tries: Tries) -> None:
-        """Record that ``worker`` served a request which other workers have failed."""
+        """Record that ``worker`` served a request after other workers failed it."""
         self._doubts.clear_doubts(worker, tries.kind)
         self.refusals.record_service(worker, tries.kind, tries.size)
         if self.breakers.record_success(worker, tries.client):

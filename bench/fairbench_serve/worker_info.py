@@ -207,7 +207,7 @@ class WorkerInfo(NamedTuple):
     - ``vocab_size`` is the smallest vocabulary of the workers. A size is None if no worker reports
       the size.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
-      them. The scheduler that an engine has by default is not reported.
+      them. A scheduler that is the engine's default is not reported.
     """
 
     pool_tokens: int | None
@@ -353,7 +353,7 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """Return the smallest number of requests that a worker runs at once.
+    """Return the smallest limit of a worker on requests that run at once.
 
     If no worker reports the number, the result is None.
     """
@@ -402,7 +402,7 @@ def most_told_by(body: bytes) -> int | None:
 
 
 def _limit_of_vllm(page: Mapping[str, Any]) -> object:
-    """Return vLLM's ``--max-num-seqs``, or the lower limit of scheduled requests."""
+    """Return vLLM's ``--max-num-seqs``, or the limit on scheduled requests if it is lower."""
     config: Any = page
     for name in ("vllm_config", "scheduler_config"):
         config = config.get(name) if isinstance(config, dict) else None

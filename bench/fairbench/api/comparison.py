@@ -49,10 +49,10 @@ class Comparison:
         paired: bool = False,
         every: bool = False,
     ) -> None:
-        """Compare the experiments of each group with the group's first experiment.
+        """Compare each group's experiments with the first experiment of the group.
 
-        If ``every`` is true, all metrics are shown, not only the main metrics. With ``paired``, two
-        experiments without a common seed are an error.
+        If ``every`` is true, all metrics are shown, not only the main metrics. If ``paired`` is
+        True, two experiments without a common seed are an error.
         """
         self._sides = [side for group in groups for side in group]
         if metrics:

@@ -58,8 +58,8 @@ dicts, a dict of columns, or the name of a file."""
 def as_file(data: Data) -> Iterator[str]:
     """Yield the name of a file with the rows of ``data``; messages of errors name ``data``.
 
-    If ``data`` is the name of a file, this name is yielded unchanged. Raises UsageError for another
-    type, and for a table without rows.
+    If ``data`` is the name of a file, this name is yielded unchanged. Raises UsageError for a
+    source of an unsupported type, and for a table without rows.
     """
     if isinstance(data, str | PathLike):
         yield fspath(data)
@@ -212,10 +212,10 @@ def diagnose(
 ) -> Answer:
     """Find the heavy clients of a log, the clients that wait for heavy clients, and a remedy.
 
-    ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` gives
-    the columns of fields with uncommon names, such as ``{"client": "team"}``. ``time_unit`` is the
-    unit of times in columns whose names do not say the unit. The remaining arguments are the flags
-    of ``fairbench diagnose``; schedulers and targets are lists.
+    ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
+    the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
+    the unit of times in columns whose names do not say the unit. The remaining arguments are the
+    flags of ``fairbench diagnose``; schedulers and targets are lists.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
@@ -248,7 +248,7 @@ def score(
     window_start: float | None = None,
     window_end: float | None = None,
 ) -> Answer:
-    """Compute every fairness metric from the requests of any serving system.
+    """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
     run. The other arguments are the flags of ``fairbench score``: ``map`` by field, such as
@@ -314,8 +314,9 @@ def plan(
 
     ``data`` is a log as for ``diagnose``; without ``data``, ``flags`` name a workload. ``slo`` are
     the targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to
-    32. ``max="users"`` finds the most users (clients) of one cluster, such as ``dp=(4, 4)``. All
-      other arguments are flags of ``fairbench plan``. The function leaves no files on disk.
+    32. ``max="users"`` finds the largest number of users (clients) of one cluster, such as ``dp=(4,
+      4)``. All other arguments are flags of ``fairbench plan``. The function leaves no files on
+      disk.
 
     If no cluster in the range meets the targets, the answer says so without an error. Raises
     UsageError for a wrong argument, and DataError for wrong data, in one line.

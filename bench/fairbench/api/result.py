@@ -88,8 +88,8 @@ class Result:
     """The result of a run, as returned by ``run`` or ``load``.
 
     ``summary`` has the keys of docs/reference/metrics.md, and ``experiment`` has the tables of
-    ``experiment.toml``. ``path`` is the run's directory, None for an unsaved run. Tables are Arrow
-    tables, and ``to_pandas`` returns a table as a data frame.
+    ``experiment.toml``. ``path`` is the run's directory; an unsaved run has the path None. Tables
+    are Arrow tables, and ``to_pandas`` returns a table as a data frame.
     """
 
     def __init__(self, run: StoredRun, experiment: Experiment, path: Path | None) -> None:
@@ -222,10 +222,10 @@ def run(
     """Run one experiment, simulated or on real servers, and return its result.
 
     ``flags`` are the flags of ``fairbench run``, written with underscores, with the command's
-    defaults and checks; flags override the values of the file ``experiment``. ``settings`` are the
-    values of ``--set``, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent with each request
-    to ``base_url``, and never stored. The run is saved in a new directory in ``result_dir``;
-    without ``result_dir`` no files remain.
+    defaults and checks; flags override the values of the file ``experiment``. ``settings`` is a
+    dictionary of setting values, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent with each
+    request to ``base_url``, and never stored. The run is saved in a new directory in
+    ``result_dir``; without ``result_dir`` no files remain.
 
     Raises UsageError, with a message of one line, for a wrong flag, value or combination; RunFailed
     if the run could not continue; Interrupted (a KeyboardInterrupt) at Ctrl-C, after the finished

@@ -35,7 +35,7 @@ class SweepResult:
     ``comparison`` has the keys of ``comparison.json``.
 
     The Arrow table ``metrics`` has one row per run, the Arrow table ``clients`` one row per run and
-    client. ``path`` is the sweep's directory, None for an unsaved sweep.
+    client. ``path`` is the sweep's directory; an unsaved sweep has the path None.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ def sweep(
 ) -> SweepResult:
     """Run a grid of experiments in parallel processes, and compare the experiments.
 
-    ``file`` is a bundled sweep, such as ``"fig7"``, or a file. ``flags`` are the flags of
-    ``fairbench sweep``; a list stands for values separated by commas. A value in ``settings`` may
-    be a list of several values. The sweep is saved in a new directory in ``result_dir``; without
-    ``result_dir`` no files remain. ``resume`` continues the sweep in the given directory.
+    ``file`` is the name of a bundled sweep, such as ``"fig7"``, or a path. ``flags`` are the flags
+    of ``fairbench sweep``; a list stands for values separated by commas. A value in ``settings``
+    may be a list of several values. The sweep is saved in a new directory in ``result_dir``;
+    without ``result_dir`` no files remain. ``resume`` continues the sweep in the given directory.
 
     A failed point is listed in ``failures`` and does not stop the other points. Raises UsageError,
     with a message of one line, for a wrong flag, value or combination, and Interrupted (a

@@ -30,7 +30,7 @@ PANELLED = ("run", "sweep", "plan", "compare")
 
 
 def panel_of(param: Any) -> str:
-    """Return the panel (heading) of a command's parameter; ``OTHER`` without a panel."""
+    """Return the panel (heading) of a command's parameter, by default ``OTHER``."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
@@ -38,7 +38,7 @@ class PanelCommand(TyperCommand):
     """A command whose ``--help`` shows the flags in titled groups (panels)."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the panels that contain flags of the command."""
+        """Write the command's arguments, then each panel that contains flags of the command."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         groups |= {panel: [] for panel in PANELS}
         for param in self._in_order(ctx):
@@ -72,9 +72,13 @@ _OWN: Mapping[str, Command] = {
         SIMULATE, "Run one experiment; print each client's service and latency.", "run:run"
     ),
     "compare": _own(
-        SIMULATE, "Compare experiments on the same seeds, with intervals.", "compare:compare"
+        SIMULATE,
+        "Compare experiments seed by seed, with confidence intervals.",
+        "compare:compare",
     ),
-    "sweep": _own(SIMULATE, "Run a grid of experiments and compare them.", "sweep:sweep"),
+    "sweep": _own(
+        SIMULATE, "Run a grid of experiments in parallel and compare their results.", "sweep:sweep"
+    ),
     "plan": _own(
         SIMULATE, "Find the smallest cluster that meets targets at a fixed load.", "plan:plan"
     ),
@@ -99,13 +103,13 @@ _OWN: Mapping[str, Command] = {
     "recover": _own(STORED, "Save the finished requests of a run that was killed.", "show:recover"),
     "diagnose": _own(
         LOGS,
-        "Find a log's heavy clients, who they delay, and a remedy.",
+        "Find a log's heavy clients, the delayed clients, and a remedy.",
         "diagnose:diagnose_log",
     ),
     "score": _own(LOGS, "Compute every fairness metric from any system's records.", "score:score"),
     "trace": _own(
         LOGS,
-        "Inspect a trace of recorded traffic, or write a changed copy of the trace.",
+        "Inspect recorded traffic (a trace), or write a changed copy.",
         "trace:trace",
     ),
 }
@@ -166,14 +170,14 @@ class _Listed(TyperCommand):
     """An entry in the list of commands of ``fairbench --help``: a name and a line of help."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the whole line of help; the limit is ignored."""
+        """Return the command's one-line help; the length limit is ignored."""
         return command_named(self.name or "").about
 
 
 class _Commands(TyperGroup):
     """The group that contains all commands of fairbench.
 
-    The group turns an error into a line on stderr and an exit code.
+    The command group turns an error into a line on stderr and an exit code.
 
     Only the module of the called command is imported; the list of commands needs no modules.
     """

@@ -67,7 +67,7 @@ def compare(
     disable_tqdm: options.NoProgress = False,
     **flags: Unpack[CompareFlags],
 ) -> None:
-    """Compare experiments on the same seeds, with confidence intervals.
+    """Compare experiments seed by seed, with confidence intervals.
 
     Prints, for every metric, the difference to the baseline, paired by seed, with a 95% confidence
     interval.

@@ -63,7 +63,7 @@ def diagnose_log(
     disable_tqdm: options.NoProgress = False,
     **log_flags: Unpack[LogFlags],
 ) -> None:
-    """Find a log's heavy clients, who they delay, and a remedy.
+    """Find a log's heavy clients, the delayed clients, and a remedy.
 
     The log is replayed in the simulator under several schedulers. If the log has more than 12,000
     requests, only a part is replayed: the first flood, or the busiest period.

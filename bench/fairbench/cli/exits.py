@@ -1,4 +1,4 @@
-"""Exit codes, and the last message of a command on stderr."""
+"""Exit codes, and the last message that a command prints on stderr."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command one option for each flag of the TypedDict ``table``.
 
-    The command declares ``**flags: Unpack[TABLE]`` after the command's own parameters. ``flags``
-    contains only the flags that the user gave.
+    A command declares ``**flags: Unpack[TABLE]`` after its own parameters. ``flags`` contains only
+    the flags that the user gave.
     """
     declared = flags_of(table)
 
@@ -172,7 +172,10 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, str]:
-    """Parse ``NAME=VALUE`` texts. Error messages do not contain the text, which may be secret."""
+    """Parse ``NAME=VALUE`` texts.
+
+    Error messages do not contain the header's text, which may be secret.
+    """
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:
         if not (equals and name.strip()):
@@ -197,7 +200,7 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
 
 
 def above_0(flag: str, value: float | None) -> float | None:
-    """Return the value of a flag if it is above 0 and finite.
+    """Return the value of a flag if the value is above 0 and finite.
 
     Raises UsageError for a value that is not positive and finite.
     """

@@ -51,7 +51,7 @@ def print_summary(
 
 
 def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
-    """Raise UsageError for ``--explain`` without a printed summary of a single run."""
+    """Raise UsageError if ``--explain`` is used without printing a single run's summary."""
     if explain and as_json:
         raise UsageError("--explain cannot be combined with --json, which prints no text")
     if explain and not single:
@@ -149,7 +149,7 @@ OutputDetails = Annotated[
 ]
 
 OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
-"""A callback with the directory and the summary of each saved run."""
+"""A callback that receives the directory and the summary of each saved run."""
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
@@ -187,8 +187,8 @@ def add_bench_line(
 ) -> None:
     """Append a summary in sglang.bench_serving's format to the file ``path``, if given.
 
-    With ``details``, the line also contains the values of each request. Raises UsageError if the
-    file cannot be written, and for ``details`` without a file.
+    If ``details`` is True, the line also contains the values of each request. Raises UsageError if
+    the file cannot be written, and for ``details`` without a file.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line
 

@@ -78,7 +78,7 @@ def plot(
 
     For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, the
     distribution of latencies, and lines over the swept values of a parameter, a load or replicas.
-    Figures of the paper also save their numbers as CSV.
+    Figures of the DLPM paper also save their numbers as CSV.
     """
     suffixes = read_formats(formats)
     keys = split_commas("--columns", columns) if columns else ()
@@ -124,7 +124,7 @@ def _plot_own(
     table: Path | None,
     columns: Sequence[str],
 ) -> None:
-    """Write the pictures of a directory, and its LaTeX table if requested."""
+    """Write the pictures of a run's directory, and its LaTeX table if requested."""
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)

@@ -124,8 +124,8 @@ def run(
 ) -> None:
     """Run one experiment; print each client's service and latency.
 
-    Runs on the simulated cluster, or on real servers. Every option has a default: `fairbench run`
-    works without any.
+    Runs on the simulated cluster, or on real servers. Every option has a default, so `fairbench
+    run` works without options.
     """
     from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
 

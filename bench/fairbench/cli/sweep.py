@@ -96,8 +96,8 @@ def sweep(
 ) -> None:
     """Run a grid of experiments in parallel and compare their results.
 
-    The grid is every combination of schedulers, workloads and settings, from a file, from flags, or
-    from both: flags override the values of the file.
+    The sweep's grid is every combination of schedulers, workloads and settings, from a file, from
+    flags, or from both: flags override the values of the file.
     """
     from fairbench.config import identity
 
@@ -158,7 +158,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
-    """Print the comparison; failed runs and warnings go to stderr."""
+    """Print the comparison on stdout; failed runs and warnings go to stderr."""
     path = outcome.store.path
     if as_json:
         print_json(outcome.comparison, path)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHORTEST_KEY = 16
 
 trace = typer.Typer(
-    help="Inspect a trace of recorded traffic, or write a changed copy of the trace.",
+    help="Inspect recorded traffic (a trace), or write a changed copy.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -190,7 +190,7 @@ def anonymize(
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
-    """Write a trace without names and texts; shared prefixes stay shared."""
+    """Write a copy of a trace without names and texts; shared prefixes remain."""
     key = token_bytes(32) if key_file is None else _key(key_file)
     _write(workloads.anonymized(_trace_requests(file, flags, seed), key), output, as_json=as_json)
 

@@ -54,7 +54,10 @@ def check(
     ] = 0,
     as_json: Annotated[bool, json_option("the numbers", panel=None)] = False,
 ) -> None:
-    """Validate a workload file, and compute the load that it puts on a cluster. Nothing is run."""
+    """Validate a workload file, and compute the load that the workload puts on a cluster.
+
+    Nothing is run.
+    """
     from fairbench.config.resolve import resolve
 
     chosen = _workload(file)

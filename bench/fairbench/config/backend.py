@@ -249,9 +249,9 @@ class _Servers(BackendConfig):
 
 
 class RealServers(_Servers):
-    """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several servers share GPUs.
+    """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several servers use one GPU.
 
-    ``schedule_policy`` is the engine's own policy, which replaces fairbench's scheduler.
+    ``schedule_policy`` is a policy of the engine, which replaces fairbench's scheduler.
     """
 
     tp: Count = 1
@@ -381,7 +381,7 @@ class Endpoint(BackendConfig):
 
 
 def _extra_fields(text: str | None) -> dict[str, Any]:
-    """Return the fields of a JSON object; {} for an empty text.
+    """Return the fields of a JSON object, or {} if the text is empty.
 
     Raises ValueError for a text that is not a JSON object.
     """

@@ -45,7 +45,7 @@ APART = ("routers", "eviction", "memory_records")
 
 
 def check_sides(flags: Mapping[str, Any]) -> None:
-    """Raise UsageError if ``dp`` is given together with ``prefill`` or ``decode``."""
+    """Raise UsageError if ``dp`` is combined with ``prefill`` or ``decode``."""
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(
@@ -57,9 +57,9 @@ def check_sides(flags: Mapping[str, Any]) -> None:
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
     """Set ``dp`` to the number of all replicas if the draft has ``prefill`` and ``decode``.
 
-    Flags for ``prefill`` and ``decode`` override ``dp`` of a file. Raises UsageError if only one of
-    ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum, and for options that a
-    disaggregated cluster does not support.
+    The flags ``prefill`` and ``decode`` override ``dp`` of an experiment file. Raises UsageError if
+    only one of ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum, and for
+    options that a disaggregated cluster does not support.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
@@ -132,7 +132,7 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part with the parameters of disaggregation; () without prefill replicas."""
+    """Return the part that has the parameters of disaggregation, or () without prefill replicas."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 

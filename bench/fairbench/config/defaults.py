@@ -79,12 +79,12 @@ class Preset(_Table):
 
     @property
     def values(self) -> dict[str, Any]:
-        """The facts by key: keys of an experiment file, and settings ``NAME.PARAM``."""
+        """All facts by key: keys of an experiment file, and settings ``NAME.PARAM``."""
         return {one.key: one.value for one in self.facts if one.key != RATE_PER_REPLICA}
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The facts that are keys of an experiment file, without settings."""
+        """Only the facts that are keys of an experiment file, without settings."""
         return {key: value for key, value in self.values.items() if "." not in key}
 
     @property
@@ -94,7 +94,7 @@ class Preset(_Table):
 
     @property
     def rate_per_replica(self) -> float | None:
-        """Programs/s of each well-behaved client per replica; None if unknown."""
+        """Programs/s of each well-behaved client per replica, or None if unknown."""
         found = [one.value for one in self.facts if one.key == RATE_PER_REPLICA]
         return float(found[0]) if found else None
 
@@ -233,10 +233,10 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 
 
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts whose parameters have an effect, such as router, scheduler and machine.
+    """Return the parts of the experiment whose parameters have an effect, such as the router.
 
-    The result is () for an endpoint, which is benchmarked as it is. A router of another project has
-    no parameters.
+    The result is () for an endpoint, because its servers are benchmarked as they are. A router of
+    another project has no parameters.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -283,7 +283,7 @@ def read_workload(value: Any) -> WorkloadSpec:
 def text_of(draft: Mapping[str, object], key: str) -> str:
     """Return the text under a key of the draft.
 
-    Raises UsageError for a value that is not a text.
+    Raises UsageError if the value is not a text.
     """
     value = draft[key]
     if not isinstance(value, str):
@@ -312,7 +312,7 @@ def moved_weights(
 
 
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
-    """Return the table under a key, or {} without the key.
+    """Return the table under a key, or {} if the key is missing.
 
     Raises UsageError if the value is no table.
     """

@@ -2,9 +2,9 @@
 
 A stored experiment contains every value, so that a run can be repeated. The table ``given`` of a
 stored experiment contains the values that flags, settings or a file set. All other values are
-defaults of the version that stored the file. ``fairbench gate`` computes these defaults again, and
-so does a command whose flags replace a value on which defaults depend. A file without ``given``
-gets the table when the file is read.
+defaults of the fairbench version that stored the file. ``fairbench gate`` computes these defaults
+again, and so does a command whose flags replace a value on which defaults depend. If a file lacks
+the table ``given``, the table is added at reading.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _merged(
 ) -> dict[str, Any]:
     """Return the table ``given`` of an edited file: stored entries, and values unlike defaults.
 
-    The workload of an edited file always counts as chosen.
+    The workload of an edited file always counts as chosen by the user.
     """
     settings = flat_settings(table_of(rest, "settings"))
     own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}

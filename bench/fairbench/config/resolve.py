@@ -97,9 +97,9 @@ def resolve(
 ) -> ExperimentSpec:
     """Return the full spec of an experiment from flags, settings and a file.
 
-    ``flags`` override keys of ``file``, and ``assignments`` override settings of ``file``. With
-    ``new_defaults``, only the chosen values of a stored ``file`` are kept. ``path`` is the path of
-    the file whose content is ``file``. Raises UsageError with one line that names the field, the
+    ``flags`` override keys of the file, and ``assignments`` override the file's settings. If
+    ``new_defaults`` is True, only the chosen values of a stored file are kept. ``path`` is the path
+    of the file whose content is ``file``. Raises UsageError with one line that names the field, the
     value and the allowed values. Raises DataError, which also names the file, if a value of the
     file is wrong.
     """
@@ -271,7 +271,7 @@ def experiment(
     """Build an experiment from a file and from flags, which override the file.
 
     A flag with the value None counts as not given. ``settings`` (by ``NAME.PARAM``) override flags
-    of the engine. Raises UsageError naming the wrong value, and DataError for an invalid file.
+    of the engine. Raises UsageError for a wrong value, and DataError for an invalid file.
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
@@ -305,7 +305,7 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
 def with_flags_of_code(
     given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PlacedFlags:
-    """Return the flags; with ``engine_code``, ``server_args`` become settings and keys.
+    """Return the flags; for ``engine_code``, the words of ``server_args`` become settings and keys.
 
     Args:
         given: The flags that the user gave.
@@ -339,8 +339,8 @@ MOST_SOUGHT = 20
 def _first_flood_s(params: TraceParams) -> float:
     """Return the start (s) of the earliest flood in a replayed trace; infinite without a flood.
 
-    A trace whose arrivals are drawn from rates is not searched: it has no recorded flood, and may
-    have millions of requests.
+    A trace whose arrivals are drawn from rates is not searched for floods: it has no recorded
+    flood, and may have millions of requests.
     """
     from fairbench.metrics.floods import floods
     from fairbench.metrics.traffic import weighted_tokens
@@ -366,7 +366,7 @@ SAID = {
 def with_trace(given: PlacedFlags) -> PlacedFlags:
     """Return the flags, with the workload of the trace in place of the flags of the trace.
 
-    With a trace, ``clients`` is the number of made-up clients, and ``time_scale`` applies to the
+    For a trace, ``clients`` is the number of made-up clients, and ``time_scale`` applies to the
     trace. Raises UsageError for conflicting flags, and DataError for a file that is not a trace.
     """
     from fairbench.workloads.trace_workload import (

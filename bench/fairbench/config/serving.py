@@ -161,7 +161,7 @@ SCHEDULING = ("scheduler", "router", "local")
 
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
-    """Return ``DEFAULTS`` without the keys that this backend requires or forbids."""
+    """Return ``DEFAULTS`` without the keys that this kind of backend requires or forbids."""
     if _has_external_router(backend):
         return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):
@@ -186,7 +186,10 @@ def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, A
 
 
 def resolve_served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
-    """Check and complete GPU, model and scheduler in the draft. Raises UsageError."""
+    """Check the GPU, model and scheduler in the draft, and fill in missing values.
+
+    Raises UsageError.
+    """
     with about("gpu", "model", "backend.kind"):
         hardware = _hardware(backend, draft)
     with about(*SCHEDULING, "backend.kind", "backend.schedule_policy", "backend.router_command"):

@@ -36,8 +36,8 @@ STORED_AS: Mapping[str, str] = {
 }
 """Settings that have another key in stored files; users may write either key.
 
-In older versions, these settings were parameters of the engine. Stored files use the old key, so
-that the identity of an experiment does not change.
+In older versions of fairbench, these settings were parameters of the engine. Stored files use the
+old key, so that the identity of an experiment does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
@@ -108,7 +108,7 @@ def resolve_settings(
     """Return the workload with its parameters, and every setting of the ``used`` parts.
 
     Values in ``given`` override values of the workload, which override the defaults of ``Params``
-    classes. All values in ``given`` are checked, including values of unused parts. Raises
+    classes. All values in ``given`` are checked, even if a value's part is unused. Raises
     UsageError with the wrong key and its allowed values.
     """
     known = params_by_part()

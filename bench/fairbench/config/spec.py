@@ -69,10 +69,11 @@ class ExperimentSpec(BaseModel):
     - ``weights``: weights by client, or by tenant with a name that ends in / [1 for all]; clients
       that are not named have weight 1.
     - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the workload's.
-    - ``percentiles``: latency percentiles of summaries, separated by commas [the default ones].
+    - ``percentiles``: latency percentiles of summaries, separated by commas (default: the usual
+      ones).
     - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
       saturation detector.
-    - ``routers``: number of routers that share the workers [one].
+    - ``routers``: number of routers that share the workers (default: 1).
     - ``engine``: engine that simulated workers follow [the default engine].
     - ``engine_code``: Python whose installed engine decides, with the policy ``local`` [fairbench's
       model of the engine]; ``charge_pass``: whether the measured CPU time of the engine's
@@ -271,7 +272,7 @@ class Layered(UserDict[str, object]):
         return self.origins.get(key, Origin.DEFAULT)
 
     def is_said(self, key: str) -> bool:
-        """Return whether the user gave a value for the key."""
+        """Return whether the user gave a value for this key of the experiment."""
         return self.origin(key) >= Origin.FILE
 
     def of_flags(self) -> dict[str, object]:

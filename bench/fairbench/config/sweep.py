@@ -55,8 +55,8 @@ class Sweep(BaseModel):
     The tables ``base``, ``grid`` and ``exclude`` have the keys of an experiment file; settings are
     written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
     several. ``num_runs`` is the number of seeds for each point of the sweep. If ``quick`` is true,
-    a few programs (``QUICK_PROGRAMS``) replace the durations. ``_flagged`` are the keys and
-    settings with values from flags.
+    a few programs (``QUICK_PROGRAMS``) replace the durations. ``_flagged`` contains the keys and
+    settings whose values come from flags.
     """
 
     model_config = ConfigDict(
@@ -139,7 +139,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """Return the sweep with the values in ``axes`` in every grid.
+    """Return a copy of the sweep that has the values in ``axes`` in every grid.
 
     If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the same
     errors as ``make_sweep``.
@@ -169,9 +169,9 @@ def sweep_of(
 ) -> Sweep:
     """Build a sweep from a file or bundled name, from named flags, or from both.
 
-    A flag with the value None counts as not given. Values in ``flags`` or ``settings`` may be lists
-    of several values. Raises UsageError if neither a file nor any flag or setting is given, or for
-    wrong values.
+    A flag with the value None counts as not given. A value in ``flags`` or ``settings`` may be a
+    list of several values. Raises UsageError if neither a file nor any flag or setting is given, or
+    for wrong values.
     """
     check_names(flags, SWEEP)
     check_sides(flags)

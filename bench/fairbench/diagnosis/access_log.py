@@ -53,10 +53,10 @@ class AccessLog:
     - ``offset_s`` is the arrival of the table's first request on the clock of the traffic.
     - ``nameless`` is a message for a log without a column of client names, else "".
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, else "".
-    - ``counted`` is false for a log without token counts. Requests of such a log count with equal
-      sizes, and cannot be replayed.
+    - ``counted`` is false for a log without token counts. The requests of a log without token
+      counts are assumed to be of equal size, and cannot be replayed.
     - ``remarks`` describe records that were corrected.
-    - ``stalls`` has the metrics of stalls as in a summary (``stall_summary``).
+    - ``stalls`` has the stall metrics, with the keys of ``stall_summary``.
     """
 
     file: str

@@ -60,7 +60,7 @@ class Diagnosis:
       ``part_s[1]``, in seconds.
     - ``dp`` is the number of replicas, and ``dp_given`` tells whether the user chose the number.
     - ``plan`` is the answer of the capacity plan.
-    - ``present`` is the scheduler that the other schedulers are compared with.
+    - ``present`` is the current scheduler, with which the other schedulers are compared.
     - ``missing`` names the parts that are missing after an interruption, such as replays.
     """
 
@@ -88,7 +88,7 @@ class Diagnosis:
 
     @property
     def judged_s(self) -> list[tuple[float, float]]:
-        """Start and end (s) of the times in which schedulers are compared.
+        """Start and end (s) of the period in which schedulers are compared.
 
         The times are the replayed floods or, without floods, the whole replayed time.
         """
@@ -219,7 +219,7 @@ def is_alike(waits: WaitComparison) -> bool:
 
 
 def compared_waits(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay; None if either has no waits."""
+    """Return the waits in the log and in the first replay, or None if either has no waits."""
     first, recorded = found.first, logged_waits(found)
     if first is None or recorded is None:
         return None
@@ -233,7 +233,7 @@ def compared_waits(found: Diagnosis) -> WaitComparison | None:
 def best_fair(found: Diagnosis) -> ReplayedRun | None:
     """Return the replay under a fair scheduler with the lowest TTFT P95, or None without replays.
 
-    The P95 is over the requests of clients that do not flood.
+    The P95 counts only requests of clients that do not flood.
     """
     fair = [one for one in found.replays if one.scheduler != FCFS]
     return min(
@@ -244,7 +244,7 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
     """Return the floods of the traffic ``of``, with the indices of clients in the traffic ``to``.
 
-    Floods of clients that ``to`` does not have are left out.
+    Floods of clients that do not occur in ``to`` are left out.
     """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]

@@ -86,7 +86,7 @@ def change_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def unlike_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a warning if the simulated cluster differs from the recorded cluster."""
+    """Yield a warning if the simulated cluster differs from the cluster in the log."""
     first, unlike = found.first, unlike_replay(found)
     if first is not None and unlike is not None:
         yield (

@@ -62,7 +62,7 @@ class RunningBatch:
         return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """Return each client's requests and context in the batch ``steps_ago`` steps ago.
+        """Return each client's requests and context in the batch, ``steps_ago`` steps ago.
 
         The returned object changes at the next call.
         """
@@ -116,7 +116,7 @@ class RunningBatch:
                 charge_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, charge: Callable[[str, int], None]) -> None:
-        """Call ``charge(client, ps)`` with each client's part of a stretch's unreported time."""
+        """Call ``charge(client, ps)`` for each client's part of the unreported time."""
         for client, gpu_ps in stretch.unreported_ps(self.decoding(stretch.steps)):
             charge(client, gpu_ps)
 
@@ -242,7 +242,7 @@ class BatchView:
 
 
 class DecodeRun:
-    """A number of decode steps of an unchanged batch, from ``start_ps`` on.
+    """A run of decode steps with an unchanged batch, from ``start_ps`` on.
 
     The first step takes ``first_ps``, and every later step takes ``growth_ps`` longer than the step
     before.
@@ -257,7 +257,7 @@ class DecodeRun:
         self.steps = steps
 
     def end_ps(self, steps: int) -> int:
-        """Return the time (ps) at which the first ``steps`` steps have ended."""
+        """Return the time (ps) at which the run's first ``steps`` steps have ended."""
         growth = self.growth_ps * (steps * (steps - 1) // 2)
         return self.start_ps + steps * self.first_ps + growth
 

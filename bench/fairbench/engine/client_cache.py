@@ -112,7 +112,7 @@ class Residency:
         self._move(others, len(others) + 1, len(others), tokens, pinned=False)
 
     def drop(self, holders: Mapping[str, None], tokens: int, by: str | None) -> None:
-        """Remove all ``holders`` of evicted tokens, for requests of client ``by``."""
+        """Remove evicted tokens from all ``holders``; client ``by`` caused the eviction."""
         for client in holders:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
@@ -151,8 +151,8 @@ class PinAudit:
       requests of some client pin, plus the tokens that the client requests, exceeded the client's
       share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
-      k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the sum is 0 by the
-      theorem.
+      k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the theorem guarantees that
+      the sum is 0.
     """
 
     allocations: int = 0
@@ -218,13 +218,13 @@ class ClaimedMemory(Protocol[Kept]):
         """Return True if none of the node's tokens may be evicted."""
 
     def spare_tokens(self, node: Kept) -> int:
-        """Return the tokens of a further, unused copy of the node, or 0 without such a copy."""
+        """Return the tokens of another, unused copy of the node, or 0 if there is no such copy."""
 
     def access_of(self, node: Kept) -> Access:
         """Return the last use of an unpinned node, which may be later than ``last_access``."""
 
     def is_awaited(self, node: Kept) -> bool:
-        """Return whether the match of a waiting request ends at the node."""
+        """Return whether some waiting request's cached prefix ends at the node."""
 
     def end_use(self, node: Kept) -> None:
         """Transfer a node's last use to the node's parent when a claim on the node ends."""
@@ -233,13 +233,13 @@ class ClaimedMemory(Protocol[Kept]):
         """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
-        """Free a further copy of a node or, without such a copy, the node, an unclaimed leaf."""
+        """Free another copy of a node or, if there is no such copy, the node, an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
     """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
 
-    ``others`` is an optional client that the policy does not know. The client that the policy names
+    ``others`` is a client that the policy does not know, or None. The client that the policy names
     loses cached tokens first.
     """
 
@@ -269,7 +269,7 @@ class Claims(Generic[N]):
         self.claim(node, request.client)
 
     def finish(self, node: N, request: Request) -> None:
-        """Claim the path to ``node``, the end of a finished request's tokens."""
+        """Claim the path to ``node``, at which a finished request's tokens end."""
         keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
         self.claim(node, request.client)
         node.uses += 1
@@ -299,7 +299,7 @@ class Claims(Generic[N]):
     # The methods of this section end the claims of clients on cached nodes.
 
     def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
-        """End a claim, or evict a leaf, in the policy's order.
+        """End one claim, or evict one leaf, in the policy's order of eviction.
 
         Args:
             wanted: Tokens that each client's waiting requests need.
@@ -359,7 +359,7 @@ class Claims(Generic[N]):
     def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """Drop a leaf's spare copy, end one client's claim on the leaf, or evict the leaf.
 
-        A spare copy is a further, unused copy of the leaf, and is dropped first. Without a spare
+        A spare copy is another, unused copy of the leaf, and is dropped first. Without a spare
         copy, one claim ends if the policy chooses clients; otherwise the leaf is evicted. Return
         the number of tokens of the copy, the claim or the leaf.
         """
@@ -464,7 +464,7 @@ class Claims(Generic[N]):
                 self._enter(queue, node)
 
     def list_again(self, node: N) -> None:
-        """Add further queue entries for a node whose rank may have become lower."""
+        """Add new queue entries for a node whose rank may have become lower."""
         for queue in node.listed_for:
             self._enter(queue, node)
 
@@ -495,8 +495,8 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """The KV memory of an SGLang replica, with claims of clients that ``policy`` ends.
 
-    ``capacity`` is the size of the memory in tokens. ``others`` is an optional client that the
-    policy does not know. The client that the policy names loses cached tokens first.
+    ``capacity`` is the size of the memory in tokens. ``others`` is a client that the policy does
+    not know, or None. The client that the policy names loses cached tokens first.
     """
 
     knows_clients = True
@@ -516,7 +516,7 @@ class ClientCache(KVCache):
     # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's cached tokens, and those of them that running requests use."""
+        """Return how many tokens of a prompt are cached, and how many of them are in use."""
         node, _ = self.descend(self.root, prompt, (0, 0), limit, split=False)
         while node.parent is not None and not node.locks:
             node = node.parent
@@ -630,7 +630,7 @@ class ClientPool(Protocol):
     def residency(self) -> Residency: ...
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return a prompt's cached tokens, and those of them that running requests use."""
+        """Return how many tokens of a prompt are cached, and how many of them are in use."""
 
 
 class WaitingSequences(Protocol):
@@ -669,7 +669,7 @@ def memory_share(
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:
-    """Return the sums of the caches' audits, or None without a ``ClientEviction``."""
+    """Return the summed audits of all caches, or None without a ``ClientEviction``."""
     total = None
     for cache in caches:
         claims = getattr(cache, "claims", None)

@@ -41,7 +41,9 @@ class KVMemory(Protocol):
 
 
 class Replica(Protocol):
-    """A simulated worker. ``submit`` adds a request, whose ``on_done`` is called at its end.
+    """A simulated worker.
+
+    ``submit`` adds a request and a function ``on_done``, called when the request ends.
 
     ``on_pass`` is called after every decision of the worker on its next step.
     """
@@ -67,7 +69,10 @@ class Replica(Protocol):
 
     @property
     def room(self) -> Room | None:
-        """The ``Room`` of the next pass, or None if unknown. Precondition: ``sync`` was called."""
+        """The ``Room`` (free capacity) of the next scheduling pass, or None if unknown.
+
+        Precondition: ``sync`` was called.
+        """
 
     def submit(self, sequence: Sequence) -> None:
         """Add a request that arrives at the worker."""
@@ -76,7 +81,7 @@ class Replica(Protocol):
         """Record all decode steps that have ended by now."""
 
     def settle(self) -> None:
-        """Call ``sync`` for the last time, and write the remaining records."""
+        """Call ``sync`` a last time, and write the records that are still missing."""
 
     def in_flight(self) -> list[Sequence]:
         """Return all requests at the worker: waiting, in prefill, and decoding."""
@@ -85,7 +90,7 @@ class Replica(Protocol):
 class ManagedMemory(NamedTuple):
     """The eviction policy of one worker's KV memory, and the log of clients' tokens.
 
-    With ``shares``, a ``MemoryShare`` decides which waiting requests may be admitted.
+    If ``shares`` is given, a ``MemoryShare`` decides which waiting requests may be admitted.
     """
 
     policy: EvictionPolicy
@@ -97,8 +102,8 @@ class ManagedMemory(NamedTuple):
 class WorkerParts:
     """The parts from which a simulated worker is built.
 
-    ``on_evict`` receives reports of evictions if the router uses such reports. ``memory`` is None
-    if the engine evicts in its own order and the clients' tokens are not logged.
+    ``on_evict`` is told about each eviction, if the router uses such reports. ``memory`` is None if
+    the engine evicts in its own order and the clients' tokens are not logged.
     """
 
     index: int
@@ -114,7 +119,7 @@ WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 
 
 class CodeRun(NamedTuple):
-    """A run whose decisions an installed engine's own code takes.
+    """A simulated run in which the code of an installed engine decides.
 
     ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
     eviction policy, None for its default. ``our_eviction`` is an eviction policy of fairbench that
@@ -154,7 +159,7 @@ class EngineCode(Protocol):
 
 
 class EngineContract(Protocol):
-    """An engine with its settings, on one GPU and model.
+    """The parameters of a simulated engine on one GPU and model.
 
     A contract is created from settings and a timing profile.
     """

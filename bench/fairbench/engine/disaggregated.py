@@ -223,7 +223,7 @@ class PrefillReplica:
         self._ready(sequence)
 
     def _refused(self, sequence: Sequence) -> None:
-        """Undo the assignment of a request that the engine's scheduler refuses."""
+        """Undo the assignment of a request that the engine's scheduler has refused."""
         self._decode_of(sequence).cancel(sequence)
 
     def _ready(self, sequence: Sequence) -> None:
@@ -391,8 +391,8 @@ def _released(
 ) -> None:
     """Report to the prefill workers that a decode worker has freed the memory of a request.
 
-    With ``charges``, the request's outputs are charged at its prefill worker's scheduler. With
-    ``wakes``, idle prefill workers try their waiting requests again.
+    If ``charges`` is set, the prefill worker's scheduler charges the request's outputs. If
+    ``wakes`` is set, idle prefill workers try to admit waiting requests again.
     """
     if charges and sequence.produced > 1:
         scheduler = engines[sequence.worker].scheduler
@@ -423,8 +423,8 @@ class DecodeWorker(EngineLoop[KVNode]):
     on the worker, and ``members`` is the number of requests that hold memory. ``on_release`` is
     called each time a request ends.
 
-    Requests share no prefixes: SGLang keeps no prefix cache on a decode worker, and this model
-    keeps no prefix cache for vLLM either. Memory is counted in tokens.
+    Requests on decode workers share no prefixes: SGLang keeps no prefix cache on a decode worker,
+    and this model keeps no prefix cache for vLLM either. Memory is counted in tokens.
     """
 
     def __init__(self, parts: WorkerParts, limits: DecodeLimits) -> None:
@@ -441,14 +441,14 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     @abstractmethod
     def _fits_beside(self, request: Request, tokens: int) -> bool:
-        """Return whether ``tokens`` tokens of a request fit beside the members' tokens."""
+        """Return whether ``tokens`` tokens of a request fit beside the running requests."""
 
     # Prefill workers call the methods of this section.
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether memory, slots and load cap allow a request of ``tokens`` tokens.
 
-        No request may take memory while a retracted request waits.
+        No request may take memory while a retracted request waits to return.
         """
         self.sync()
         return not self.retracted and self._has_room(request, tokens)
@@ -536,7 +536,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return True
 
     def _most_steps(self) -> int:
-        """Return the largest number of decode steps until the next decision."""
+        """Return the largest number of decode steps before the scheduler must decide again."""
         retracted = self.retracted[0] if self.retracted else None
         returns = retracted is not None and self._has_room(retracted.request, retracted.total)
         return 1 if returns or self.limits.step_by_step else 2**62

@@ -187,7 +187,7 @@ class KVCache(PrefixTree[KVNode]):
     # ``ClientCache``.
 
     def allocate_for(self, client: str, tokens: int) -> None:
-        """Take ``tokens`` tokens for a request of the client, as ``allocate`` does."""
+        """Allocate ``tokens`` tokens for a request of the client, as ``allocate`` does."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
@@ -321,7 +321,7 @@ class KVCache(PrefixTree[KVNode]):
     def insert(
         self, node: KVNode, prompt: Prompt, place: Place, depth: int, *, lock: bool = False
     ) -> tuple[KVNode, int]:
-        """Store a prompt from ``node``, which ends at ``place``, to depth ``depth``.
+        """Store a prompt's tokens from ``node``, which ends at ``place``, up to depth ``depth``.
 
         The caller owns private tokens for the part of the prompt after ``node``. Tokens that are
         not in the tree yet become tokens of the tree.
@@ -390,7 +390,7 @@ class KVCache(PrefixTree[KVNode]):
         """Match a waiting request at a refresh, starting from the end of its last match.
 
         A request that was never matched starts at the root. ``on_moved`` is called when the request
-        must be matched again.
+        must be matched with the cache again.
         """
         start: KVNode | None = waiter.node
         node, place, latest = start or self.root, waiter.place, self._latest

@@ -64,7 +64,7 @@ class FitTest:
     Whenever a request finishes, the pool must be large enough. If the requests are sorted by
     remaining outputs, the longest first, remaining_k * k + (sum of the first k current lengths)
     must be less than the pool for every k. The last output token of a request needs no memory. A
-    new request counts as if its prefill had ended.
+    new request counts in the test as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:
@@ -128,7 +128,10 @@ def fill_minibatch(
 
 
 class LightLLMWorker(EngineLoop[KVNode]):
-    """A LightLLM server. ``submit`` adds a request, whose ``on_done`` is called at its end."""
+    """A LightLLM server.
+
+    ``submit`` adds a request and a function ``on_done``, called when the request ends.
+    """
 
     def __init__(self, parts: WorkerParts, limits: LightLLMLimits) -> None:
         batch = RunningBatch(parts.log.index)

@@ -35,7 +35,7 @@ class BlockStore(Protocol):
         """Return one column of all blocks as an array."""
 
     def release(self) -> None:
-        """Free the memory of the blocks; the blocks cannot be read afterwards."""
+        """Free the memory of the blocks of rows, which cannot be read afterwards."""
 
 
 class MemoryBlocks:
@@ -109,7 +109,7 @@ class IntegerTable:
         self._filed += len(rows)
 
     def release(self) -> None:
-        """Free the memory of the rows; the rows cannot be read afterwards."""
+        """Free the memory of the rows, which cannot be read afterwards."""
         self.blocks.release()
 
 
@@ -170,7 +170,8 @@ class InBatch:
     The three arrays hold, for each client, its number, its number of requests, and the context of
     these requests in tokens. ``index`` maps each client to its number, and an unknown client gets
     the next number. ``base_tokens`` is the context at the batch's step 0; the context grows by a
-    token per request and step. ``step`` is the batch's step at which the present stretch began.
+    token per request and step. ``step`` is the batch's step at which the present stretch of steps
+    began.
     """
 
     __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
@@ -191,7 +192,7 @@ class InBatch:
         return other
 
     def equals(self, other: InBatch) -> bool:
-        """Return whether two batches have equal clients, numbers of requests and contexts."""
+        """Return whether two batches have the same clients, request counts and contexts."""
         mine = self.clients, self.requests, self.base_tokens
         return mine == (other.clients, other.requests, other.base_tokens)
 
@@ -226,7 +227,7 @@ class InBatch:
 
 
 class OpenStretches:
-    """The decode stretches in a log's last block, whose rows are created when the block is full."""
+    """The decode stretches of a log's last block; their rows are created when the block is full."""
 
     def __init__(self) -> None:
         # The heads of the stretches are packed into bytes, because millions of Python objects would
@@ -247,7 +248,7 @@ class OpenStretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Return the rows of a block, and remove the stretches.
+        """Return the rows of a block of the log, and remove the stretches.
 
         The rows of a stretch begin at the position that ``add`` received, and the rows ``others``
         fill the remaining positions. The result is stored column by column, like a block.
@@ -339,9 +340,9 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(IntegerTable):
-    """A log with one row per client and stretch of constant batch composition on a worker.
+    """A log with one row per client and stretch, in which the batch of a worker does not change.
 
-    - A prefill iteration has one row per client, with ``steps`` 1. ``input_tokens`` and
+    - A prefill iteration has one row per client; its ``steps`` is 1. ``input_tokens`` and
       ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
       been computed.
     - Each step of a decode stretch yields ``output_tokens / steps`` tokens, and lasts
@@ -349,8 +350,8 @@ class ServiceLog(IntegerTable):
       be recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
     - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
       decoding requests.
-    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The parts of a stretch
-      add up to the time of the stretch.
+    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The times of a stretch's
+      parts add up to the time of the whole stretch.
     """
 
     def __init__(self, clients: list[str]) -> None:

@@ -87,7 +87,7 @@ class FrontendQueue:
 class WakeUp:
     """An alarm for schedulers that deliberately let requests wait at an idle worker.
 
-    ``awake`` is called at the time that the scheduler's ``wake_s`` returns.
+    ``awake`` is called at the time that ``wake_s`` of the scheduler returns.
     """
 
     def __init__(self, clock: Clock, index: int, awake: Callable[[], None]) -> None:
@@ -124,7 +124,7 @@ NOBODY: list[Sequence] = []
 class EngineLoop(ABC, Generic[N]):
     """The loop of iterations that all simulated replicas share.
 
-    ``submit`` adds a request, whose ``on_done`` is called at its end.
+    ``submit`` adds a request and a function ``on_done``, called when the request ends.
     """
 
     # The class has slots, because CPython 3.11 is slow with objects that have more than 30
@@ -224,7 +224,7 @@ class EngineLoop(ABC, Generic[N]):
         try_admit: Callable[[Request], Tried],
         preempt: Callable[[Preempt], bool],
     ) -> None:
-        """Let the scheduler name candidates among the requests that memory shares admit.
+        """Let the scheduler name candidates among the requests that memory shares allow.
 
         ``prefilling`` are the running requests whose prompts are not complete.
         """
@@ -280,7 +280,7 @@ class EngineLoop(ABC, Generic[N]):
             self.wake()
 
     def _read_inbox(self) -> None:
-        """Move the requests of the inbox to the waiting queue."""
+        """Move the requests from the inbox (new arrivals) to the waiting queue."""
         inbox, self._inbox = self._inbox, []
         now_s = self._clock.now_ps / PS_PER_S
         for sequence in inbox:
@@ -292,7 +292,7 @@ class EngineLoop(ABC, Generic[N]):
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read the inbox after a step of the run, if further steps follow."""
+        """Read the inbox after a step of a decode run, if the run has further steps."""
         if run is self._run:
             self.sync()
             if run.steps:
@@ -362,7 +362,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.soon(DECIDE, self.index, self._decide)
 
     def _end_prompts(self, prefills: list[Prefill], start_ps: int) -> None:
-        """End an iteration that began at ``start_ps`` and computed whole prompts only."""
+        """End an iteration that began at ``start_ps`` and computed only whole prompts."""
         now_ps = self._clock.now_ps
         parts = prompt_parts(self._costs, now_ps - start_ps, [one.chunk for one in prefills])
         report_prompts(prefills, parts, self.scheduler)

@@ -19,7 +19,7 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 class DecodeTime:
     """Cumulative times over the decode steps of a batch, from which a request's part is computed.
 
-    All times are in picoseconds. ``each`` sums a request's part of the fixed time of each step.
+    All times are in picoseconds. ``each`` is the sum of a request's parts of the fixed step times.
     ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
     context multiplied by the number of the step. A request whose context has ``base + n`` tokens in
     step n costs ``each + base * read + numbered``, where each sum counts only the steps since the

@@ -38,7 +38,10 @@ from fairbench.schedulers.views import Room
 
 
 class SGLangReplica(EngineLoop[KVNode]):
-    """An SGLang replica. ``submit`` adds a request, whose ``on_done`` is called at its end."""
+    """An SGLang replica.
+
+    ``submit`` adds a request and a function ``on_done``, called when the request ends.
+    """
 
     __slots__ = (
         "_admission", "_always_due", "_batch_is_full", "_chunked", "_computed", "_has_tail",
@@ -125,7 +128,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return True
 
     def _decodes_first(self) -> bool:
-        """Return whether the scheduler lets the batch decode although prompts are incomplete."""
+        """Return whether the scheduler lets the batch decode before all prompts are complete."""
         assert self.scheduler.decodes_first is not None, "precondition: the scheduler chooses"
         memory, chunked = self.cache.free + self.cache.evictable, self._chunked
         if self.limits.enable_mixed_chunk or not 0 < self.batch.size <= memory:
@@ -170,7 +173,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
 
     def _chunks_ps(self) -> int:
-        """Return the duration (ps) of the iteration that computes the chunks."""
+        """Return the duration (ps) of an iteration that computes these prompt chunks."""
         return self._profile.prefill_ps(self._computed)
 
     def _end_prefill(self) -> None:
@@ -236,7 +239,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten the run to end at the next boundary between steps.
+        """Shorten a run of decode steps to end at the next boundary between steps.
 
         The run has allocated its memory at its beginning, so the steps so far need not be recorded
         here.
@@ -266,7 +269,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Retract one request after the other until the next decode step has memory.
 
         Like SGLang, the method first evicts all cached tokens that are not in use. Requests are
-        then retracted until the remaining requests have memory for 20 steps each. At least one
+        then retracted until each remaining request has memory for 20 more steps. At least one
         request keeps running.
         """
         self._end_stretch()
@@ -363,9 +366,9 @@ class SGLangReplica(EngineLoop[KVNode]):
     def abort(self, sequence: Sequence) -> None:
         """Abort a request.
 
-        A waiting request leaves at once and counts as refused. A running request ends with the step
-        in progress, and a prefilling request ends at the end of its prompt. In these two cases the
-        request counts as FINISHED, and its output stays cached.
+        A waiting request leaves the queue at once and counts as refused. A running request ends
+        with the step in progress, and a prefilling request ends at the end of its prompt. In these
+        two cases the request counts as FINISHED, and its output stays cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -396,7 +399,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def step_end_ps(self, steps: int) -> int | None:
         """Return the time (ps) at which ``steps`` more decode steps of the present run will end.
 
-        The time is at most the end of the run. If no decode steps run, the result is None.
+        The returned time is at most the end of the run of decode steps. If no decode steps run, the
+        result is None.
         Precondition: ``sync`` was called.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
@@ -413,8 +417,8 @@ class Admission:
     """The budgets of one pass, and the decision on each candidate (SGLang's PrefillAdder).
 
     The page size of SGLang's cache is 1. ``reserved_tokens`` is the memory that the running
-    requests will need for their outputs. ``most`` limits the number of running requests. With mixed
-    chunks, each running request takes a token of the budgets and of memory.
+    requests will need for their outputs. ``most`` limits the number of running requests. In a mixed
+    batch, each running request takes one token of the budgets and of the memory.
     """
 
     def __init__(self, replica: SGLangReplica, reserved_tokens: float, most: int) -> None:
@@ -551,8 +555,8 @@ class Admission:
     def preempt(self, wish: Preempt) -> bool:
         """Take the memory of a running request that the scheduler wants to preempt.
 
-        As in SGLang, memory for 20 steps of the other running requests must remain. Return False if
-        the request does not run, or if a copy was demanded and CPU memory has no room.
+        As in SGLang, each of the other running requests must keep memory for 20 steps. Return False
+        if the request does not run, or if a copy was demanded and CPU memory has no room.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
@@ -672,8 +676,8 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved part of the running requests' future outputs.
 
-    The ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode steps.
-    Only the ratio at one step is stored, so that a run of decode steps needs no update.
+    The new-token ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode
+    steps. Only the ratio at one step is stored, so that a run of decode steps needs no update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -684,7 +688,7 @@ class NewTokenRatio:
         self._base, self._since = self._init, 0
 
     def ratio_after(self, step: int) -> float:
-        """Return the ratio after ``step`` decode steps of the worker."""
+        """Return the new-token ratio after ``step`` decode steps of the worker."""
         if self._full:
             return 1.0
         since = step - self._since
@@ -695,7 +699,7 @@ class NewTokenRatio:
         self._base, self._since = self._init, step
 
     def skip_step(self) -> None:
-        """Leave the ratio unchanged in a decode step that also computes prompts."""
+        """Keep the new-token ratio unchanged in a decode step that also computes prompts."""
         self._since += 1
 
     def after_retraction(self, batch: RunningBatch) -> None:
@@ -727,7 +731,7 @@ class PassInterval:
         return due
 
     def skip_step(self) -> None:
-        """Exclude a decode step that also computes prompts from the count."""
+        """Do not count a decode step that also computes prompts."""
         self._last += 1
 
     def steps_to_pass(self, steps: int) -> int:

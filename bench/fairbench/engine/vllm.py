@@ -42,7 +42,10 @@ from fairbench.schedulers.views import Room
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VLLMReplica(EngineLoop[BlockNode]):
-    """A vLLM replica. ``submit`` adds a request, whose ``on_done`` is called at its end."""
+    """A vLLM replica.
+
+    ``submit`` adds a request and a function ``on_done``, called when the request ends.
+    """
 
     def __init__(
         self, parts: WorkerParts, limits: VLLMLimits, cache: BlockCache | None = None
@@ -97,7 +100,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _step_tokens(self) -> int:
         """Return the token budget of a step, the lower of the engine's and the scheduler's limits.
 
-        The scheduler's limit leaves at least one token for a prompt.
+        The scheduler's limit on decoding leaves at least one token for a prompt.
         """
         most, scheduler = self.limits.max_num_batched_tokens, self.scheduler
         if (step_tokens := scheduler.step_tokens) is None:
@@ -245,7 +248,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _preempt_wished(self, step: Step, wish: Preempt) -> bool:
         """Preempt a running request for the scheduler; return False if preemption is impossible.
 
-        A request that this pass has admitted cannot be preempted.
+        A request that the present pass has admitted cannot be preempted.
         """
         running, host = self.running, self.host
         sequence = next((s for s in running.sequences if s.request is wish.request), None)
@@ -524,7 +527,7 @@ class AsyncVLLMReplica(VLLMReplica):
     # The methods of this section decide which requests take part in the next step.
 
     def _plan(self) -> StepInFlight | None:
-        """Decide on a step; return None if the step would be empty.
+        """Decide on the next step, or return None if the step would be empty.
 
         If preemptions have left the step empty, vLLM decides again when the running step has ended.
         """

@@ -2,9 +2,10 @@
 
 The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
 blocks have the same hash exactly if their tokens and all earlier tokens are equal. In the
-simulator, two such blocks belong to the same node of the tree. A node is a run of blocks, so the
-work for a prompt depends on the number of positions at which prompts differ, not on the prompt's
-length. Several copies of a run may be in memory, because vLLM keeps all copies.
+simulator, two blocks to which vLLM gives the same hash belong to the same node of the tree. A node
+is a run of blocks, so the work for a prompt depends on the number of positions at which prompts
+differ, not on the prompt's length. Several copies of a run may be in memory, because vLLM keeps all
+copies.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
     """Return how many tokens are equal from ``at`` in one prompt and from ``place`` in the other.
 
     The function counts at most ``most`` tokens. Precondition: the first prompt has at least
-    ``most`` tokens after ``at``.
+    ``most`` tokens after position ``at``.
     """
     (left, start), (right, offset), taken = at, place, 0
     while taken < most and right < len(other):
@@ -213,7 +214,7 @@ class BlockTree:
         return node, place
 
     def add_copy(self, owner: object, node: BlockNode) -> None:
-        """Add blocks of ``owner`` as a further copy of ``node``."""
+        """Add blocks, claimed by ``owner``, as a further copy of ``node``."""
         node.copies.append(RunCopy(node, {owner}))
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
@@ -263,7 +264,7 @@ class BlockTree:
     def _enter(
         self, child: BlockNode, prompt: Prompt, place: Place, most: int
     ) -> tuple[BlockNode, Place]:
-        """Walk at most ``most`` blocks into a child whose first block matches.
+        """Walk at most ``most`` blocks into the child whose first block matches the prompt.
 
         Return the node and the position in the prompt at which the match ends.
         """
@@ -428,7 +429,7 @@ class BlockCache(BlockTree):
         return self.blank + self.unused_blocks
 
     def unused(self) -> Iterator[RunCopy]:
-        """Yield the unused copies in the order of their eviction."""
+        """Yield the unused copies of cached blocks in the order of their eviction."""
         copy = self._end.after
         while copy is not None and copy is not self._end:
             yield copy

@@ -21,7 +21,9 @@ from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 @dataclass(slots=True)
 class BlockTable:
-    """The KV blocks that a sequence uses. The blocks that are stored in the cache end at ``node``.
+    """The KV blocks that a sequence uses.
+
+    The sequence's blocks that are stored in the cache end at ``node``.
 
     ``prompt`` includes all future outputs, and ``place`` is the position in the prompt at which
     ``node`` ends. ``blocks`` is the number of blocks of all running requests.
@@ -37,7 +39,7 @@ class BlockTables:
     """The KV blocks of all running requests, by request.
 
     As in vLLM, a block is stored in the cache when the step that will fill the block is scheduled.
-    Other requests may therefore find the block in the same step.
+    Other requests may therefore find a new block in the same step.
     """
 
     def __init__(self, cache: BlockCache, *, reserve_full: bool, watermark_blocks: int) -> None:
@@ -205,7 +207,7 @@ class BlockPhases:
             yield sequence, sequence in begin, sequence in fill
 
     def count(self, step: int) -> int:
-        """Return how many sequences begin a block in step ``step``."""
+        """Return how many sequences begin a new block of KV memory in step ``step``."""
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
@@ -307,7 +309,7 @@ class RunningList:
         self._phases.join(sequence, batch.steps, context, self._seats[sequence])
 
     def pause(self, sequence: Sequence) -> None:
-        """Stop decoding a sequence until the next call of ``decode``."""
+        """Stop decoding a sequence until ``decode`` is called for it again."""
         self.batch.remove_sequence(sequence)
         self._phases.remove_sequence(sequence)
 
@@ -378,7 +380,7 @@ class RunningList:
         self.provided_steps = max(self.provided_steps, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """Return the number of further steps, at most ``most``, for which ``blocks`` suffice."""
+        """Return for how many more steps, at most ``most``, the ``blocks`` suffice."""
         return self._phases.steps_within(self.provided_steps, blocks, most)
 
     def computed_tokens(self, sequence: Sequence) -> int:
@@ -407,7 +409,7 @@ class Booking:
         self._reached: dict[Sequence, int] = {}
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-        """Record and charge an admission, whose tokens may have been computed before."""
+        """Record and charge an admission, even if its tokens were computed before."""
         fresh = self._fresh(sequence, sequence.filled, sequence.total - sequence.filled)
         book_admission(sequence, scheduler, now_ps, fresh)
 

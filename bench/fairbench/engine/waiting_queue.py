@@ -135,9 +135,9 @@ class MatchOrder:
         return iter(self._lists[client])
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
-        """Return a client's requests in order, beginning after position ``at``.
+        """Return a client's waiting requests in order, beginning after position ``at``.
 
-        With None for ``at``, return all requests of the client.
+        If ``at`` is None, all waiting requests of the client are returned.
         """
         mine = self._lists[client]
         first = 0 if at is None else bisect_right(mine, at)
@@ -327,7 +327,7 @@ class MatchedQueue(ABC, Generic[N]):
     # The engine that owns the queue calls the methods of this section.
 
     def matching_ps(self) -> int:
-        """Return the CPU time (ps) of the matches since the last call."""
+        """Return the CPU time (ps) spent on matching since the last call."""
         spent_ps, self.matched = self.matched * self._match_ps, 0
         return spent_ps
 
@@ -563,7 +563,7 @@ class WaitingQueue(MatchedQueue[N]):
         return [self._waiting(entry, heads) for entry in self._queue.values()]
 
     def _waiting(self, entry: Entry[N], heads: set[Prompt]) -> Waiting:
-        """Match a request; ``heads`` holds the first tokens of earlier cold requests."""
+        """Match a waiting request; ``heads`` holds the beginnings of earlier uncached requests."""
         node: Any = self._tree.match(entry.prompt, entry.total)[0]
         self._tree.touch(node)
         cold = self._in_batch and node.depth <= IN_BATCH_TOKENS
@@ -589,14 +589,14 @@ class WaitingQueue(MatchedQueue[N]):
             self.pass_unmatched()
 
     def pass_unmatched(self) -> None:
-        """Touch the queue's head in every 32nd pass that matches no request."""
+        """Mark the queue's first requests as used in every 32nd pass without matching."""
         if self._touches and self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)
             self._unmatched_passes += 1
 
     def touch_head(self, count: int) -> None:
-        """Touch the prefixes of the first ``count`` requests, the first request last."""
+        """Mark the prefixes of the first ``count`` requests as used, the first request last."""
         cache = self._tree
         if self._cache_aware:
             head = [self.entries[request] for request in islice(self._match_scan(), count)]

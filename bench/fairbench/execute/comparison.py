@@ -57,7 +57,7 @@ def experiment_key(experiment: Experiment) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """The arguments of `compare` in order, and the seeds of new runs."""
+    """The arguments of `compare` in their order, and the seeds of new runs."""
 
     members: tuple[SchedulerResults | ToRun, ...]
     seeds: tuple[int, ...]
@@ -119,7 +119,7 @@ def plan_comparison(
 
 
 def codes_of(flags: Mapping[str, Any]) -> list[str]:
-    """Return the values of ``engine_code``; a comparison may have several values."""
+    """Return the values of ``engine_code`` among the compared experiments."""
     codes = flags.get("engine_code") or []
     return [codes] if isinstance(codes, str) else list(codes)
 

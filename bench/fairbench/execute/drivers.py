@@ -47,7 +47,7 @@ class ReadClock(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """A message with the work of the driver, sent once."""
+    """A message with a driver's work, sent once to each driver."""
 
     spec: ExperimentSpec
     target: DriverTarget
@@ -61,7 +61,7 @@ class Ready(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A message that asks the driver to end its run."""
+    """A message that asks a driver to end its part of the run."""
 
 
 class Failed(NamedTuple):
@@ -160,7 +160,7 @@ class Crew(Protocol):
 
 
 class Team:
-    """The controlling process's view of the drivers of a run.
+    """The drivers of a live run, as the controlling process sees them.
 
     ``folders`` contains a folder for each driver, to which the driver's records are appended.
     """
@@ -256,7 +256,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Return the next message of a driver, except records, which are stored."""
+        """Return the next message of a driver that is no record; records are stored."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:

@@ -68,7 +68,7 @@ class Telling:
 
 
 def main(host: str, port: str, number: str) -> None:
-    """Connect to the controlling process, receive work, and send the load."""
+    """Connect a driver to the controlling process, receive its work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
         # The process that controls the drivers has closed the connection.

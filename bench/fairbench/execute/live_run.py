@@ -1,7 +1,7 @@
 """Live runs. The directory of a run exists from the start, so that no result is lost.
 
-Several runs, such as the points of a sweep, can share servers. This module needs the packages of
-the extra "live".
+Several live runs, such as the points of a sweep, can share servers. This module needs the packages
+of the extra "live".
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def run_live_points(
 ) -> list[FailedPoint]:
     """Run all points on real servers; store and return the failures.
 
-    Points that can share servers use one start of the servers. If a point fails, the servers are
-    started again.
+    Points that can share servers are run on the same started servers. If a point fails, the servers
+    are started again.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)

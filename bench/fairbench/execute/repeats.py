@@ -76,7 +76,7 @@ def simulate_all(
 ) -> list[dict[str, Any]]:
     """Simulate and save all experiments; return summaries in order (after an interruption: fewer).
 
-    Raises the error of a failed run after all runs have ended.
+    Raises the error of a failed run after all other runs have ended.
     """
     results = simulate_each(specs, parent, context)
     for result in results.values():

@@ -115,7 +115,7 @@ class SentFiles:
 def _files(name: str) -> Iterator[tuple[str, Path]]:
     """Yield the name and the content of a file, or of each file in a folder.
 
-    Raises DataError if no file or folder has the name.
+    Raises DataError if no file or folder has the given name.
     """
     if not Path(name).is_dir():
         yield name, find_trace_file(name)

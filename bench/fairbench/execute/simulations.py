@@ -88,10 +88,10 @@ class SimulationJob(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[SimulationJob]:
-    """Return the jobs for simulations of ``specs`` that ``store`` lacks, longest first.
+    """Return the simulations of ``specs`` that ``store`` lacks as jobs, longest job first.
 
-    With ``with_alone``, jobs are added that simulate clients alone on the cluster. Raises
-    UsageError if the engine code of a finished run has changed since.
+    If ``with_alone`` is set, more jobs simulate each client alone on the cluster. Raises UsageError
+    if the engine code of a finished run has changed since.
     """
     check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)
@@ -174,8 +174,8 @@ def keep_outcome(
 ) -> str:
     """Store the error of a failed task and return its reason, or remove an old error, return "".
 
-    ``result`` is the summary of the run or a Failure. A task that was interrupted does not count as
-    failed.
+    ``result`` is the summary of a finished run, or a Failure. A task that was interrupted does not
+    count as failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)

@@ -41,7 +41,7 @@ class Interruption:
         return self._noticed
 
     def ask(self, signum: int, _: FrameType | None) -> None:
-        """Handle a signal; raise KeyboardInterrupt if the code ignored an earlier signal."""
+        """Handle a signal; raise KeyboardInterrupt if the code did not notice an earlier signal."""
         now_s = time.monotonic()
         if self.signum is None:
             self.signum, self._asked_s = signum, now_s
@@ -54,7 +54,7 @@ class Interruption:
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
-        """Return the exception ``Interrupted`` to raise after all tasks have stopped."""
+        """Return the exception ``Interrupted``, to be raised after all tasks have stopped."""
         return Interrupted(message, self.exit_code)
 
 
@@ -62,9 +62,9 @@ class Interruption:
 def interruptible() -> Iterator[Interruption]:
     """Within the block, let SIGINT and SIGTERM only set the yielded ``Interruption``.
 
-    By default, Python raises KeyboardInterrupt in the middle of a state change. The code in the
-    block polls the flag instead, stops at a safe point and saves. If the code does not poll for a
-    second, as in an endless loop of a user's scheduler, another signal raises KeyboardInterrupt.
+    By default, Python raises KeyboardInterrupt even in the middle of a state change. The code in
+    the block polls the flag instead, stops at a safe point and saves. If the code does not poll for
+    a second, as in an endless loop of a user's scheduler, another signal raises KeyboardInterrupt.
     Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()

@@ -40,7 +40,7 @@ class EndlessCache:
         self._root: dict[Segment, Any] = {}
 
     def hit(self, prompt: Prompt) -> int:
-        """Return the number of cached tokens at the beginning of the prompt."""
+        """Return the number of cached tokens at the beginning of a prompt."""
         node, tokens = self._root, 0
         for segment in prompt:
             if segment not in node:
@@ -118,7 +118,7 @@ class LoadGroup(NamedTuple):
 
 
 def groups_of(plans: Sequence[ClientPlan]) -> list[LoadGroup]:
-    """Return the groups in the order of their first clients."""
+    """Return the groups of clients in the order of each group's first client."""
     found: dict[object, list[ClientPlan]] = {}
     for plan in plans:
         arrivals = (type(plan.arrivals).__name__, getattr(plan.arrivals, "phases", None))
@@ -411,7 +411,7 @@ def _surprises(
 def _short(
     facts: dict[str, Any], groups: Sequence[LoadGroup], weights: dict[str, float]
 ) -> Iterator[str]:
-    """Yield a sentence if well-behaved clients need more than their fair share."""
+    """Yield a warning if well-behaved clients need more than their fair share."""
     demands, own, good = [], [], []
     for row, group in zip(facts["groups"], groups, strict=True):
         for plan in group.plans:

@@ -168,7 +168,7 @@ def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:
 
 
 Ends = tuple[float, float, float]
-"""A mean, and the low and high end of its interval."""
+"""A mean, and the low and the high end of its confidence interval."""
 
 
 def arms(found: Sequence[Ends]) -> list[list[float]]:
@@ -224,8 +224,8 @@ SHIFT_PT = 2.5  # Marks of different lines at equal x values are this many point
 def against_parameter(cells: Cells) -> Figure:
     """Draw throughput, fairness and latency as lines over each swept axis, with 95% intervals.
 
-    An axis is a parameter, a load or the number of replicas. The figure has a row of panels per
-    axis and configuration.
+    An axis is a scheduler parameter, a load or the number of replicas. The figure has a row of
+    panels per axis and configuration.
     """
     rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
     names = dict.fromkeys(line.scheduler for _, _, lines in rows for line in lines)
@@ -288,7 +288,10 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
 
 
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
-    """Return a figure. Raises UsageError for an unknown ``kind``, and without the plot extra."""
+    """Return a figure.
+
+    Raises UsageError for an unknown ``kind``, and if the plot extra is missing.
+    """
     if kind not in KINDS:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):

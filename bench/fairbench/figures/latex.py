@@ -137,7 +137,7 @@ def _seeds(cell: SchedulerResults) -> int:
 
 
 def _dashed(ends: str) -> str:
-    """Return the ends of an interval, joined by LaTeX's en dash."""
+    """Return the two ends of an interval, joined by LaTeX's en dash."""
     return ends.replace("-", "--")
 
 

@@ -166,7 +166,7 @@ def _plain_numbers(axis: Axis) -> None:
 def save(figure: Figure, paths: Sequence[Path]) -> None:
     """Write a figure to each of ``paths``, in the format of the path's suffix, without a date.
 
-    Raises UsageError if the labels leave no room for the axes.
+    Raises UsageError if the labels of a figure leave no room for the axes.
     """
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     for path in paths:

@@ -22,7 +22,7 @@ def client_names(run: StoredRun) -> list[str]:
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
-    """Return each client's service per second between ``edges_s``, shape (clients, intervals)."""
+    """Return each client's service per second in the intervals between ``edges_s``."""
     clients = len(client_names(run))
     booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
     rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)

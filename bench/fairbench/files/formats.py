@@ -44,7 +44,7 @@ class FilePlace(NamedTuple):
 
 
 def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
-    """Yield the value and the location of each JSON line.
+    """Yield the value and the location of each line of a JSON-lines file.
 
     Raises DataError with the number of the line.
     """
@@ -56,8 +56,8 @@ def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[FilePlace]:
     """Yield JSON objects: one per line, or objects that span several lines.
 
-    With ``streamed``, the number of lines is unlimited, because the caller keeps no content. Raises
-    DataError naming a line that is not a JSON object.
+    If ``streamed`` is set, the number of lines is unlimited, because the caller keeps no content.
+    Raises DataError naming a line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None
@@ -122,7 +122,7 @@ def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
 
     Raises DataError with the line at which the error is.
 
-    With ``strict``, NaN, infinities, and numbers too large for a float are also refused.
+    If ``strict`` is set, NaN, infinities, and numbers too large for a float are also refused.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
@@ -368,7 +368,7 @@ def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]
 
 
 def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
-    """Return the tables of a TOML file, which error messages call ``shown``.
+    """Return the tables of a TOML file; error messages call the file ``shown``.
 
     Raises DataError if the file is unreadable or not valid TOML. The error message quotes the
     invalid line, unless ``secret`` is True. Dates, and integers of more than 64 bits, are refused,

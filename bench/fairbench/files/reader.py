@@ -115,7 +115,7 @@ def lines(
 ) -> Iterator[TextLine]:
     """Yield the lines of a file, without a byte order mark; ``blank`` includes blank lines.
 
-    With ``streamed``, the size of each line is limited, but not the size of the file. Use
+    If ``streamed`` is set, the size of each line is limited, but not the size of the file. Use
     ``streamed`` only for fairbench's stored runs, and for content that the caller does not keep.
     Raises DataError if the file is unreadable or too large.
     """
@@ -294,7 +294,7 @@ class _Pipe(io.RawIOBase):
 def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed if the name of the file ends in ``.gz``.
 
-    Errors of reading within the ``with`` block are raised as DataError.
+    If reading fails within the ``with`` block, DataError is raised.
     """
     try:
         with _open_file(file, shown) as raw:
@@ -369,7 +369,7 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, with their names in the file.
 
-    The attribute ``key`` of a class is the class's name in fairbench. A class that lacks both
+    The attribute ``key`` of a class contains the class's name in fairbench. A class that lacks both
     ``key`` and a required method is skipped, because such a class is a base of other classes.
     Raises UsageError if the file cannot be run, or if a class is incomplete.
     """

@@ -36,7 +36,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell is missing: null, NaN, blanks, or a text such as ``n/a``.
+    """Return whether a cell of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
     For names of clients, use ``nameless``, because a client may be called None or NaN.
     """
@@ -44,7 +44,7 @@ def is_missing(value: Any) -> bool:
 
 
 def nameless(value: Any) -> bool:
-    """Return whether a cell names no client: a blank cell, or a text such as ``null``."""
+    """Return whether a cell of a file names no client: it is blank, or a text such as ``null``."""
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NIL)
 
 
@@ -160,7 +160,7 @@ def nanoseconds(value: Any, unit: str) -> int:
 
 
 def is_moment(value: Any) -> bool:
-    """Return whether a value is a number or an ISO 8601 time."""
+    """Return whether a value is a point in time: a number or an ISO 8601 time."""
     if is_number(value):
         return True
     try:
@@ -181,7 +181,7 @@ def is_number(value: Any) -> bool:
 
 
 def moment_of(value: Any) -> datetime:
-    """Parse an ISO 8601 time (default zone: UTC) and convert to UTC. Raises ValueError."""
+    """Parse an ISO 8601 time (default zone: UTC) and convert the time to UTC. Raises ValueError."""
     moment = zoned_moment_of(value)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
@@ -260,7 +260,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Return the clock whose ``iso`` equals the text; None for None."""
+    """Return the clock whose ``iso`` equals the text, or None if the text is None."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)

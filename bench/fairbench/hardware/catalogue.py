@@ -117,7 +117,7 @@ def profile_of_table(data: Mapping[str, Any], where: str) -> TimingProfile:
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table from which ``profile_of_table`` makes the profile, with six digits."""
+    """Return the table, with six digits, from which ``profile_of_table`` makes the profile."""
     pool = profile.pool
     table: dict[str, Any] = {
         "profile": profile.profile_id,
@@ -161,7 +161,7 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 def canonical_model(name: str, known: Iterable[str]) -> str:
     """Return the known model that a name means, or else the name in normal form.
 
-    Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored:
+    Organisation, case, ``Meta-`` and endings such as ``-Instruct`` are ignored in a model's name:
     ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models whose layers have equal sizes
     share a timing profile.
     """
@@ -235,7 +235,7 @@ def is_known(profile_id: str) -> bool:
 
 
 def named_profile(name: str) -> TimingProfile:
-    """Return the profile with this id or in this file.
+    """Return the timing profile that has this id or is in this file.
 
     Raises UsageError for an unknown timing profile.
     """
@@ -252,10 +252,10 @@ def model_names() -> list[str]:
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
     """Return the profile for a GPU (a prefix of a profile id, or a TOML file) and a model.
 
-    The model may be spelled as on the Hugging Face hub. If several profiles match, the profile with
-    the lowest TP degree is chosen; at this degree, a profile fitted to measured serving comes
-    first, then a profile for SGLang. Raises UsageError for an unknown GPU or model, and for an
-    ambiguous prefix.
+    The model may be spelled like its name on the Hugging Face hub. If several profiles match, the
+    profile with the lowest TP degree is chosen; at this degree, a profile fitted to measured
+    serving comes first, then a profile for SGLang. Raises UsageError for an unknown GPU or model,
+    and for an ambiguous prefix.
     """
     if is_profile_file(gpu):
         return read_profile(gpu)

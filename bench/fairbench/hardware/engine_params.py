@@ -96,8 +96,8 @@ class EngineParams:
     memory is the limit in practice. ``full_reservation`` keeps the new-token ratio at 1, as
     ``ignore_eos`` does. [DLPM] §5.1 sets ``num_continuous_decode_steps`` to 10.
     ``in_batch_prefix_caching`` (on by default) exists in SGLang since December 2024 (PR #2442).
-    With ``batch_is_full`` (on by default), a pass without room marks the batch as full, which
-    SGLang did not do in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
+    If ``batch_is_full`` is set (the default), a pass that finds no room marks the batch as full,
+    which SGLang did not do in summer 2024. ``enable_mixed_chunk`` is off by default, as in SGLang.
     docs/appendix/engine.md defines ``load_cap``, docs/appendix/speed.md has measured values of
     ``prefix_match_us``, and docs/reference/releases.md lists the differences between releases.
     """
@@ -158,7 +158,7 @@ def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Return SGLang's parameters with the defaults for the GPU and model.
+    """Return SGLang's parameters, with default values for the GPU and model.
 
     Raises UsageError for mixed chunks with an older release, which the simulator does not model.
     """
@@ -237,10 +237,10 @@ class VLLMParams:
     ``fairbench list engines`` prints the meaning of each setting. The value 0 stands for the value
     that the API server of vLLM 0.32.0 chooses for the GPU. With ``num_gpu_blocks_override`` = 0,
     vLLM has the KV pool that an SGLang engine would have, or the pool that vLLM computes if the
-    profile has a ``VLLMMemory``. The default ``release`` has the rules of 0.31 and 0.32. Under a
-    retraction order, a running request that needs memory may itself be preempted; from release 0.33
-    on, vLLM then continues with the requests after the preempted request. ``async_scheduling``
-    decides each step while the previous step runs, as vLLM does on GPUs unless
+    profile has a ``VLLMMemory``. The default ``release`` follows the rules of vLLM 0.31 and 0.32.
+    Under a retraction order, a running request that needs memory may itself be preempted; from
+    release 0.33 on, vLLM then continues with the requests after the preempted request.
+    ``async_scheduling`` decides each step while the previous step runs, as vLLM does on GPUs unless
     ``--no-async-scheduling`` is given; the default is off. ``long_prefill_token_threshold`` is off
     by default (0), as in vLLM.
     """
@@ -261,7 +261,7 @@ class VLLMParams:
 
 
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
-    """Return vLLM's parameters with the defaults for the GPU and model.
+    """Return vLLM's parameters, with default values for the GPU and model.
 
     Raises UsageError for parameters with which vLLM would not start.
     """
@@ -388,9 +388,9 @@ class LightLLMParams:
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
-    """Return LightLLM's parameters with the pool of the GPU and model.
+    """Return LightLLM's parameters, with the KV pool size for the GPU and model.
 
-    Raises UsageError if the GPU has no memory left for a pool.
+    Raises UsageError if the GPU has no memory left for a KV pool.
     """
     tokens = params.max_total_tokens or profile.pool.tokens(profile.pool.mem_fraction_static)
     return LightLLMLimits(**_common_settings(params, LightLLMLimits), pool_tokens=tokens)

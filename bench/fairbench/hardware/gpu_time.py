@@ -49,7 +49,8 @@ class StepTime:
             chunks: Cached tokens before and tokens computed now, for each prefill chunk.
             sequences: Number of decoding sequences.
             context_tokens: Total context tokens of the decoding sequences.
-            rows: Lowest number of tokens in the linear layers, which may be padded to this number.
+            rows: Lowest number of tokens that the linear layers compute; fewer tokens are padded to
+                it.
 
         Returns:
             Duration of the iteration, in picoseconds.
@@ -138,7 +139,7 @@ def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> lis
         chunks: Cached tokens before and tokens computed now, for each chunk.
 
     Returns:
-        Part of each chunk, in picoseconds, in the order of ``chunks``.
+        GPU time of each chunk, in picoseconds, in the order of ``chunks``.
     """
     return [took_ps] if len(chunks) == 1 else step_parts(costs, took_ps, chunks, {}).chunks
 

@@ -6,17 +6,17 @@ of every profile and its error on held-out iterations; ``TimingProfile`` has the
 
 A timing profile charges the same time for every token of decode context. vLLM uses FlashAttention 2
 on GPUs of compute capability 8.x, which is slower in two cases, both found in its public code
-(``csrc/flash_attn``: ``flash_api.cpp``, ``flash_fwd_launch_template.h``). FlashAttention 3 (H100,
-H200) has a tile scheduler that avoids both cases.
+(``csrc/flash_attn``: ``flash_api.cpp``, ``flash_fwd_launch_template.h``). The tile scheduler of
+FlashAttention 3 (H100, H200) avoids both cases.
 
-1. A step that also prefills is a single call of the kernel. Only a call in which every query has
-length 1 packs the query heads of a KV head into one tile (``seqlenq_ngroups_swapped``). In a mixed
-call each query head reads the context separately (vllm-project/vllm#58013 describes and repairs
-this behaviour). 2. A step that only decodes gives each sequence and KV head one thread block for
-each split of the context. A block processes its context in order, so the longest sequence may still
-run when all other blocks have finished. By Graham's bound for list scheduling, the duration is at
-least the time of the mean load, and exceeds this time by at most the time of the longest block; the
-profile charges the middle.
+1. A decode step that also prefills is a single call of the attention kernel. Only a call in which
+  every query has length 1 packs the query heads of a KV head into one tile
+  (``seqlenq_ngroups_swapped``). In a mixed call each query head reads the context separately
+  (vllm-project/vllm#58013 describes and repairs this behaviour). 2. A step that only decodes gives
+  each sequence and KV head one thread block for each split of the context. A block processes its
+  context in order, so the longest sequence may still run when all other blocks have finished. By
+  Graham's bound for list scheduling, the duration is at least the time of the mean load, and
+  exceeds this time by at most the time of the longest block; the profile charges the middle.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ class TimingProfile:
     def saved_ps(self, shared_tokens: int) -> int:
         """Return the time in ps that a decode step saves on context shared by several sequences.
 
-        Shared tokens count once for each sequence except the first. If ``shared_read`` is 1, the
-        result is 0.
+        Tokens shared by several sequences count once for each sequence except the first. If
+        ``shared_read`` is 1, the result is 0.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
@@ -348,9 +348,9 @@ def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` is the largest error of a step time in percent. The whole profile, each
-    coefficient, and the cost of context that several sequences share have independent errors in
-    either direction. Errors are drawn once per run from the seed.
+    ``error_pct`` is the largest error of a step time in percent. The error multiplies the whole
+    profile, each coefficient, and the cost of context that several sequences share, independently
+    and in either direction. Errors are drawn once per run from the seed.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

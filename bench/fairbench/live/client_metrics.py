@@ -49,7 +49,7 @@ WEIGHTS = ServiceWeights()
 
 
 def service_of(input_tokens: float, output_tokens: float) -> float:
-    """Return the weighted tokens: input tokens plus 2 times output tokens."""
+    """Return the service in weighted tokens: input tokens plus 2 times output tokens."""
     return WEIGHTS.extend * input_tokens + WEIGHTS.output * output_tokens
 
 
@@ -64,9 +64,9 @@ class Look(NamedTuple):
 class RecentShares:
     """The service of each client in the last minute, relative to the client's fair share.
 
-    The fair shares are a max-min division by the demands of clients. The demand of a client counts
-    as unlimited if the client waited in more than half of the samples of the minute. Otherwise, the
-    demand is the service that the client received.
+    The fair shares are the max-min division of the service by the clients' demands. The demand of a
+    client counts as unlimited if the client waited in more than half of the samples of the minute.
+    For all other clients, the demand is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -84,7 +84,7 @@ class RecentShares:
 
         Args:
             now_s: The present time in seconds.
-            service: Each client's weighted tokens since the start of the process.
+            service: Weighted tokens that each client received since the process started.
             waiting: The clients that have waiting requests.
             weights: The weights of clients; a client that is not listed has weight 1.
         """
@@ -151,7 +151,7 @@ class Ledger:
             self._exporter.waited(what, request)
 
     def totals_of(self, client: str) -> Totals:
-        """Return the sums of a client; the caller may change the sums."""
+        """Return the sums of a client as an object that the caller may change."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -246,7 +246,7 @@ class Exporter:
     def waited(self, what: str, request: Request) -> None:
         """Add the seconds since a request's arrival to a histogram of the request's client.
 
-        Engines report the arrival times of requests on the monotonic clock.
+        Engines report arrival times of requests in the time of the monotonic clock.
         """
         client = self._client_label(request.client)
         if self._labels.get(client, MAX_HISTOGRAMS) >= MAX_HISTOGRAMS:
@@ -301,7 +301,7 @@ class Exporter:
     def _client_label(self, client: str) -> str:
         """Return the label under which a client is shown.
 
-        A label is never removed, so late clients share one label.
+        A client label is never removed; beyond the limit, all new clients share one label.
         """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:

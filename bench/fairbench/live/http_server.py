@@ -1,8 +1,8 @@
 """The HTTP server of router and emulator, with limits on the number and idle time of connections.
 
-The server of asyncio accepts connections until no file descriptor is left, and then logs a
-traceback for each waiting connection. The server in this module accepts fewer connections than the
-limit on open files allows.
+A server of asyncio accepts connections until no file descriptor is left, and then logs a traceback
+for each waiting connection. The server in this module accepts fewer connections than the limit on
+open files allows.
 
 Errors are sent in the format of OpenAI's API. The router raises the exception ``Problem`` to refuse
 a request.
@@ -46,7 +46,10 @@ MOST_SHOWN = 200  # limit on the characters of a path or a name that a message q
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Return an error as a JSON body. ``param`` names the field that causes the error, if any."""
+    """Return an error as a JSON body.
+
+    ``param`` is the name of the request field that causes the error, if any.
+    """
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(status, fallback)
     error = {"message": message, "type": kind, "param": param, "code": int(status)}
@@ -134,8 +137,8 @@ class Problem(Exception):
         """Return the error as the last events of a stream, in a form that clients understand.
 
         Clients of OpenAI's API and of SGLang recognise these events as an error. Clients of APIs
-        with ``named`` events read only named events. ``done`` is False if the API has no event
-        "[DONE]", or if the worker sends the event.
+        whose events are ``named`` ignore events without names. ``done`` is False if the API has no
+        event "[DONE]", or if the worker sends the event.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -189,7 +192,7 @@ log = logging.getLogger(__name__)
 
 
 def most_connections() -> int:
-    """Return how many client connections the limit on open files allows.
+    """Return how many client connections the limit on open files permits.
 
     Each client connection may need a second connection, to a worker.
     """
@@ -377,8 +380,8 @@ class Connections:
     async def _close_idle(self) -> None:
         """Close connections that send no request for too long, until this task is cancelled.
 
-        Time during which the event loop was blocked is not counted, because requests may have
-        arrived in this time.
+        Times in which the event loop was blocked do not count, because requests may have arrived
+        then.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -492,7 +495,7 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
 
 
 def is_our_fault(record: logging.LogRecord) -> bool:
-    """Return whether a log record shows an error of this server.
+    """Return whether a log record reports an error of this server itself.
 
     Disconnects and malformed requests of clients are not errors of the server, and log records
     about such requests could contain API keys.

@@ -34,8 +34,8 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
     ``token_ids`` contains the tokens of all blocks, ``block_size`` tokens for each entry of
     ``block_hashes``. A model with several kinds of attention has a group of layers for each kind
-    (``group_idx``). The blocks of different groups are stored and removed independently. The fields
-    are declared in the order in which vLLM's arrays contain the values.
+    (``group_idx``). The blocks of different groups are stored and removed independently of each
+    other. The fields are declared in the order in which vLLM's arrays contain the values.
     """
 
     block_hashes: Sequence[BlockHash]

@@ -30,7 +30,7 @@ from fairbench.results.manifest import environment, library_version
 class Wanted:
     """The servers that an experiment needs: ``replicas`` replicas with ``gpus`` GPUs each.
 
-    - ``python`` contains the requirements on the Python that starts the servers.
+    - ``python`` is the list of requirements on the Python that starts the servers.
     - ``chosen`` is the path of the Python that the user named, or None.
     - If ``share_gpus`` is true, several replicas may use one GPU.
     - ``spread`` distributes the replicas over as many machines as possible.
@@ -53,7 +53,7 @@ class Launcher(Protocol):
     """The interface of launchers, which find machines for servers."""
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError, before anything is started, if the wanted places are not available."""
+        """Raise UsageError, before anything is started, if places for the servers are missing."""
 
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
@@ -245,7 +245,7 @@ class CommandLauncher:
         self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
 
     def check(self, wanted: Wanted) -> None:
-        """Do nothing, because hosts are checked when servers are started there."""
+        """Do nothing: hosts are checked when servers are started on them."""
 
     @contextmanager
     def places(

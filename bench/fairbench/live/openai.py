@@ -21,7 +21,7 @@ DEFAULT_NEW_TOKENS = 128  # default limit on output tokens of a request, equal t
 
 
 class MessagePart(msgspec.Struct):
-    """A part of a message; a part without text, such as an image, counts as empty text."""
+    """A part of a message; a part that has no text, such as an image, counts as empty text."""
 
     text: str | None = None
 
@@ -82,7 +82,10 @@ MOST_TOKENS = 2**53  # largest integer up to which a float represents every inte
 
 
 def _token_count(value: Any) -> int | None:
-    """Return a count as an int, or None for None. Raises ValueError if the count is invalid."""
+    """Return a token count as an int, or None if the count is None.
+
+    Raises ValueError if the count is invalid.
+    """
     if value is None:
         return None
     if type(value) not in (int, float) or value % 1 or not 0 <= value <= MOST_TOKENS:
@@ -93,7 +96,7 @@ def _token_count(value: Any) -> int | None:
 class ReportedUsage(msgspec.Struct):
     """The token counts (``usage``) that an answer reports.
 
-    Counts are None if the server does not report them.
+    A count is None if the server does not report the count.
 
     In the Responses API and the Messages API, the counts are called input and output. The Messages
     API counts cached tokens separately from the input; ``prompt_tokens`` then becomes the sum of
@@ -164,7 +167,7 @@ def output_tokens_in(usage: dict[str, Any]) -> int | None:
 
 
 def _counts_in(value: Any) -> dict[str, Any] | None:
-    """Return the outermost object that contains counts of tokens, or None."""
+    """Return the outermost JSON object that contains token counts, or None."""
     waiting = [value]
     for one in waiting:
         if isinstance(one, dict):
@@ -208,7 +211,7 @@ _MESSAGE_END = "message_stop"
 class Typed(NamedTuple):
     """The parsed content of an answer or event that names its type, as in the Responses API.
 
-    ``whole`` means that ``texts`` are the whole output, not only new output. ``complete`` is true
+    If ``whole`` is True, ``texts`` are the whole output, not only new output. ``complete`` is true
     if the stream has ended.
     """
 
@@ -358,9 +361,9 @@ class Answered(msgspec.Struct):
 class AnswerJudgement(NamedTuple):
     """The result of ``judge`` for an answer or event: its output, its end, or its fault.
 
-    - ``output`` means that the answer or event contains output.
-    - ``ended`` means that the answer has ended for a good reason.
-    - ``texts`` are the texts of the model in all choices.
+    - ``output`` tells whether the answer or event contains output.
+    - ``ended`` tells whether the answer has ended for a normal reason.
+    - ``texts`` are the generated texts of all choices.
     - ``typed`` is the parsed content if the API names the types of its events, or else None.
     """
 
@@ -620,7 +623,7 @@ Piece: TypeAlias = str | Media
 
 
 def media_of(content: object) -> Media:
-    """Return the media that a JSON value contains, or to which it refers."""
+    """Return the media (such as images) that a JSON value contains or refers to."""
     digest = sha256(msgspec.json.encode(content)).digest()
     return Media(int.from_bytes(digest[:4], "little"))
 
@@ -743,7 +746,7 @@ class EventSplitter:
         return found
 
     def rest(self) -> bytes:
-        """Return the received bytes of an event whose end has not arrived."""
+        """Return the received bytes of an event that is not yet complete."""
         return bytes(self._begun)
 
 

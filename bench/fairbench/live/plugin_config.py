@@ -36,7 +36,7 @@ LOAD_CAP = "engine.load_cap"
 
 
 class Classes(Enum):
-    """The order in which an engine serves classes of priority."""
+    """The order in which an engine serves requests of different priority classes."""
 
     LOWEST_FIRST = "the lowest number first"
     HIGHEST_FIRST = "the highest number first"
@@ -113,7 +113,7 @@ def plugin_config(
     weights: Mapping[str, float] | None = None,
     evicting: Evicting = OWN_ORDER,
 ) -> PluginConfig:
-    """Return the configuration of one scheduler from a run's settings.
+    """Return one scheduler's configuration for the plugin, from a run's settings.
 
     Raises UsageError for an unknown scheduler, eviction policy or parameter, and for an invalid
     value.
@@ -198,7 +198,7 @@ UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
-    """Return the version of the first installed distribution of a list, or "" without any of them.
+    """Return the version of the first installed distribution in a list, or "" if none is installed.
 
     The version is read from the metadata of the distribution, so the engine is not imported.
     """

@@ -36,14 +36,14 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """The record of an ended request: columns of ``metrics.records.Requests``, and more facts.
+    """The record of an ended request: columns of ``metrics.records.Requests``, and other facts.
 
     - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
       driver had no free slot.
     - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
       In the file, this field is called "sent_s".
     - ``admitted_s`` is None unless the server reports how long the request was queued.
-    - ``cached_tokens`` is None unless the server reports the number.
+    - ``cached_tokens`` is None if the server does not report the number.
     - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the received chunks.
     - ``error`` is the reason why the request was refused, or why the answer broke off.
     - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
@@ -114,7 +114,7 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """Convert records to the tables of a simulated run; the service log is computed from requests.
 
     If the server does not report an admission, the request counts as admitted at its first token.
-    If the server never reports cached tokens, all input counts as uncached. If the server reports
+    If the server never reports cached tokens, all input counts as computed. If the server reports
     cached tokens for some requests, the input of the remaining requests counts as neither cached
     nor uncached. Raises DataError for a client that is not in ``clients``.
     """
@@ -262,10 +262,10 @@ def compare_clocks(
 ) -> Offset:
     """Return by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` asks the other process for its time. The reading is assigned to the midpoint between
-    request and reply. The error is at most half the round trip, even if the two directions take
-    different times (Cristian, "Probabilistic clock synchronization", 1989). The result comes from
-    the fastest of ``rounds`` readings.
+    ``ask`` asks the other process for its time. Each clock reading is assigned to the midpoint
+    between request and reply. The error is at most half the round trip, even if the two directions
+    take different times (Cristian, "Probabilistic clock synchronization", 1989). The result comes
+    from the fastest of ``rounds`` readings.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -310,7 +310,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
 
 class Shard(NamedTuple):
-    """The clients of driver ``number`` of ``drivers``: every ``drivers``-th client."""
+    """The clients of driver number ``number`` (of ``drivers``): every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1

@@ -76,7 +76,7 @@ def router_recipe(
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for admission control.
 
-    The timing profile is the experiment's unless a flag names another profile.
+    The timing profile is the experiment's, unless the admission parameters name another profile.
     """
     params = spec.admission
     if params is None:
@@ -148,7 +148,7 @@ class Driving(Protocol):
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Send the load of all clients; write the records into ``folder``."""
+        """Send the load of all clients to the servers; write records into ``folder``."""
 
 
 def drive_here(*work: Any, **options: Any) -> DriveResult:

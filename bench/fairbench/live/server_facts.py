@@ -23,7 +23,7 @@ _direct = build_opener(ProxyHandler({}))
 
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether ``url`` answers with status 2xx within ``timeout_s`` seconds."""
+    """Return whether ``url`` answers with HTTP status 2xx within ``timeout_s`` seconds."""
     status = status_of(url, method=method, timeout_s=timeout_s)
     return status is not None and status < 300
 

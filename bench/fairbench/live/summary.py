@@ -285,8 +285,8 @@ def outcome(
 ) -> RunResult:
     """Return the result that follows from the records in ``folder``.
 
-    ``ended`` are the names of workers that ended during the run. ``broken`` is the reason why the
-    run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
+    ``ended`` are the names of the workers that ended during the run. ``broken`` is the reason why
+    the run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
     succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes, by key.
     """
     records = read_records(folder)

@@ -28,9 +28,9 @@ def is_long(rows: int) -> bool:
 def part_bounds(start_s: Floats) -> list[int]:
     """Return the index of each part's first row; the last element is the number of rows.
 
-    ``start_s`` is the ascending start of each row in seconds. Rows that start at one instant, such
-    as the rows of one batch's clients, are in one part. A part has at most ``PART_ROWS`` rows
-    unless more rows start at one instant.
+    ``start_s`` is the start of each row in seconds, in ascending order. Rows that start at the same
+    instant, such as the rows of one batch's clients, are in the same part. A part has at most
+    ``PART_ROWS`` rows unless more rows start at one instant.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:
@@ -43,7 +43,7 @@ def part_bounds(start_s: Floats) -> list[int]:
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Expand each row to ``count`` consecutive whole numbers that begin with ``first``.
+    """Return ``count`` consecutive whole numbers for each row, which begin with ``first``.
 
     ``first`` and ``count`` have the shape (n_rows,). The first result is the index of the row that
     each number belongs to; the second result is the numbers.

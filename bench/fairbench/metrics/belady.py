@@ -38,7 +38,7 @@ class PrefixUses(NamedTuple):
 
 
 class _Stays(NamedTuple):
-    """Tokens that a cache keeps from one use to the next, and the times of both uses."""
+    """Tokens that a cache keeps from one use to the next, and the times of the two uses."""
 
     start_ps: Ints
     end_ps: Ints
@@ -96,7 +96,7 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 def _together(stays: _Stays) -> _Stays:
     """Return the stays in order of start; equal stays are merged, and empty stays are left out.
 
-    A stay is empty if both of its uses come at one time.
+    A stay of tokens in the cache is empty if both uses are at the same time.
     """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]

@@ -22,7 +22,7 @@ class Instants:
 
     ``queue`` and ``at_s`` have one element for each event. In the methods, ``stretch`` is the
     position of each row's times in the arrays of times, because many rows of a log have equal
-    times. The methods are faster for rows that are sorted by queue.
+    times. The methods are fastest if the rows are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
@@ -86,8 +86,9 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     """Return U = w_e * L_input + w_q * M, the largest debt of a client, in weighted tokens.
 
-    ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the size of
-    the KV pool in tokens, or the result of ``largest_remaining_output`` if this result is larger.
+    ``largest_input`` (L_input in the paper) is the most input tokens of any request. ``tokens`` is
+    M: the size of the KV pool in tokens, or the result of ``largest_remaining_output`` if this
+    result is larger.
     """
     return weights.extend * largest_input + weights.output * tokens
 
@@ -101,7 +102,7 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     Args:
         largest_input: L_input, the most input tokens of any request.
-        pool: M, the KV pool of a worker in tokens.
+        pool: KV pool of a worker in tokens (M in the paper).
         weights: w_p and w_q, the prices of an input token and of an output token.
         remaining: Tokens that ``largest_remaining_output`` returned.
     """
@@ -123,12 +124,12 @@ def theorem_bound(
     5.1), and 2 * |W| * U_v for VTC, whose quantum is 0 ([VTC] Theorem 4.4). The proofs are in
     docs/appendix/theory.md.
 
-    With ``client_weights`` the bound applies to service over weight, |W_f/w_f - W_g/w_g|. The bound
-    for clients f and g is then |W| * (2 Q^u + U/w_f + U/w_g); the result is the bound for the two
-    clients of least weight. Every line of the two papers' proofs also holds with weights. Under
-    DLPM both clients are refilled by w Q^u equally often while both wait, and each credit stays
-    within (-U, w Q^u]. Under VTC a client's counter is at most U_v/w above the least counter of a
-    waiting client.
+    If ``client_weights`` are given, the bound is on |W_f/w_f - W_g/w_g|: service divided by weight.
+    The bound for clients f and g is then |W| * (2 Q^u + U/w_f + U/w_g); the result is the bound for
+    the two clients of least weight. Every line of the two papers' proofs also holds with weights.
+    Under DLPM both clients are refilled by w Q^u equally often while both wait, and each credit
+    stays within (-U, w Q^u]. Under VTC a client's counter is at most U_v/w above the least counter
+    of a waiting client.
 
     Args:
         bound: The theorem's numbers: Q^u, |W| (its workers) and the prices of tokens.

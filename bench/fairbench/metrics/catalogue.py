@@ -79,7 +79,7 @@ def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
 
 
 def metric_name(key: str) -> str:
-    """Return the key of a metric, without the name of a client."""
+    """Return a metric's key without the name of a client."""
     return key.rpartition(".")[2] if key.startswith(CLIENTS) else key
 
 
@@ -98,7 +98,7 @@ def columns_of(
         tail: The high percentile of latency that is shown.
         percentiles: Percentiles that the user chose, which replace all other percentiles; empty
             without a choice.
-        beside: A second high percentile that is shown, or 0.
+        beside: A second high percentile that is also shown; 0 means none.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:
@@ -141,7 +141,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield all columns, then fewer and fewer columns, until a table with the columns fits."""
+    """Yield all columns, then fewer and fewer columns, until a table fits the width."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:

@@ -58,7 +58,7 @@ class Sample:
 
 
 def pooled(samples: Sequence[Sample]) -> Sample:
-    """Return one sample with the latencies of all given samples."""
+    """Return one sample that contains the latencies of all given samples."""
     return Sample(
         np.concatenate([one.known_s for one in samples]),
         np.concatenate([one.more_than_s for one in samples]),
@@ -67,9 +67,9 @@ def pooled(samples: Sequence[Sample]) -> Sample:
 
 
 class Ranked:
-    """Sorted samples of all clients, from which percentiles are read.
+    """The sorted latencies of all clients, from which percentiles are read.
 
-    A constructor call sorts all samples once, so that each further percentile costs O(clients).
+    The constructor sorts all samples once, so that each percentile costs O(clients).
     """
 
     def __init__(self, samples: Sequence[Sample]) -> None:
@@ -229,7 +229,7 @@ def _split_by_client(client: Ints, values: Floats, clients: int) -> Iterator[Flo
 def why_undefined(sample: Sample, lost: str) -> str:
     """Return the reason why a percentile of this sample has no finite value.
 
-    ``lost`` is the word for requests without an answer, such as "refused".
+    ``lost`` is the word used for unanswered requests, such as "refused".
     """
     if sample.n == 0:
         return NO_COHORT
@@ -266,7 +266,7 @@ def mean_of_clients(
 
 
 class WellBehaved:
-    """The well-behaved clients whose latency counts: all except the absent clients.
+    """The latencies of the well-behaved clients, without clients that are absent.
 
     A client is absent if no work of the client was in progress in the window, because nothing could
     delay such a client. A client counts, with an undefined latency, if an earlier program of the

@@ -1,7 +1,7 @@
 """Contention in a run: clients that waited, and backlogs that no queue shows.
 
 Calls are compared with the fastest calls of the run, and only the run's tables are used. One rule
-therefore judges simulated, live, stored and external runs.
+judges simulated, live, stored and external runs in the same way.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per further token of each finished answer of ``least`` tokens or more."""
+    """Return the seconds per further token of each finished answer with enough tokens."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -184,7 +184,7 @@ SERVING_AT_ONCE = 2.0
 def contended(
     requests: Requests, facts: Facts, window: Window, short: Floats, demand: Floats
 ) -> bool:
-    """Return whether some client was short of service in the window.
+    """Return whether some client got too little service in the window.
 
     A client is short of service in three cases: at the window's end, the client lacked more than 5%
     of its due service; the client's calls were queued for more than 5% of their time; or a call of
@@ -193,7 +193,7 @@ def contended(
     Args:
         requests: All calls of the run.
         facts: The run's workers, KV pool, clients and so on, which the tables do not contain.
-        window: The period of the run over which shares are computed.
+        window: The period of the run in which shares are computed.
         short: The weighted tokens that each client lacked at the window's end.
         demand: The weighted tokens due to each client in the window.
     """

@@ -3,7 +3,7 @@
 A call is due when the program would have sent the call if every earlier call of the program had run
 alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls are removed. A
 client that is served late is therefore due service that the client could not even request yet. A
-client that is idle because its user thinks is due nothing.
+client that is idle while its user thinks is due no service.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def calls_of(
     """Return the calls that were sent, and the due service of calls that were never sent.
 
     The list has an entry for each client with calls that were never sent: the rows of the client's
-    programs with such calls, and the due service of these calls. ``served`` returns the times that
-    calls would have taken without delays.
+    programs with such calls, and the due service of these calls. ``served`` returns how long calls
+    would have taken without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -145,8 +145,9 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 def _predecessors(requests: Requests) -> Ints:
     """Return the row of the call that each call depended on, or -1 for an independent call.
 
-    A program sends a call when earlier calls have finished. Among the calls of the program at the
-    next smaller depth, the call depended on the last to finish before the call arrived.
+    A program sends a call when the call's predecessors have finished. Among the calls of the
+    program at the next smaller depth, the call depended on the last to finish before the call
+    arrived.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -184,7 +185,7 @@ def _missing_service(calls: CallDelays, end_s: float, facts: Facts) -> Floats:
 
 
 def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
-    """Return ``amount / of`` by element, infinite where ``of`` is 0."""
+    """Return ``amount / of`` element by element, infinite where ``of`` is 0."""
     shape = np.broadcast_to(of, amount.shape)
     ratio: Floats = np.divide(amount, shape, out=np.full(amount.shape, np.inf), where=shape > 0)
     return ratio
@@ -287,9 +288,9 @@ def shortfalls(
 ) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times`` (seconds).
 
-    The result equals a call of ``shortfall`` for each time. ``served`` returns the times that calls
-    would have taken without delays. The cost is O(calls log times) at any load; each program that
-    the end of the run cut off costs O(times).
+    The result equals a call of ``shortfall`` for each time. ``served`` returns how long calls would
+    have taken without delays. The cost is O(calls log times) at any load; each program that the end
+    of the run cut off costs O(times).
     """
     calls, unmade = calls_of(requests, programs, facts, served)
     refused = requests.status == REFUSED

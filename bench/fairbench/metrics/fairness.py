@@ -59,7 +59,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
 
 
 def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
-    """Return the max-min fair allocation of every column of demands.
+    """Return the max-min fair allocation for each column of demands.
 
     ``demands`` and the result have the shape (n_clients, n_columns), ``capacity``, the amount to be
     divided in each column, has the shape (n_columns,), and ``weights`` the shape (n_clients,).
@@ -85,7 +85,7 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
 def jain(allocations: ArrayLike) -> float:
     """Return Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 ([DLPM] §6.1).
 
-    The index is NaN without clients, and if all allocations are 0.
+    Jain's index is NaN without clients, and if all allocations are 0.
     """
     x = np.asarray(allocations, dtype=np.float64)
     assert np.all(x >= 0)
@@ -96,7 +96,7 @@ def jain(allocations: ArrayLike) -> float:
 
 
 def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
-    """Return each client's service divided by entitlement, NaN without an entitlement."""
+    """Return each client's service divided by its entitlement (NaN if the entitlement is 0)."""
     ratios = np.full(len(service), np.nan)
     np.divide(service, entitlement, out=ratios, where=entitlement > 0)
     return ratios
@@ -110,7 +110,7 @@ def least(shares: Floats) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """Service and fair shares of each client in a window.
+    """The service and the fair shares of all clients in a window.
 
     Amounts are weighted tokens, and arrays have the shape (n_clients,).
 
@@ -161,11 +161,11 @@ def fair_shares(
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:
-    """Return the paper's window "during which all clients are active" ([DLPM] §6.1).
+    """Return the DLPM paper's window "during which all clients are active" ([DLPM] §6.1).
 
     The window runs from the latest first arrival of a client to the earliest last completion of a
-    client. A client with unfinished work is active until the horizon. The result is None if a
-    client has no program, or if the window would be empty.
+    client. A client with unfinished work counts as active until the horizon. The result is None if
+    a client has no program, or if the window would be empty.
     """
     clients, own = len(facts.clients), programs.client
     done, pending = programs.status == FINISHED, programs.status == UNFINISHED
@@ -181,7 +181,7 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
 
 @dataclass(frozen=True, slots=True)
 class TenantShares:
-    """The fair division of service in a tree of tenants and clients.
+    """The fair division of service in a tree whose nodes are tenants and clients.
 
     ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
     client: the client's service divided by the entitlement in the tree, and the client's owner, ""
@@ -256,11 +256,11 @@ class _Tree:
         return self._weights.get(node, 1.0)
 
     def sum_over(self, node: str, amounts: Floats) -> float:
-        """Return the sum of ``amounts`` over all clients below a node."""
+        """Return the sum of ``amounts`` over all clients below a node of the tree."""
         return float(amounts[self.members[node]].sum())
 
     def entitlement(self, capacity: float) -> dict[str, float]:
-        """Return the entitlement of each node to ``capacity`` weighted tokens, by node."""
+        """Return each node's entitlement to a part of ``capacity`` weighted tokens."""
         found = {ROOT: capacity}
         for tenant in [ROOT, *self.tenants]:
             below = list(self.children[tenant])

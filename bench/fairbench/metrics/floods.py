@@ -33,11 +33,11 @@ class Flood(NamedTuple):
     """A period in which a client requests much more than other clients.
 
     - ``client`` is an index; its first and last request come at ``start_s`` and ``end_s``.
-    - ``share`` is the client's share of all demand in this time, in weighted tokens.
+    - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand divided by the mean demand of the other clients in this
       period. Requests of larger floods do not count for this flood.
-    - ``requests`` is the number of the client's requests in this time.
-    - ``throughout`` is true if this time is nearly the whole time of the traffic.
+    - ``requests`` is the number of the client's requests in the flood.
+    - ``throughout`` is true if the flood lasts nearly the whole time of the traffic.
     - ``rest`` is the client's share of the demand without the requests of larger floods, at least
       ``share``.
     """
@@ -58,7 +58,7 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     A flood's time is the time in which the client's demand exceeds ``HEAVY`` times the mean rate of
     the other clients by most. Sessions come in bursts, so a flood must also be ``PEAK`` times as
     large as the busiest time of an ordinary client. The search for each further flood leaves out
-    the requests of the floods found before.
+    the requests of floods that were already found.
     """
     if traffic.span_s <= 0:
         return []
@@ -127,7 +127,7 @@ def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
 
 
 def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
-    """Return the flood without the client's ordinary requests at both edges of the flood."""
+    """Return the flood without the client's ordinary requests at both ends of the flood."""
     rows = np.flatnonzero(left & requests_of(traffic, flood))
     arrival_s, tokens = traffic.arrival_s[rows], traffic.tokens[rows]
     if flood.end_s <= flood.start_s:
@@ -161,11 +161,12 @@ class Victim(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """The period in which a flood delayed other clients' requests.
+    """The period in which a flood delayed the requests of other clients.
 
-    ``victims`` are the delayed clients, the longest median wait first. ``median_s`` is the median
-    wait of all requests of these clients in the period, and ``usual_s`` the median of the requests'
-    usual waits. If several floods did harm one after another, ``parts`` has the harm of each flood.
+    ``victims`` are the delayed clients; the client with the longest median wait is first.
+    ``median_s`` is the median wait of all requests of these clients in the period, and ``usual_s``
+    the median of the requests' usual waits. If several floods did harm one after another, ``parts``
+    has the harm of each flood.
     """
 
     start_s: float
@@ -239,7 +240,7 @@ def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm
 
 
 def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
-    """Return the usual wait of each client in seconds, shape (n_clients,)."""
+    """Return each client's usual waiting time in seconds, shape (n_clients,)."""
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
     # If a flood had no request before it, the first quartile of all waits counts as the usual wait.

@@ -104,7 +104,7 @@ class Cells:
     def _risen(self, low: Floats, high: Floats) -> Floats:
         """Return upper bounds on the rise of each client's value since its backlog began.
 
-        The value lies between ``low`` and ``high`` in each cell.
+        The value in each cell lies between ``low`` and ``high``.
         """
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
@@ -173,9 +173,9 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Bookings of tokens, with one element per booking in each array.
+    """Bookings of tokens; each array has one element per booking.
 
-    ``place`` is an index into the searched ``Places``, ``at_s`` the instant in seconds, and
+    ``place`` is an index into the searched ``Places``, ``at_s`` is the instant in seconds, and
     ``kind`` is END or START.
     """
 
@@ -188,9 +188,10 @@ class Bookings(NamedTuple):
 class _Part(NamedTuple):
     """The rows of a part of the log in cells in which several clients wait, sorted by client.
 
-    The part is rows ``begin`` up to ``after`` of the log. ``rows`` are indices of log rows that
-    belong to the part. ``first`` and ``reach`` number places by client and then by cell: the first
-    cell of each row, and the last cell that this row or an earlier row of its client touches.
+    The part consists of the log's rows from ``begin`` up to ``after``. ``rows`` are indices of log
+    rows that belong to the part. ``first`` and ``reach`` number places by client and then by cell:
+    the first cell of each row, and the last cell that this row or an earlier row of its client
+    touches.
     """
 
     begin: int
@@ -306,7 +307,7 @@ class Joint(NamedTuple):
 
 
 class Pairs:
-    """The pairs of clients that wait together, with bounds on the lead of either client.
+    """The pairs of clients that wait together, with bounds on each client's lead.
 
     ``promise`` is, for each row of the backlog, an upper bound on the lead of the row's client over
     any other client.
@@ -347,7 +348,7 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return joint backlogs of each backlog ``row`` with its ``rival``.
+        """Return the joint backlogs of each backlog ``row`` with the backlog ``rival``.
 
         Only joint backlogs in which the backlog's client receives more than ``above`` are kept.
         """
@@ -410,13 +411,13 @@ class Differences(NamedTuple):
 
     @property
     def lowest(self) -> Floats:
-        """A lower bound on the differences in each joint backlog."""
+        """A lower bound on the service differences in each joint backlog."""
         found: Floats = np.minimum.reduceat(self.least, self.begin)
         return found
 
     @property
     def highest(self) -> Floats:
-        """An upper bound on the differences in each joint backlog."""
+        """An upper bound on the service differences in each joint backlog."""
         found: Floats = np.maximum.reduceat(self.most, self.begin)
         return found
 
@@ -482,8 +483,8 @@ class Inside:
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
         """Return the differences in the given cells of joint backlogs, and their joint backlogs.
 
-        Differences are taken at both ends of a joint backlog, and after each booking of its clients
-        in the joint backlog.
+        Service differences are taken at both ends of a joint backlog, and after each booking of its
+        clients in between.
         """
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
@@ -556,7 +557,7 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 
 
 class _Search:
-    """A branch-and-bound search, which examines the clients that may be furthest ahead first.
+    """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
     The gap of a pair of clients is at most the sum of one client's lead over the average and of the
     other client's lag behind the average at some instant. The gap is also at most the service that

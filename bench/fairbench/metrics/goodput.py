@@ -83,7 +83,7 @@ class ClientGoodput:
     - ``in_window`` requests finished in the window within their targets, and had
       ``in_window_tokens`` weighted tokens.
     - The window's programs demanded ``asked`` requests of ``asked_tokens`` weighted tokens.
-      ``met`` of these requests, with ``met_tokens`` weighted tokens, kept their targets.
+      ``met`` of these requests, with ``met_tokens`` weighted tokens, met their targets.
     - ``computed`` is the number of tokens computed for requests of the window's programs: uncached
       prompt tokens, recomputed tokens and output tokens. ``wasted`` of these tokens belong to
       requests that missed their targets.
@@ -164,7 +164,7 @@ class Goodput:
         return ratio(sum(one.in_window for one in counts), self.length_s)
 
     def tokens_per_s(self, counts: Sequence[ClientGoodput]) -> float:
-        """Return the weighted tokens per second of requests within their targets."""
+        """Return the weighted tokens per second of requests that met their targets."""
         return ratio(sum(one.in_window_tokens for one in counts), self.length_s)
 
     @property
@@ -212,7 +212,7 @@ def goodput_of(tables: Tables, facts: Facts) -> Goodput:
 
 
 def met_ratio(counts: Sequence[ClientGoodput]) -> float:
-    """Return the fraction of the demanded requests that kept their targets."""
+    """Return the fraction of the demanded requests that met their targets."""
     return ratio(sum(one.met for one in counts), sum(one.asked for one in counts))
 
 
@@ -225,8 +225,8 @@ class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
     ``served`` is the useful service, and ``due`` the useful demand of all programs that arrived
-    before the given time. ``programs`` is the number of these programs, and ``finished`` the number
-    of programs that ended before this time.
+    before the given time. ``programs`` is the number of programs that arrived before the given
+    time, and ``finished`` is the number of programs that ended before it.
     """
 
     served: float

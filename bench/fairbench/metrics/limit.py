@@ -77,7 +77,7 @@ class LeastWork(NamedTuple):
 
     @property
     def in_all_s(self) -> Floats:
-        """The least GPU time of each request for prompt and answer."""
+        """The least GPU time that each request needs for prompt and answer."""
         return self.prefill_s + self.decode_s
 
 
@@ -131,10 +131,11 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least time at this rate.
 
-    The order of the prompts is that of the run. Both values are NaN if all prefixes fit in memory.
+    The order of the prompts is that of the run. Both values are NaN if all prefixes of the run fit
+    in memory.
 
     Tokens beyond the compulsory ones cost the least price of a prompt token, without attention.
-    Precondition: the facts have prices, and the compulsory tokens are known.
+    Precondition: the facts contain prices, and the compulsory tokens are known.
     """
     if facts.least_computed is None:
         return InMemory(nan, nan)
@@ -198,7 +199,7 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
 
 
 def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s: float) -> float:
-    """Return the largest total that takes at most ``time_s``, by bisection."""
+    """Return the largest number of tokens that takes at most ``time_s``, by bisection."""
     low, high = 0.0, float(demand.sum())
     if not high or cheapest(price, demand, share * max_min(high, demand, weight), high) <= time_s:
         return high
@@ -316,7 +317,7 @@ def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
 
 
 def program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return the row of each request's program, -1 if the run broke off before it was recorded."""
+    """Return the row of each request's program, or -1 if the program was not recorded."""
     order = np.argsort(programs.program_id, kind="stable")
     after = np.append(programs.program_id[order], -1)
     at = np.searchsorted(after[:-1], requests.program_id)

@@ -54,7 +54,7 @@ CACHED = frozenset({Needs.CACHED})
 
 
 class Form(Enum):
-    """The format in which a value is written for people."""
+    """The format in which a metric's value is written for people."""
 
     AMOUNT = "1,234 or 1.23"
     SECONDS = "1,234 or 1.23; > 1.23 for a lower bound"
@@ -65,7 +65,7 @@ class Form(Enum):
 
     @property
     def is_share(self) -> bool:
-        """Return whether values are shares, of which 1 is written as 100%."""
+        """Return whether the metric's values are fractions, written as percentages."""
         return self in (Form.PERCENT, Form.WHOLE_PERCENT)
 
     @property
@@ -78,7 +78,7 @@ DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3
 
 
 class Presence(Enum):
-    """Which stored summaries must have a metric; older summaries lack later additions."""
+    """Which stored summaries must have a metric; older summaries lack newer metrics."""
 
     ALWAYS = "all"
     IN_REPORTS = "summaries from which a report or a new score is made"
@@ -166,7 +166,7 @@ class Metric:
       page with more about the metric.
     - ``digits`` is the number of decimals in lines of means with intervals, by default the number
       of ``form``.
-    - No value is negative, and no value is above ``most``.
+    - ``most`` is the largest possible value; no value is negative.
     - ``undefined`` is the reason why a value may be missing; a metric without a reason always has a
       value.
     - ``when`` says whether a run has the metric. ``compute`` returns the value of a run that has
@@ -213,7 +213,7 @@ class Metric:
 
     @property
     def of_comparison(self) -> bool:
-        """Return whether runs have the metric only in a comparison."""
+        """Return whether a run has the metric only as part of a comparison."""
         return bool(self.beside or self.clients_beside)
 
     @property

@@ -121,7 +121,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return two metrics of shares in windows of this length: of the run, and of each client."""
+    """Return two metrics of shares in windows of a given length: of the run, and of each client."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
@@ -403,7 +403,7 @@ SESSIONS = (
 
 
 def _of_side(number: int, side: str) -> tuple[Metric, Metric]:
-    """Return the metrics of one side's workers in a disaggregated run."""
+    """Return the metrics of the prefill or decode workers of a disaggregated run."""
     return (
         Metric(f"{side}_busy_ratio", f"busy time of {side} workers over the run",
             form=Form.PERCENT, most=1.0, undefined="nothing was simulated",

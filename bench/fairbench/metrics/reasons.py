@@ -1,4 +1,4 @@
-"""Values of metrics, with the reasons why a value is missing."""
+"""Values of metrics, with the reason for each missing value."""
 
 from __future__ import annotations
 

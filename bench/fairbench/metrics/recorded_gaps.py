@@ -1,8 +1,9 @@
 """Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
 
-A log does not say when a server computed a prompt. This module assumes that the computation begins
-at the admission and ends at the first token. If the admission is unknown, the assumed duration is
-at most ``SLOWER`` times the duration of the log's fastest prompts of this length.
+A recorded log does not say when the server computed a prompt. This module assumes that the
+computation begins at the admission and ends at the first token. If the admission is unknown, the
+assumed duration is at most ``SLOWER`` times the duration of the log's fastest prompts of this
+length.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Requests(Table):
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
       computes, -1 before the choice. ``reserved_s`` is the reservation of memory on this worker,
       ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s`` are
-      start and end of the transfer of the KV cache. All these columns are None if one worker
+      start and end of the transfer of the KV cache. All these columns are None if the same worker
       computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
@@ -161,7 +161,7 @@ class Programs(Table):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Service(Table):
-    """A service log: a row for each client in each stretch of constant batch composition.
+    """A service log: one row for each client in each stretch of an unchanged batch.
 
     A stretch consists of ``steps`` iterations of one worker. Each step lasts ``step_growth_s``
     seconds longer than the step before, because contexts grow. A prefill iteration is a stretch of
@@ -222,7 +222,7 @@ PLAIN = Padding()
 class Client(NamedTuple):
     """A registered client of the run, which may have sent no request.
 
-    - ``weight`` is the client's entitlement relative to the other clients.
+    - ``weight`` is the client's entitlement relative to other clients' weights.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
       name of the class with these targets, "" without a class.
     - ``owner`` is the name of the client's owner, "" if the client's own name states the owner.
@@ -246,11 +246,11 @@ class Window(NamedTuple):
 
     @property
     def length_s(self) -> float:
-        """The length of the window in seconds, 0 for an empty window."""
+        """The length of the window in seconds; an empty window has length 0."""
         return max(0.0, self.end_s - self.start_s)
 
     def holds(self, times_s: Floats) -> Flags:
-        """Return a mask of the times that lie in the window."""
+        """Return a mask that is True for the times in the window."""
         inside: Flags = (times_s >= self.start_s) & (times_s < self.end_s)
         return inside
 
@@ -313,7 +313,7 @@ class WorkPrices(NamedTuple):
     def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
         """Return a lower bound, in seconds, on the time to decode ``tokens`` output tokens.
 
-        The decode steps of these tokens attend to ``context_tokens`` tokens in total.
+        While these tokens are decoded, the steps attend to ``context_tokens`` tokens in total.
         """
         time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
         return time_s

@@ -126,7 +126,7 @@ class RunData:
         return "failed or refused" if self.refused_requests else "failed"
 
     def per_second(self, amount: float) -> float:
-        """Return an amount of the whole run per second of the run."""
+        """Return an amount of the whole run divided by the run's duration in seconds."""
         return ratio(amount, self.facts.horizon_s)
 
     def window_rate(self, amounts: Floats) -> float:
@@ -134,7 +134,7 @@ class RunData:
         return ratio(float(amounts.sum()), self.window.length_s)
 
     def window_rates(self, amounts: Floats) -> Floats:
-        """Return each client's amount in the window, per second of the window."""
+        """Return each client's amount in the window divided by the window's length."""
         return amounts / (self.window.length_s or NAN)
 
     def rows_by_client(self, client: Ints, weights: Ints | None = None) -> Ints:
@@ -143,7 +143,7 @@ class RunData:
 
     @property
     def demoted(self) -> Ints:
-        """A 1 for each request that admission control demoted, else 0.
+        """The element is 1 for each request that admission control demoted, else 0.
 
         Precondition: the run has admission control.
         """
@@ -214,7 +214,7 @@ class RunData:
 
     @cached_property
     def tenants(self) -> TenantShares | None:
-        """The shares of tenants and clients in a tree, None without tenants."""
+        """The shares of tenants and clients in a tree, or None without tenants."""
         return tenant_shares(self.fair_shares, self.facts)
 
     @property
@@ -284,7 +284,7 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """Each client's share in its worst window, by the length of the windows in seconds.
 
-        The key 0 has the share while the client was backlogged.
+        The key 0 has the client's share over the time that it was backlogged.
         """
         line = self.timeline
         if line is None:
@@ -370,14 +370,14 @@ class RunData:
 
     @property
     def weight_parts(self) -> list[float]:
-        """The weight of each client over the weight of all clients."""
+        """Each client's weight divided by the sum of all weights."""
         weights = self.facts.client_weights
         parts: list[float] = (weights / weights.sum()).tolist()
         return parts
 
     @property
     def hit_rates_alone(self) -> list[float]:
-        """The cache hit rate of each client alone, NaN if unknown."""
+        """The cache hit rate of each client when simulated alone; NaN if unknown."""
         return [self.facts.hit_alone.get(one.name, NAN) for one in self.facts.clients]
 
     @cached_property
@@ -422,7 +422,8 @@ class RunData:
         """The fraction of its fair share that each session received, by window length in seconds.
 
         The key 0 has the share in the whole window, in which a session is judged if it is entitled
-        to four mean calls. Another key has the share in the worst window of this length.
+        to four mean calls. Every other key is a window's length, with the share in the worst
+        window.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline

@@ -23,7 +23,7 @@ from fairbench.metrics.tables import ServiceRows
 
 
 class Timed(Protocol):
-    """Columns with the times of steps: the rows of a log, or stretches."""
+    """Columns that contain the times of decode steps: the rows of a log, or its stretches."""
 
     @property
     def start_s(self) -> Floats: ...
@@ -105,7 +105,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
     """Return how many steps of each row in ``row`` had ended before the row's instant in ``at_s``.
 
-    If ``inclusive``, a step that ends at the instant itself counts, too.
+    If ``inclusive`` is True, a step that ends at the instant also counts.
     """
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
@@ -181,7 +181,7 @@ class Booked(NamedTuple):
         A prompt that an edge of the window divides has its input on one side of the edge and its
         computed tokens on the other side. If such prompts are more than ``MOST_UNDER_WAY`` of a
         client's tokens, the client's computed tokens are replaced by the extend of the prompts
-        admitted in the window. No client therefore has more computed tokens than input tokens.
+        admitted in the window. As a result, no client has more computed tokens than input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -359,8 +359,8 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. In a
-    stretch whose context grows beyond the fit, only the steps beyond the fit count.
+    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. If the
+    context grows beyond the fitted range during a stretch, only the steps beyond the range count.
     """
     if fit is None:
         return float("nan")
@@ -396,8 +396,9 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     step per token would take gigabytes. The rows are sorted by start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
-    In this log rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The difference in
-    service between two clients at an instant is exact to one step of each request in progress.
+    In this estimated log, rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The
+    difference in service between two clients at an instant is exact to one step of each request in
+    progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds, or NaN without a
     token.

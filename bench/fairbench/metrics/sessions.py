@@ -57,7 +57,7 @@ class Calls(NamedTuple):
 
 
 class RecordedSessions:
-    """The sessions of a run, with results by session and by client."""
+    """The sessions of a run, with results for each session and each client."""
 
     def __init__(self, tables: Tables, facts: Facts) -> None:
         self._programs, self._facts = tables.programs, facts
@@ -67,7 +67,7 @@ class RecordedSessions:
         self._client = tables.programs.client
 
     def _sums(self, values: Floats | Flags) -> Floats:
-        """Return the sum of the calls' values of each session, shape (n_sessions,)."""
+        """Return the sum of each session's values over its calls, shape (n_sessions,)."""
         sums: Floats = np.bincount(self.calls.session, values, len(self._programs)).astype(float)
         return sums
 
@@ -170,7 +170,7 @@ class RecordedSessions:
     def hit_rates(self) -> list[float]:
         """Return, by client, the median over sessions of the cached fraction of the input.
 
-        The median is NaN for a client without an admitted request.
+        The median is NaN if a client has no admitted request.
         """
         admitted = ~np.isnan(self.calls.requests.admitted_s)
         tokens = self._sums(np.where(admitted, self.calls.requests.input_tokens, 0))

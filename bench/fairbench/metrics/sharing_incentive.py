@@ -86,12 +86,12 @@ class RunBeside:
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
     """Return a client's latency on the shared cluster, over the latency alone on a fair part.
 
-    A value of at most 1 means that the client has no reason to leave the shared cluster. If one
-    latency is a bound, the ratio is a bound, too.
+    A value of at most 1 means that the client has no reason to leave the shared cluster. If one of
+    the latencies is a bound, the ratio is also a bound.
 
     Args:
         shared: The summary row of the client in the shared run.
-        alone: The client's row of the simulation alone, None without a simulation.
+        alone: The client's row from its simulation alone on the cluster, or None.
         percent: The percentile of latency that is compared, such as 95.
         censored: Whether the percentile in ``shared`` is a lower bound.
     """

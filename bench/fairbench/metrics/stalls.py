@@ -41,7 +41,7 @@ class Answers(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of one worker's log, each of a client in a stretch, in order of time and client.
+    """The rows of one worker's log, each of one client in one stretch, in order of time and client.
 
     - ``stretch`` is the position of the row's stretch in ``Steps``.
     - ``prompt_s`` is the time for which the client's prompts delay sequences that decode.
@@ -119,7 +119,7 @@ class Gaps:
         ]
 
     def tokens(self) -> list[float]:
-        """Return the number of tokens with a known gap, by client."""
+        """Return each client's number of tokens whose gap is known."""
         counts: list[float] = self._bins.sum(axis=1).tolist()
         return counts
 
@@ -232,12 +232,12 @@ def _decode_worker(requests: Requests) -> Ints:
 
 
 def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
-    """Return the sum of the answers' values of each client, shape (clients,)."""
+    """Return the sum of each client's values over its answers, shape (clients,)."""
     return np.bincount(answers.client, values, clients).astype(np.float64)
 
 
 def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
-    """Return the stretches and the rows of a part of one worker's log.
+    """Return the stretches and rows of a part of one worker's service log.
 
     ``ended_s`` is the end of the last decode step before the part.
     """
@@ -385,12 +385,12 @@ def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
 
 
 def _keys(client: Ints, stretch: Ints) -> Ints:
-    """Return a number for each pair of a client and a stretch, in order of stretches."""
+    """Return one number for each pair of client and stretch, in the order of the stretches."""
     return (stretch << 32) + client
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how many of the given pairs of client and stretch match each row, shape (rows,)."""
+    """Return how many of the pairs of client and stretch belong to each row, shape (rows,)."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

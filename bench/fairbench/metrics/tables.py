@@ -218,7 +218,7 @@ class Tables:
 class RunResult:
     """The result of a run: its tables, as columns by name, and its summary.
 
-    - ``complete`` tells whether the run ran to its end.
+    - ``complete`` tells whether the run was not interrupted.
     - ``memory`` is the table of the clients that hold KV memory, None if the run did not record the
       table.
     - ``about`` holds further facts that the manifest stores.

@@ -44,7 +44,7 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
     Only programs that arrived before the end of the window count, because every scheduler gets
-    these programs. The result is NaN without programs, or if too few programs finished.
+    these programs. The result is NaN if there are no programs, or too few finished.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])

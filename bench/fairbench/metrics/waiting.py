@@ -24,7 +24,7 @@ EVERYWHERE = -1
 class Waits(NamedTuple):
     """A table with one row per wait of a request in the queue of a worker or of a gateway.
 
-    The worker of a wait in a gateway is ``EVERYWHERE``. The times of waits are in seconds.
+    A wait in a gateway has the worker number ``EVERYWHERE``. The times of waits are in seconds.
     """
 
     worker: Ints
@@ -68,8 +68,8 @@ def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals; only intervals that strictly overlap are joined.
 
     If a wait ends at the instant at which the next wait begins, the queue was empty during an
-    admission pass. The client was then not backlogged at this instant, and the theorems require a
-    backlog at every instant.
+    admission pass. In that case, the client was not backlogged at this instant, and the theorems
+    require a backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
@@ -113,7 +113,7 @@ def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> floa
 class Backlog(NamedTuple):
     """The intervals in which clients were backlogged, sorted by client and then by time.
 
-    The intervals of one client are disjoint; times are in seconds.
+    The intervals of one client do not overlap; times are in seconds.
     """
 
     client: Ints
@@ -125,8 +125,8 @@ class Backlog(NamedTuple):
         """Return the intervals in which each client had a request waiting at every worker.
 
         A request that waits in a gateway waits at every worker. The proof of [DLPM] Theorem 5.1
-        assumes a backlog at every worker. Workers that compute no prompts have no queue and do not
-        count.
+        assumes that clients are backlogged at every worker. Workers that compute no prompts have no
+        queue and do not count.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE

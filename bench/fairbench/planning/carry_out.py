@@ -161,7 +161,7 @@ class _Runs:
         return [self._found[one] for one in self._of[choice, dp]]
 
     def verdicts(self, choice: PlanChoice, dp: int) -> list[JudgedTarget]:
-        """Return for each target whether the cluster meets the target."""
+        """Return for each latency target whether the simulated cluster meets the target."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
     def is_enough(self, choice: PlanChoice, dp: int) -> bool:

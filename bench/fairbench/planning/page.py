@@ -103,7 +103,7 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 def _choice(row: Row, answer: Row, load: str = "") -> str:
     """Return the name of a choice: scheduler, GPU if the plan has several GPUs, and load.
 
-    ``load`` is the format of a load that is not 1.
+    ``load`` is the format string for a load factor that is not 1.
     """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
     name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])

@@ -97,7 +97,7 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 
 
 def parse_slo(text: str) -> Slo:
-    """Parse ``METRIC<LIMIT``, or ``METRIC>LIMIT`` for a metric of which more is better.
+    """Parse a target: ``METRIC<LIMIT``, or ``METRIC>LIMIT`` for metrics that should be large.
 
     A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or a
     name in the style of other tools, such as ``ttft_p99``, whose limit needs a unit. Raises
@@ -139,7 +139,7 @@ def parse_slo(text: str) -> Slo:
 
 
 def metric_key(name: str) -> str:
-    """Return the summary key for a user's name of a metric."""
+    """Return the summary key of a metric that the user named."""
     if match := LATENCY.fullmatch(name):
         return f"{match[2]}_{match[1]}_ms"
     if match := SHARING.fullmatch(name):
@@ -213,7 +213,7 @@ class PlanQuestion:
     - If ``every`` is true, the plan tests every number of replicas.
     - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
     - ``most`` is USERS if the plan seeks the most users (clients) of ``low`` replicas; ``high``
-      then equals ``low``. An empty ``most`` means that the plan seeks the fewest replicas.
+      then equals ``low``. If ``most`` is empty, the plan seeks the smallest number of replicas.
     """
 
     slos: Sequence[str]
@@ -265,8 +265,8 @@ class PlanQuestion:
 class FixedLoad(NamedTuple):
     """The load of a plan, which does not depend on the number of replicas.
 
-    ``rate`` is in programs/s per well-behaved client, None for a trace. ``usual`` is true if the
-    rate is the workload's own rate for one replica.
+    ``rate`` is in programs/s per well-behaved client; for a trace it is None. ``usual`` is true if
+    the rate is the workload's own rate for one replica.
     """
 
     rate: float | None
@@ -385,7 +385,7 @@ def _check_question(question: PlanQuestion) -> None:
 
 
 def _check_most(question: PlanQuestion) -> None:
-    """Raise UsageError unless the question for the most users has one cluster."""
+    """Raise UsageError unless a question for the largest number of users has one cluster."""
     if question.most != USERS:
         raise UsageError(f"--max {question.most}: must be {USERS}")
     if question.low != question.high:

@@ -24,12 +24,12 @@ and never yields an empty list.
 
 
 class SmallestSize(NamedTuple):
-    """The smallest sufficient size, or None if no size is sufficient.
+    """The smallest size that meets the targets, or None if no size does.
 
     ``monotone`` is true if every tested size above a sufficient size is sufficient. If true,
     untested sizes above a sufficient size are assumed to be sufficient. If false, every size below
-    the smallest sufficient size was tested. ``tried`` tells for each tested size whether the size
-    is sufficient.
+    the smallest sufficient size was simulated. ``tried`` tells for each simulated size whether the
+    size meets the targets.
     """
 
     smallest: int | None
@@ -123,7 +123,7 @@ class JudgedTarget(NamedTuple):
 
     - ``met`` tells whether the mean over the seeds meets the target, ``certain`` whether the whole
       95% interval meets the target.
-    - ``seeds_met`` is the number of seeds whose value meets the target.
+    - ``seeds_met`` is the number of seeds for which the metric meets the target.
     - ``low`` and ``high`` are the ends of the interval, None for a single seed.
     - ``bound`` is ``>`` or ``<`` if the mean is only a bound.
     - ``reason`` says why the mean is undefined.
@@ -180,7 +180,7 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
-    """Return whether the metric is a percentile that unfinished requests could change.
+    """Return whether unfinished requests could change the metric, which is a percentile.
 
     A percentile of completed requests is meaningless if too many requests did not complete.
     """
@@ -304,8 +304,9 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that are cheaper than the first row with an equal load.
 
-    Without prices, only rows with equal timing profiles are compared, by the number of GPUs. If no
-    size of the first row is sufficient, every row with a sufficient size counts as cheaper.
+    If prices are missing, only rows with equal timing profiles are compared, by their numbers of
+    GPUs. If no size of the first row is sufficient, every row with a sufficient size counts as
+    cheaper.
     """
     found: list[tuple[float, float, int]] = []
     if rows and USERS in rows[0]:

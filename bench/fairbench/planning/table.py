@@ -91,7 +91,7 @@ def needed_line(answer: Row, *, programs: bool = False) -> str:
 
 
 def size_of(answer: Row) -> str:
-    """Return the size that the plan sought, USERS or REPLICAS."""
+    """Return the kind of size that the plan sought: USERS or REPLICAS."""
     return str(answer.get("size", REPLICAS))
 
 

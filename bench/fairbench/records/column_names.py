@@ -170,7 +170,7 @@ def _words_of(name: str) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case, without spaces and punctuation."""
+    """Return a column's name in lower case, without spaces and punctuation."""
     return "" if len(name) > LONGEST else _MARKS.sub("", name).lower()
 
 
@@ -387,5 +387,5 @@ def object_of(value: Any) -> Any:
 
 
 def given(value: Any) -> Any:
-    """Return the value of a cell, or None for an empty cell."""
+    """Return the value of a cell, or None if the cell is empty."""
     return None if cells.is_missing(value) else value

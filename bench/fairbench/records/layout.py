@@ -24,7 +24,7 @@ class Run(NamedTuple):
     """The requests of one run of a benchmark, with facts that the file states about the run.
 
     ``completed`` is the number of successful requests according to the file, or None. ``remarks``
-    tell the user which facts about requests the file lacks.
+    tell the user which facts the file lacks.
     """
 
     requests: list[Object]
@@ -100,13 +100,13 @@ def _alternatives(name: str) -> list[str]:
 
 
 def has_all(*names: str) -> Callable[[Record], bool]:
-    """Return a test for records that have all given keys."""
+    """Return a function that tests whether a record has all given keys."""
     needed = frozenset(names)
     return lambda first: needed <= first.keys()
 
 
 def first_given(*values: Any) -> Any:
-    """Return the first value that is present and not empty."""
+    """Return the first value that is neither missing nor empty."""
     return next((value for value in values if value not in (None, "", [], {})), None)
 
 

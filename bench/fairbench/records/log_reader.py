@@ -39,7 +39,7 @@ CONTAINER = {"log", "stream", "time"}
 class ColumnValues(NamedTuple):
     """The values of a field's column: an array of numbers, or a list of values as in the file.
 
-    ``name`` is the name of the column in the file. ``unit`` is the unit of times in the column,
+    ``name`` is the name of the column in the file. ``unit`` is the unit of times in the column, or
     None if unknown. ``first`` is the first value in the column that is not missing.
     """
 
@@ -542,7 +542,7 @@ class _Values:
 
 
 def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
-    """Return some values of a column that are not missing."""
+    """Return a few values of a column, none of them missing."""
     values = (row.get(name) if name in row else naming.cell_of(row, name) for row in rows)
     return list(islice((one for one in values if not is_missing(one)), SAMPLE))
 

@@ -31,7 +31,7 @@ NO_CALLS = frozenset(
 """Kinds of spans that are not calls of a model, in lower case."""
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
-"""Names in the column of clients that mean: no client."""
+"""Names in the column of clients that stand for a missing client."""
 # Two lines with the same id whose starts differ by less than this number of seconds describe one
 # request.
 SAME_S = 1e-3
@@ -86,7 +86,7 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     Args:
         path: File to read.
         asked: Fields to read, and choices of the user such as columns.
-        unit: Unit of times without a unit, None if unknown.
+        unit: Unit of times that have no unit in the file, or None if unknown.
 
     Raises:
         DataError: If the file contains no requests, or if a value is impossible.

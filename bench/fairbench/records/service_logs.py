@@ -1,7 +1,7 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-Each layout lists the columns that a tool writes. All other fields are found by the usual names of
-columns.
+Each layout lists the columns that a tool writes. All other fields are found by their usual column
+names.
 """
 
 from __future__ import annotations
@@ -351,7 +351,7 @@ def _otel_requests(record: Record, where: str) -> Iterator[Object]:
     ``prompt_tokens`` and ``completion_tokens``) are requests; the page on spans in
     open-telemetry/semantic-conventions defines the attributes. A record is a batch of OTLP's JSON
     (``resourceSpans``), or a span whose attributes are an object or OTLP's list. The client is
-    ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
+    ``user.id`` or ``enduser.id``; any other attribute is named by ``--clients-from``.
     """
     for attributes, span in _spans(record):
         read = _usage(attributes, "input", "prompt")

@@ -20,7 +20,7 @@ Flags = npt.NDArray[np.bool_]
 NS = cells.UNITS["s"]
 DIGITS = list("0123456789")
 NEVER_NS = -(2**63)
-"""The time in ns that stands for a missing time."""
+"""The number of nanoseconds that stands for a missing time."""
 LARGEST_NS = 2**62
 
 # Times in seconds above this value are dates (after March 1973), because no run lasts so long.

@@ -92,7 +92,7 @@ def check_appendable(path: Path) -> None:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Append the line to a file, completely or not at all.
+    """Append the line to a file, either completely or not at all.
 
     Raises UsageError if the line cannot be written.
     """

@@ -262,7 +262,7 @@ def board_page(board: Board) -> page.Page:
 
 
 def board_title(board: Board) -> str:
-    """Return one line that names the rows whose rank may be 1."""
+    """Return one line that names the schedulers whose rank may be 1."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     what = f"{'highest' if entry.better is Better.MORE else 'lowest'} {entry.heading}"
@@ -345,7 +345,7 @@ def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> page.Cell:
 
 
 class _Row(NamedTuple):
-    """A row in a picture; ``strong`` is true if no row is better in both metrics of the picture."""
+    """A row of a leaderboard picture; ``strong`` is true if no row is better in both metrics."""
 
     number: int
     name: str
@@ -458,7 +458,7 @@ class PlotAxis(NamedTuple):
 
 
 class Box(NamedTuple):
-    """The position of a label or a mark, in pixels."""
+    """The position of a chart's label or mark, in pixels."""
 
     left: float
     top: float

@@ -38,7 +38,7 @@ def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
 
 
 def is_crowd(summary: Summary) -> bool:
-    """Return whether a summary has too many clients for a row each."""
+    """Return whether a summary has too many clients for one row per client."""
     return len(summary["clients"]) >= CROWD
 
 
@@ -72,8 +72,8 @@ def client_tables(
 ) -> RenderableType:
     """Return tables of at most ``width`` characters (at least 50), with a row per client.
 
-    The tables contain only the given ``clients``, by default all clients. Metrics that do not fit
-    beside each other make another table below.
+    The tables contain only the given ``clients`` (default: all clients). Metrics that do not fit
+    into the width make another table below.
     """
     rows = summary["clients"] if clients is None else clients
     columns = client_columns(summary, P99)
@@ -129,7 +129,7 @@ class Lorenz(NamedTuple):
 
 
 def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
-    """Return the Lorenz curve, or None if all amounts are 0.
+    """Return the Lorenz curve of amounts, or None if all amounts are 0.
 
     A client of weight w counts as w clients with equal amounts.
     """
@@ -170,9 +170,9 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the worst-off well-behaved clients: smallest fair share first, then highest P99.
 
-    Over several runs, the values are means. Below saturation, where ratios are undefined, only the
-    P99 counts. A client whose P99 is unknown because of unfinished programs precedes clients with a
-    known P99. If the workload marks no client as heavy, clients that flood come last.
+    Over several runs, the values are means. Below saturation, where shares are undefined, only the
+    P99 decides. A client whose P99 is unknown because of unfinished programs precedes clients with
+    a known P99. If the workload marks no client as heavy, clients that flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]

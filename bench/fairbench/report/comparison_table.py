@@ -74,7 +74,7 @@ def comparison_text(
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
-    """Build the comparison's table; with several seeds, intervals stand below the means."""
+    """Build the comparison's table; for several seeds, confidence intervals stand below means."""
     # Sharing incentives are known only for simulated runs.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
@@ -294,7 +294,7 @@ Sample = Mapping[int, Value]
 def cell_marks(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> list[tuple[str, ...]]:
-    """Return, for each scheduler, a mark per column: best, worst, or ``NEITHER``.
+    """Return each scheduler's mark in each column: best, worst, or ``NEITHER``.
 
     Without a significant difference, a scheduler gets ``NEITHER``. One seed shows no significant
     difference, unless the simulator replays a trace, which is exact. A metric without a better

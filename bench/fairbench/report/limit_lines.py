@@ -88,10 +88,10 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Return which scheduler loses GPU time to the other, with causes; "" without a loss.
+    """Return which scheduler loses GPU time to the other, with causes; "" if there is no loss.
 
-    Both sequences have a summary per seed, with equal loads. All numbers are means over the seeds,
-    in percent of the GPU time; the causes add up to the whole loss.
+    Both sequences have one summary per seed, of runs with equal loads. All numbers are means over
+    the seeds, in percent of the GPU time; the causes add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""
@@ -171,7 +171,7 @@ def limit_sentences(summary: Summary) -> Iterator[str]:
 
 
 def _part_of(summary: Summary, key: str, limit: str) -> float | None:
-    """Return a metric divided by its limit, or None if either is unknown."""
+    """Return a metric divided by its limit, or None if either of them is unknown."""
     if summary.get(key) is None or not summary.get(limit):
         return None
     return float(summary[key]) / float(summary[limit])

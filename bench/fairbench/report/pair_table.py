@@ -81,7 +81,7 @@ def _limits_differ(summaries: Iterable[Summary]) -> bool:
 
 
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics of ``--all``: first those of comparisons, then those of repeated runs."""
+    """Return the metrics for ``--all``: first those of comparisons, then those of repeated runs."""
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)

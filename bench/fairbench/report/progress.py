@@ -123,7 +123,7 @@ def _tell(line: str) -> None:
 
 
 class LineProgress(Silent):
-    """A line for each finished task, so that a log shows progress."""
+    """Progress output of one line per finished task, suitable for logs."""
 
     def __init__(self) -> None:
         self._begun_s = monotonic()

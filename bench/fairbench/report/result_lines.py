@@ -184,7 +184,7 @@ def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _pins(audit: Mapping[str, float]) -> str:
-    """Return a sentence: whether the assumption behind guaranteed memory shares held."""
+    """Return a sentence: did the assumption behind guaranteed memory shares hold?"""
     allocations = int(audit["allocations"])
     if not audit["beyond"]:
         return (
@@ -447,7 +447,7 @@ TWICE = 1.5
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the ``--duration`` that gives well-behaved clients enough latencies for a P99."""
+    """Yield the ``--duration`` with which a P99 would have enough latencies."""
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
     if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return

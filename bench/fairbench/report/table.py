@@ -106,7 +106,8 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
     If shortened names coincide, all names are cut at the start instead; if these names coincide,
-    too, all names are cut at the end. Names that differ only in the middle may remain equal.
+    too, all names are cut at the end. Names that differ only in the middle may remain equal after
+    shortening.
     """
     given = tuple(dict.fromkeys(names))
     tried = [
@@ -130,7 +131,7 @@ def cut_middle(name: str, width: int) -> str:
 def folded_name(name: str, width: int) -> str:
     """Return a name in lines of at most ``width`` characters that end after a space, + or slash.
 
-    A part that is longer than a line is cut anywhere.
+    A part of the name that is longer than a line is cut anywhere.
     """
     lines, line = [], ""
     for part in re.split(r"(?<=[ +/])", name):

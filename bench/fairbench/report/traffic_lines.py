@@ -140,6 +140,6 @@ def window_list(parts: Sequence[tuple[float, float]], clock: ClockTime | None = 
 
 
 def window(start_s: float, end_s: float, clock: ClockTime | None = None) -> str:
-    """Return a period in whole seconds, with the clock's times if known."""
+    """Return a period in whole seconds, with clock times if they are known."""
     dated = f" ({clock.window(start_s, end_s)})" if clock is not None else ""
     return f"{start_s:,.0f} to {end_s:,.0f} s{dated}"

@@ -60,9 +60,9 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class SchedulerResults:
-    """A "cell" of a comparison: a scheduler in a configuration, with names of both, and the runs.
+    """A scheduler in a configuration (a "cell" of a comparison), with names of both, and the runs.
 
-    ``known`` is the combined summary, if the runs are no longer stored.
+    ``known`` is the combined summary, used if the runs are no longer stored.
     """
 
     place: str
@@ -245,9 +245,9 @@ LEAST_CHANGE = 0.0005
 class MetricContrast:
     """A metric of two schedulers: the means over the common seeds, and the paired difference.
 
-    ``more_seeds`` is the number of further seeds that would probably lead to a decision. None means
-    that no seeds are needed, that too many seeds are needed, or that more seeds would not help.
-    ``ratios`` is the difference of logarithms; if defined, ``ratios`` decides about times.
+    ``more_seeds`` is the number of additional seeds that would probably lead to a decision. None
+    means that no seeds are needed, that too many seeds are needed, or that more seeds would not
+    help. ``ratios`` is the difference of logarithms, which decides about times if it is defined.
     """
 
     metric: str
@@ -275,7 +275,7 @@ class MetricContrast:
 class Contrast:
     """A comparison of a scheduler (or experiment) with the baseline.
 
-    ``left_out`` are the seeds that only one of the sides has. ``unlike`` are keys, except the
+    ``left_out`` are the seeds that only one of the sides has. ``unlike`` are the keys, besides the
     scheduler, in which the two experiments differ.
     """
 

@@ -1,8 +1,8 @@
 """Stored experiments: names of a sweep's points, and differences between experiments.
 
-A stored experiment spells out every value, chosen or default. If a default changes between two
-versions, runs of the same command differ in this value. Such runs belong to one experiment, and the
-changed default explains why numbers differ. A manifest lists the values that the user chose
+A stored experiment contains every value, whether chosen or default. If a default changes between
+two versions, runs of the same command differ in this value. Such runs belong to one experiment, and
+the changed default explains why numbers differ. A manifest lists the values that the user chose
 (``chosen``, equal to the experiment's table ``given``). Without this list, a value counts as chosen
 unless the workload, a present default or a default in ``FORMER`` has the value.
 """
@@ -68,7 +68,7 @@ def key_of(part: Mapping[str, Any]) -> str:
 
 
 class Label(NamedTuple):
-    """The name of a point of a sweep, without the seed."""
+    """The name of a point of a sweep, without the point's seed."""
 
     place: str
     scheduler: str

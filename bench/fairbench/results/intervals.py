@@ -100,7 +100,7 @@ def t_interval(
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the estimated standard deviation from two or more values."""
+    """Return the standard deviation, estimated from two or more values."""
     average = fsum(values) / len(values)
     return sqrt(fsum((value - average) ** 2 for value in values) / (len(values) - 1))
 
@@ -180,7 +180,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The second scheduler's values minus the first scheduler's values, paired by seed.
+    """The second scheduler's values minus the first scheduler's values, for each seed.
 
     ``runs`` is the number of seeds in which both schedulers have a value, ``undefined`` the number
     of other seeds. ``low`` and ``high`` are the ends of the interval of ``mean``, None if unknown.
@@ -219,7 +219,7 @@ class Difference:
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the conclusion for a metric whose better direction is ``better``."""
+        """Return the conclusion for a metric; ``better`` is the metric's better direction."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -278,7 +278,7 @@ def difference(
 
 
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
-    """Return the difference of logarithms, for values that differ by factors.
+    """Return the difference of logarithms, for metrics that differ by factors.
 
     If any value is unknown, the result is None. Logarithms make relative changes comparable: if a
     wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.

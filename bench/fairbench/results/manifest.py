@@ -112,7 +112,7 @@ def git_state(package: Path) -> dict[str, Any] | None:
 
 
 def _output(*command: str) -> str | None:
-    """Return the output of a command, or None if the command fails."""
+    """Return the output of a command, or None if the command failed."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
@@ -123,7 +123,7 @@ def _output(*command: str) -> str | None:
 
 
 def library_version(library: str) -> str | None:
-    """Return the installed version, or None if the library is not installed."""
+    """Return a library's installed version, or None if the library is not installed."""
     try:
         return version(library)
     except PackageNotFoundError:

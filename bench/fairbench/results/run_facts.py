@@ -169,7 +169,7 @@ def work_prices(
         profile: The iteration times of the GPU and model.
         pass_tokens: Limit on the tokens of a prefill pass, or of a mixed step.
         batch: Largest number of sequences in a decode step.
-        mixed: Whether prompt tokens and decoded tokens share a step.
+        mixed: Whether prompt tokens and decoded tokens share a step of the engine.
     """
     c = profile.coefficients_ms
 
@@ -372,7 +372,7 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
     Args:
         keys: The metrics, by their keys or other names.
         specs: Experiments that will run; a metric that no experiment can have is refused.
-        option: The flag that names the metrics, for the message.
+        option: The flag with which the user named the metrics, for the message.
     """
     for name in keys:
         key = catalogue.known_key(name)

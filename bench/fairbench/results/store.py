@@ -357,7 +357,7 @@ class SweepStore:
 
     @property
     def alone_folder(self) -> Path:
-        """The folder with the latencies of clients that were simulated alone."""
+        """The folder that stores the latencies of clients simulated alone."""
         return self.path / "alone"
 
     @property
@@ -400,7 +400,7 @@ class SweepStore:
                 save_alone(self.alone_folder, key, rows)
 
     def discard_partial(self) -> None:
-        """Remove the files of interrupted runs, which will start again."""
+        """Remove the files of interrupted runs, because these runs start again."""
         for path in self.runs.iterdir():
             if not is_run(path):
                 shutil.rmtree(path)

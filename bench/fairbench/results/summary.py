@@ -200,7 +200,7 @@ class Value(NamedTuple):
 
     @property
     def exact(self) -> Fraction:
-        """Return the value as the decimal number in the file.
+        """Return the value as exactly the decimal number that the file contains.
 
         Raises DataError if the value is a text.
         """

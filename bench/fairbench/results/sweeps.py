@@ -48,13 +48,13 @@ class SweepAxis(NamedTuple):
 
     @property
     def is_log(self) -> bool:
-        """Whether the values are so far apart that the axis is logarithmic."""
+        """Whether the values span so much that the axis is logarithmic."""
         values = self.values
         return values[0] > 0 and values[-1] >= LOG_FROM * values[0]
 
     @property
     def ticks(self) -> list[float]:
-        """The values if all labels fit below a chart, else no values."""
+        """The axis values, if all their labels fit below a chart, else nothing."""
         at = [log(value) if self.is_log else value for value in self.values]
         least = (at[-1] - at[0]) / MOST_TICKS
         return self.values if min(high - low for low, high in pairwise(at)) >= least else []

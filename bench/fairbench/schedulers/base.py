@@ -139,7 +139,7 @@ __all__ = [
 
 
 class OldFlag:
-    """A Boolean attribute of an earlier version of the scheduler interface."""
+    """A Boolean attribute of the scheduler interface in an older version."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -160,9 +160,9 @@ class OldFlag:
 class HasParts:
     """The optional hooks of a scheduler, grouped into parts; a hook that a scheduler lacks is None.
 
-    A scheduler declares a part by defining the part's methods (``Parts``). A host works without the
-    part if the part's method is None. A scheduler whose parts depend on parameters sets the
-    methods, or sets them to None, in its constructor.
+    A scheduler declares an optional part of the interface by defining its methods (``Parts``). If a
+    part's method is None, the host works without the part. A scheduler whose parts depend on
+    parameters sets the methods, or sets them to None, in its constructor.
 
     | part | methods |
     |---|---|
@@ -263,8 +263,8 @@ class LocalScheduler(HasParts, ABC):
 
         The host sends True to the generator if the candidate was admitted (the host has already
         called ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end
-        the pass at the first False. The generator may also yield ``Preempt(request)``. ``now_s`` is
-        always in seconds on the host's clock.
+        the admission pass at the first False. The generator may also yield ``Preempt(request)``.
+        ``now_s`` is always in seconds on the host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
@@ -276,10 +276,11 @@ class LocalScheduler(HasParts, ABC):
         return True
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
-        """Return the time at which the host makes another admission pass, or None for no such pass.
+        """Return the time at which the host makes another admission pass, or None for none.
 
         The host calls this method only for a scheduler that is not ``work_conserving``, when the
-        worker is idle and requests wait. The pass takes place even if no request arrives or ends.
+        worker is idle and requests wait. The scheduling pass takes place even if no request arrives
+        or ends.
         """
         return None
 
@@ -466,7 +467,7 @@ class Parts(Protocol):
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Return all running requests, in the order in which a full KV pool takes their memory.
 
-        The engine's own order applies to a scheduler without this method.
+        If a scheduler lacks this method, the engine's own order applies.
         """
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
@@ -487,8 +488,8 @@ class Parts(Protocol):
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls this method, before ``select`` in each pass. The method
-        ``select`` of such a scheduler yields the requests in queue order.
+        Only the simulated SGLang calls this method, before ``select`` in each pass. If a scheduler
+        has this method, its ``select`` yields the requests in queue order.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
@@ -499,7 +500,7 @@ class Parts(Protocol):
         """
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
-        """Return whether the batch decodes now, before further prompts are computed.
+        """Return whether the batch decodes now, before more prompts are computed.
 
         Only the simulated SGLang calls this method, without mixed chunks, when it could do either.
         ``oldest`` is the request whose prompt is computed next in queue order, and ``left`` the
@@ -509,7 +510,7 @@ class Parts(Protocol):
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
         """Record the times of an iteration in picoseconds; 0 ``prompt_tokens`` mean decoding.
 
-        Only simulated engines call this method. A call may stand for several decode steps, but not
+        Only simulated engines call this method. A call may stand for several decode steps, except
         after ``decodes_first``.
         """
 

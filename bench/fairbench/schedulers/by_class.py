@@ -158,7 +158,7 @@ class ByClass(LocalScheduler):
         scheduler.on_admitted(request, extend_tokens, recompute)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Do nothing: ``on_request_tokens`` charges the client in the request's class."""
+        """Do nothing: ``on_request_tokens`` charges the client within the request's class."""
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         scheduler, _ = self._class_of(request)
@@ -182,7 +182,7 @@ class ByClass(LocalScheduler):
             scheduler.forget(client)
 
     def balances(self) -> Mapping[str, float]:
-        """Return the sum of each client's balances over the classes."""
+        """Return each client's balance, summed over the priority classes."""
         sums: defaultdict[str, float] = defaultdict(float)
         for scheduler, _ in self._classes.values():
             for client, balance in scheduler.balances().items():

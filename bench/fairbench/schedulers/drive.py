@@ -18,8 +18,8 @@ class Preempt(NamedTuple):
     (``Setup.swap_token_s`` is the time per token); only a scheduler that declares ``swaps`` may set
     ``swap``. The engine's answer is True if the engine took the memory, and False if the request
     does not run or CPU memory has no room. The engine keeps the outputs of the request and calls
-    ``on_retract``, and the request waits again after the pass. Only a scheduler that declares
-    ``preempts`` may yield a ``Preempt``.
+    ``on_retract``, and the request waits again after the pass. Only a scheduler that declares the
+    part ``preempts`` may yield a ``Preempt``.
     """
 
     request: Request
@@ -57,7 +57,7 @@ def drive(
 ) -> None:
     """Try the candidates of the scheduler until the scheduler stops or the pass ends.
 
-    The scheduler is not resumed after an admission that ends the pass. A resumed scheduler might
+    The scheduler is not resumed after the admission that ends the pass. A resumed scheduler might
     refill credits, or move on to another group, for a candidate that is never tried.
 
     Args:

@@ -1,12 +1,12 @@
 """The load cap, which limits the running requests to a batch that decodes efficiently.
 
-With a large KV pool, thousands of requests may run at once, no request waits, and a fair order has
-no effect. A limit on the number of running requests (``max_running_requests``) would solve the
-problem, but the right number depends on the lengths of the requests. The load cap therefore limits
-the cost of the running requests.
+If the KV pool is large, thousands of requests may run at once, so no request waits and a fair order
+has no effect. A limit on the number of running requests (``max_running_requests``) would solve the
+problem, but the right number depends on the lengths of the requests. As a result, the load cap
+limits the cost of the running requests.
 
 A decode step takes a fixed time (launches, reading the weights), and further time for each request
-and each token of context. The cost of a batch is therefore measured in tokens of context:
+and each token of context. For this reason, the cost of a batch is measured in tokens of context:
 
     cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
@@ -146,7 +146,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the cap would admit the request if ``without`` stopped running."""
+        """Return whether the cap would admit the request if request ``without`` stopped running."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens

@@ -36,7 +36,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class WalkEnd(NamedTuple, Generic[L]):
-    """The end of a walk along a prompt: the deepest ``node`` and the ``place`` in the prompt."""
+    """The end of a walk along a prompt: the deepest ``node``, and its ``place`` in the prompt."""
 
     node: L
     place: Place
@@ -61,7 +61,7 @@ class LocationTree(PrefixTree[L]):
         return WalkEnd(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
     def upward(self, node: L) -> Iterator[L]:
-        """Yield the node and all its ancestors except the root."""
+        """Yield the node and all its ancestors, except the tree's root."""
         while (parent := node.parent) is not None:
             yield node
             node = parent
@@ -95,7 +95,7 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def insert(self, prompt: Prompt, worker: int) -> L:
-        """Mark a whole prompt as held by ``worker``; return the node at the end of the prompt."""
+        """Mark a whole prompt as cached at ``worker``; return the node at the end of the prompt."""
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: WalkEnd[L], prompt: Prompt, worker: int) -> L:
@@ -230,7 +230,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark a path as held by ``worker`` and as just used, from ``end`` up to the root."""
+        """Mark a path, from ``end`` up to the root, as cached at ``worker`` and as just used."""
         bit, root, node = 1 << worker, self.root, end
         newest = root.older
         while (parent := node.parent) is not None:
@@ -266,7 +266,7 @@ class BoundedTree(LocationTree[RecentNode]):
         return super().remove(leaf)
 
     def _shrink(self, newest: RecentNode) -> None:
-        """Remove the least recently used leaves, except ``newest``, until the limit holds."""
+        """Remove least recently used leaves, but not ``newest``, until the limit holds."""
         while self.size > self.limit and (node := self.root.newer) is not newest:
             node.workers = 0
             self.prune(node)

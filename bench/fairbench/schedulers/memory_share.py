@@ -10,12 +10,14 @@ admission by two rules:
   pinned tokens may always run a request, even if the request exceeds the share.
 - Any other request *borrows* memory. A borrowing request may be admitted if no other client waits
   with a request within its share, and if free memory and cached tokens above the shares of clients
-  suffice. An admission then evicts no cached token within any client's share. The borrower is no
+  suffice. As a result, an admission evicts no cached token within any client's share. The borrower
+  is no
   exception: its requests could otherwise evict the cached prefixes of its own sessions.
 
 Requests that may not be admitted now are hidden from the local scheduler. The shares of clients
-come from the eviction policy. Outputs are not known in advance and do not count at admission. The
-theorem and its assumption are in docs/appendix/theory.md, and engines check the assumption.
+come from the eviction policy. Output lengths are not known in advance, so they do not count at
+admission. The theorem and its assumption are in docs/appendix/theory.md, and engines check the
+assumption.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from fairbench.schedulers.views import RunningView, Scan, WaitingView
 class PromptTokens(NamedTuple):
     """The memory that the prompt of a waiting request would take, in tokens.
 
-    - ``new`` is the number of tokens that are not cached.
+    - ``new`` is the number of prompt tokens that are not cached.
     - ``pins`` is the number of new and cached tokens that no running request uses yet.
     """
 
@@ -134,7 +136,7 @@ class MemoryShare:
         return spare
 
     def _is_wanted(self, client: str) -> bool:
-        """Return whether another client waits with a request within its share."""
+        """Return whether another client has a waiting request within that client's share."""
         oldest = (self._waiting.oldest(one) for one in self._waiting.clients() if one != client)
         return any(self._is_within(one, self._memory.demand(one)) for one in oldest)
 
@@ -179,7 +181,7 @@ class ShareView:
 
 
 class ShareScan:
-    """A scan that skips the clients whose requests may not be admitted."""
+    """A scan of the queue that skips clients whose requests may not be admitted."""
 
     def __init__(self, scan: Scan, share: MemoryShare) -> None:
         self._scan, self._admits = scan, share.admits

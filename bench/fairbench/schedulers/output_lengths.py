@@ -79,7 +79,7 @@ class OutputLengths:
 
     For a client without finished requests, the expected length is the average of all clients, or
     ``PRIOR_OUTPUT_TOKENS`` before any request has finished. The limit ``max_new_tokens`` of a
-    request does not affect the expected length.
+    request has no effect on the expected length.
     """
 
     def __init__(self) -> None:

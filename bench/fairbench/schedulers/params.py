@@ -76,7 +76,7 @@ def cost_names(settings: Mapping[str, Any]) -> list[str]:
 
 
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
-    """Return the part's parameters: defaults, overridden by the part's keys in ``settings``.
+    """Return a part's parameters: the defaults, overridden by the part's keys in ``settings``.
 
     An integer is converted to a float where the parameter is a float. No other value is converted;
     in particular, a text is never read as a number. Raises UsageError with one line that names the

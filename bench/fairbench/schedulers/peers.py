@@ -1,6 +1,6 @@
 """The exchange of charges between several routers, which makes the routers as fair as one router.
 
-Charges stay correct if messages are late, lost or repeated.
+Charges stay correct even if messages are late, lost or repeated.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class Exchanges(Protocol):
         """
 
     def charged_totals(self) -> Sums:
-        """Return the charges of this router or gateway alone to each client."""
+        """Return what this router or gateway has itself charged each client."""
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest totals that each other router or gateway has sent."""
+        """Return the latest totals received from each other router or gateway."""
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
         """Merge the totals of another origin; messages may be late, repeated or out of order."""
@@ -155,7 +155,7 @@ class Heard:
         self._places: dict[str, set[int]] = {}
 
     def charged_places(self, origin: str) -> Collection[int]:
-        """Return the workers at which the router ``origin`` has charged any client."""
+        """Return the workers at which the router ``origin`` has charged a client."""
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
@@ -221,7 +221,7 @@ class Changes:
         """Start a new version; return the clients changed after ``since``, the latest change last.
 
         Returns None if the totals of all clients must be exported. The running time is proportional
-        to the number of returned clients.
+        to the number of clients in the result.
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1
@@ -390,7 +390,7 @@ class SharedCounters:
         return self.counter(client) - others
 
     def counter(self, client: str) -> float:
-        """Return the client's counter over all routers; 0 for an unknown client."""
+        """Return the client's counter over all routers, or 0 if the client is unknown."""
         return self._counters.get(client, 0.0)
 
     def changed(self) -> Collection[str]:

@@ -197,7 +197,7 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
     """Return how many tokens an edge and a prompt share, and where in the prompt the match ends.
 
     The comparison starts in the prompt at ``offset`` in the segment number ``index``. Precondition:
-    the edge begins with this segment at this offset.
+    the edge begins with this segment, at this offset of the segment.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:

@@ -1,4 +1,4 @@
-"""The states that a scheduler keeps for programs, as long as a program may send further calls."""
+"""The states that a scheduler keeps for programs, as long as a program may send more calls."""
 
 from __future__ import annotations
 

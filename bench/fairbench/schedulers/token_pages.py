@@ -23,9 +23,9 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
     A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Because
     names are not hashes, two prompts begin with equal segments exactly as far as the prompts share
-    whole pages. A last, shorter page matches only an equal last page. To name a prefix that ends
-    inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError for an id that is
-    negative or has more than 32 bits.
+    whole pages. A last page that is shorter matches only an equal last page. To name a prefix that
+    ends inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError for an id
+    that is negative or has more than 32 bits.
     """
     # The text has one character for each byte of the token ids.
     text = str(_bytes_of(token_ids), "latin-1")
@@ -55,7 +55,7 @@ def _bytes_of(token_ids: Sequence[int]) -> memoryview:
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
     """Return the prompt of ``ids``, which shares prefixes only with prompts of an equal ``apart``.
 
-    An ``apart`` of None is a value like any other.
+    The value None of ``apart`` is a value like any other.
     """
     prompt = segments_of(narrow(ids))
     return prompt if apart is None else (Segment(repr(apart), 0), *prompt)

@@ -24,7 +24,7 @@ class Scan(Protocol):
     def __next__(self) -> Request: ...
 
     def skip(self, client: str) -> None:
-        """Skip this client's further requests; a call takes constant time."""
+        """Skip the further requests of this client; a call takes constant time."""
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
         """Skip a client if its credit is at most 0 when the scan reaches one of its requests."""
@@ -36,7 +36,7 @@ class Scan(Protocol):
 class Running(NamedTuple):
     """A request of the running batch, and the memory that it uses.
 
-    ``held_tokens`` is the length of the request's context, including a shared prefix.
+    ``held_tokens`` is the context length of the request, including a shared prefix.
     ``reserved_tokens`` is the KV memory in tokens that the engine reserved for outputs of the
     request that are still to come, before the engine applies a reservation ratio.
     """
@@ -57,10 +57,11 @@ class ClientLoad(NamedTuple):
 
 
 class RunningView(Protocol):
-    """The running batch, as it was when the pass began.
+    """The running batch, as it was when the scheduling pass began.
 
-    The view lacks requests that were preempted in this pass. Only vLLM's view contains requests
-    that were admitted in this pass, and such requests cannot be preempted in the same pass.
+    The view leaves out requests that were preempted in this pass. Only vLLM's view contains
+    requests that were admitted in this pass, and such requests cannot be preempted in the same
+    pass.
     """
 
     @property
@@ -79,8 +80,8 @@ class RunningView(Protocol):
         """Return whether this pass could admit the request if ``without`` did not run.
 
         The engine's own test of memory and its load cap decide. The test counts the admissions of
-        this pass and the memory reserved for outputs. In engines that cannot preempt, the result is
-        always False. Each call iterates over the whole batch.
+        this pass and the memory reserved for outputs. In engines that cannot preempt requests, the
+        result is always False. Each call iterates over the whole batch.
         """
 
 
@@ -153,7 +154,7 @@ class SortableQueue(WaitingView, Protocol):
         """Return the requests of the running batch, including those that have just finished."""
 
     def matches(self) -> list[Waiting]:
-        """Match all waiting requests against the cache, in queue order."""
+        """Match all waiting requests against the prefix cache, in queue order."""
 
 
 class Room(NamedTuple):

@@ -53,7 +53,7 @@ def arrays_of(
 
     Args:
         requests: The requests that were read from the file.
-        client: The client of all requests if the file names no clients.
+        client: Name of the client of all requests, used if the file names no clients.
         part: The number of the file, which distinguishes the programs of several files.
         mended: Counts of changed requests, by reason; the function adds to the counts.
         per_client: Whether each program belongs to a single client, because two clients may use
@@ -199,8 +199,8 @@ NO_CLIENT = "all"
 def _check_ends(requests: FileRequests, states: Any) -> None:
     """Raise DataError for a request that seems successful, but has no recognised end time.
 
-    The record of such a request has output tokens and no sign of a failure. The record has no field
-    for the end time, not even an empty field.
+    The record of such a request has output tokens, and no field that reports a failure. The record
+    has no field for the end time, not even an empty field.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():

@@ -93,8 +93,8 @@ def read_scored(
         names: The columns, by field, of fields whose column names are not recognised.
         line: The line of the column names, from 1; None detects the line.
         unit_s: The unit of times in seconds; None means seconds, unless the file names a unit.
-        registered: Clients that count even without a request. They come first; the other clients
-            follow in order of appearance.
+        registered: Clients that count even without a request. These clients come first; the other
+            clients follow in order of appearance.
     """
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
@@ -337,9 +337,9 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
 def _start_times(columns: FileColumns, latency_s: Floats, start_s: Floats) -> Floats:
     """Return the start time of each request in seconds; estimate missing times.
 
-    Files of SGLang's ``bench_serving`` have no start times. With a request rate, the estimate lets
-    requests start at even intervals. With a limit on concurrency, the estimate lets a request start
-    when an earlier request ends.
+    Files of SGLang's ``bench_serving`` have no start times. If a request rate is given, requests
+    are assumed to start at even intervals. If a limit on concurrency is given, each request is
+    assumed to start when an earlier request ends.
     """
     if not columns.layout.at_once or columns.is_named("start"):
         return start_s

@@ -146,13 +146,13 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""Functions that turn a column's value into a state, by column; columns of failures come first."""
+"""Functions that turn a column's value into a request's state; columns of failures come first."""
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
-    """Return the state that the columns in ``SIGNS`` imply for each record.
+    """Return, for each record, the state that the columns in ``SIGNS`` imply.
 
-    The result is None if no column implies a state.
+    The result is None for a record without such a column.
     """
     said: list[Any] | None = None
     order = list(SIGNS)

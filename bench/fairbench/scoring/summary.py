@@ -162,7 +162,7 @@ def scored_window(
         programs: All programs in the records.
         horizon_s: The time in seconds at which the last answer ends.
         start_s: The requested start in seconds; None means 0.
-        end_s: The requested end in seconds; None means the default.
+        end_s: The end of the window in seconds that the user requested, or None.
     """
     begin_s = start_s or 0.0
     if end_s is not None:

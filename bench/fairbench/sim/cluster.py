@@ -77,7 +77,7 @@ class Reacting(InFlightLimit):
         self._reaction = reaction
 
     def react_to(self, ended: EndedRequest) -> None:
-        """React to the end of a request of the client."""
+        """Let the client react to the end of one of its requests."""
         if self._reaction(ended):
             going, self._waiting = self._waiting, deque()
             for program in going:
@@ -85,7 +85,7 @@ class Reacting(InFlightLimit):
 
 
 class Deadlines:
-    """The deadlines of requests, computed from the targets of their clients' plans.
+    """The deadlines of requests, which follow from the latency targets of clients.
 
     A target may be a multiple of the request's latency on an idle replica. For this latency, a
     deadline assumes an answer of ``max_new_tokens`` tokens, because the true length is unknown in
@@ -127,7 +127,7 @@ class _Started:
 
 
 class Cluster:
-    """A router and its workers, which serve the programs of clients.
+    """The simulated cluster: a router and its workers, which serve clients' programs.
 
     Args:
         clock: The clock of the simulation.
@@ -135,7 +135,7 @@ class Cluster:
         workers: The workers by their numbers.
         clients: The names of the clients.
         ingress: Queue in front of the router, or None if requests are sent immediately.
-        deadlines: Deadlines that requests get, or None for requests without deadlines.
+        deadlines: Source of requests' deadlines, or None if requests have no deadlines.
         demotes: Whether the request log has a column ``demoted``.
         disaggregated: Whether the request log has the columns of disaggregated clusters.
     """
@@ -390,8 +390,8 @@ class Cluster:
     def least_computed(self, capacity: int) -> int | None:
         """Return the fewest prompt tokens that must be computed with ``capacity`` tokens of cache.
 
-        Requests keep the order of the run, and Belady's optimal rule evicts. None means that all
-        distinct prefixes fit into the cache.
+        Requests keep their order in the run, and Belady's optimal rule decides on evictions. If the
+        result is None, all distinct prefixes fit into the cache.
         """
         if self._prefixes.tokens <= capacity:
             return None

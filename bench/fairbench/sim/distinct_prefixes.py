@@ -30,7 +30,7 @@ class DistinctPrefixes:
     The prefixes form a tree with one node per distinct segment of a prefix. A node is a run of
     tokens with one key that follows a position of its parent. The position is the parent's number
     and the number of the parent's tokens before the node. Memory is linear in the numbers of
-    distinct prefixes and prompts. An answer enters the tree when a later prompt contains the
+    distinct prefixes and prompts. An answer is added to the tree when a later prompt contains the
     answer.
     """
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class SimFleet:
-    """A ``FleetView`` that reports loads without the delay of real fleets."""
+    """A ``FleetView`` that reports loads at once, unlike real fleets."""
 
     def __init__(self, workers: Sequence[Replica]) -> None:
         self._workers = workers
@@ -94,7 +94,7 @@ def _router(spec: ExperimentSpec) -> Router:
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | RouterIngresses | None:
-    """Return the queue in front of the router, or None.
+    """Return the queue in front of the router, or None if there is none.
 
     Raises UsageError in the same cases as ``share_totals``.
     """
@@ -103,7 +103,7 @@ def ingress_of(
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return the gateway and admission control of a router, or None without either."""
+        """Return the gateway and admission control of a router, or None if it has neither."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission
@@ -142,7 +142,7 @@ def reports_of(
 def eviction_reports(
     clock: Clock, router: Router, worker: int, params: ClusterParams, rng: Random
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` function whose reports are delayed and may be lost."""
+    """Return an ``on_evict`` function that delays reports and may lose some of them."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

@@ -39,8 +39,8 @@ class Ingress(QueueHost[Sequence]):
 
     The host calls the queue when a request arrives or ends, and when a worker has decided on its
     next step. The call comes at the same instant, after all iterations that end at this instant,
-    and never during an admission pass. The queue receives arrivals and ends in the order of their
-    occurrence.
+    and never during an admission pass. The queue is told of arrivals and ends of requests in the
+    order of their occurrence.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -193,8 +193,9 @@ class SumLedger:
 class Unheard:
     """A measurement of the charges at other routers that a router did not know of, in tokens.
 
-    The result is the largest unknown charge of a client. Between two messages, unknown charges only
-    grow, except for refunds, so they are measured just before each message.
+    The result is the largest charge to a client that some router does not know. Between two
+    messages, unknown charges only grow, except for refunds, so they are measured just before each
+    message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:
@@ -218,7 +219,7 @@ class Unheard:
 
 
 def split_router(routers: Many[Router]) -> SplitRouter:
-    """Return several routers of one kind, combined into a single router."""
+    """Return several routers of one kind as a single, combined router."""
     declared = {
         name: getattr(routers[0], name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")
@@ -230,7 +231,7 @@ def split_router(routers: Many[Router]) -> SplitRouter:
 class SplitRouter(Router):
     """Several routers that act as one router, created by ``split_router``.
 
-    ``owners`` maps each request in progress to the number of the router at which it arrived.
+    ``owners`` maps each unfinished request to the number of the router at which it arrived.
     """
 
     def __init__(self, routers: Many[Router]) -> None:
@@ -269,7 +270,7 @@ class SplitRouter(Router):
 Arrives = Callable[[Request], int]
 """A function that returns the number of the router at which a request arrives.
 
-The function is called once for each request, in order of arrival.
+The function is called once per request, in the order of arrivals.
 """
 
 
@@ -351,7 +352,7 @@ class RouterIngresses:
             del owners[sequence.request]
 
     def sequences(self) -> Iterator[Sequence]:
-        """Yield the queued requests, in order of arrival at each router."""
+        """Yield each router's queued requests, in order of arrival."""
         yield from self._asking.values()
         for ingress in self.ingresses:
             yield from ingress.sequences()
@@ -397,7 +398,7 @@ Front = tuple[Router, HoldsRequests | None]
 def share_totals(
     spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Many[Front]
 ) -> None:
-    """Let the routers behind the queues ``routers`` exchange their totals.
+    """Let the routers behind the queues ``routers`` exchange the totals of their charges.
 
     Raises UsageError if neither router nor gateway has counters to share, or if the experiment has
     admission control.

@@ -1,7 +1,8 @@
 """The records of a simulation: log files during the run, and tables that are built from them.
 
-Each log is a file with an Arrow IPC stream, to which blocks of rows are appended. The logs take no
-memory, and remain if the process is killed. A file that was cut off can be read up to its end.
+Each log is a file with an Arrow IPC stream, to which blocks of rows are appended. The logs are kept
+in files, take no memory, and survive if the process is killed. A file that was cut off can be read
+up to its end.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ class FileBlocks:
             yield np.concatenate(group)
 
     def release(self) -> None:
-        """Do nothing, because blocks in a file take no memory."""
+        """Do nothing: blocks of rows in a file take no memory."""
 
     def _append(self, message: pa.Buffer) -> None:
         try:

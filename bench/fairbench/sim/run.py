@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 class SimulationProgress:
     """How far a simulation is.
 
-    ``shares`` maps each client to its fraction of all service so far. ``measuring`` is true when
+    ``shares`` maps each client to its fraction of the service so far. ``measuring`` is true when
     the run has ended and the metrics are being computed.
     """
 
@@ -130,7 +130,7 @@ def hit_rates_alone(
 
     Memory is shared in proportion to weights. The engine, the router and the speed are those of
     ``spec``, and the eviction policy is LRU. A client whose requests are all refused has no hit
-    rate. With one client, or more than ``MOST_ALONE`` clients, the result is empty.
+    rate. If there is one client, or more than ``MOST_ALONE``, the result is empty.
 
     Args:
         spec: The experiment of the shared run.
@@ -429,7 +429,7 @@ class Simulation:
     def _pin_audit(self) -> dict[str, Any]:
         """Return the counts of the ``PinAudit`` by key, for a policy with memory shares.
 
-        The result is empty for an eviction policy without shares.
+        The result is empty if the eviction policy gives no shares.
         """
         if self.spec.eviction is None or self.code is not None:
             return {}
@@ -455,7 +455,7 @@ class Simulation:
 
 
 class Simulated(NamedTuple):
-    """The tables of a simulation, and the facts that describe the run."""
+    """The tables of a simulated run, and facts that describe the run."""
 
     tables: Tables
     facts: Facts
@@ -479,8 +479,8 @@ def simulate_tables(
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """Return an incomplete result from the records of a killed simulation in ``folder``.
 
-    The result ends at the time of the last record. Work in progress and records that were not
-    written yet are missing. Raises DataError if a file cannot be read.
+    The recovered result ends at the time of the last record. Work in progress is missing, and so
+    are records that were not yet written. Raises DataError if a file cannot be read.
     """
     source = spec.source()
     plans = spec.client_plans()

@@ -54,7 +54,7 @@ def plan_clients(
     Args:
         spec: The workload.
         scenario: The name of the scenario.
-        dp: Number of replicas; rates from the workload file are multiplied by this number.
+        dp: Number of replicas, with which rates from the workload file are multiplied.
         gpu: Id of a timing profile; a workload may define a different rate for some profiles.
         clients: The number of clients.
         request_rate: Programs/s of each well-behaved client over the whole cluster.
@@ -126,7 +126,7 @@ class _Run(NamedTuple):
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Yield new arrivals for each client whose rate the scenario's ``sizes`` scale."""
+        """Yield new arrivals for each client whose rate is scaled by the scenario's ``sizes``."""
         traffic = self.spec.traffic()
         for index, multiple in _sizes_of_plain_clients(self.scenario, count):
             load = _load_of_size(self.load._replace(client=index), multiple)
@@ -180,8 +180,8 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
     """Return the load of a client that is ``multiple`` times as large as an average client.
 
-    ``load`` is the load of a client of average size. The rate and the number of programs are
-    multiplied by ``multiple``.
+    ``load`` is the load of a client of average size. The request rate and the number of programs
+    are multiplied by ``multiple``.
     """
     if multiple == 1:
         return load

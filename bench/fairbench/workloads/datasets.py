@@ -116,7 +116,7 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
-    """Merge entries with equal texts into one entry that has the exchanges of all of them.
+    """Merge entries with equal texts into one entry, with the exchanges of all of them.
 
     In LooGLE, for example, a document is repeated in the row of each of its questions.
     """
@@ -169,7 +169,7 @@ def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
 
 
 def _instruction(record: Mapping[str, Any]) -> Texts:
-    """Return an instruction, followed by its input if given, as one prompt."""
+    """Return an instruction as a prompt, with its input appended if it has one."""
     given = record.get(INPUT) or ""
     if not isinstance(given, str):
         raise ValueError(f"field {INPUT!r}: must be a string")
@@ -342,7 +342,7 @@ class Source:
         return len(self._texts)
 
     def item(self, seed: int, number: int) -> Item:
-        """Return item ``number`` of the random order that ``seed`` determines.
+        """Return item ``number`` in the random order that ``seed`` determines.
 
         A run that needs more items than the data set has passes over the data set repeatedly, each
         time in a new order. From the second pass on, each item gets a new content key, so its

@@ -27,8 +27,8 @@ class Disguise:
 
     ``padding_tokens`` tokens of useless text, the padding, precede each prompt. The padding begins
     with a copy of the first prompt of another client's latest program, if a program to copy is
-    given, and continues with text that no other client sends. With ``fresh``, the uncopied part of
-    the padding is new for each call. After its last call, a program sends the padding alone
+    given, and continues with text that no other client sends. If ``fresh`` is set, the uncopied
+    part of the padding is new for each call. After its last call, a program sends the padding alone
     ``keep_alive`` times, with an answer of one token, so that the whole padding stays in the KV
     cache. An answer is ``output_multiple`` times as long as the honest answer, and later prompts
     contain only the honest part of earlier answers. ``max_new_multiple`` multiplies the output
@@ -163,7 +163,7 @@ class _PaddedLLM:
 
 
 class _FirstCallMadeError(Exception):
-    """An exception that ends a program once its first prompt is known."""
+    """An exception that ends a program when its first prompt is known."""
 
 
 class _Probe:
@@ -206,7 +206,7 @@ class EndedRequest(NamedTuple):
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
 """A function that is called when a request of a client ends; the function may keep state.
 
-A result of True starts all waiting programs of the client.
+If the result is True, all waiting programs of the client start.
 """
 
 

@@ -38,7 +38,7 @@ SPECS = _PACKED if _PACKED.is_dir() else _CHECKOUT
 
 
 def rebased(data: Any, folder: Path) -> Any:
-    """Resolve the relative paths in a file's keys ``workload`` against ``folder``."""
+    """Resolve relative paths under a file's keys ``workload`` against ``folder``."""
     if isinstance(data, Mapping):
         return {
             key: str(folder / value)
@@ -186,7 +186,7 @@ Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 class ClientPresence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random intervals.
 
-    With random intervals, a client alternates between present and absent. The lengths of the
+    If intervals are random, a client alternates between present and absent. The lengths of the
     intervals are exponential with the means ``stay_s`` and ``away_s`` in seconds, independently for
     each client. The process is stationary, so a client is present at the beginning with probability
     ``stay_s`` / (``stay_s`` + ``away_s``). Programs that would arrive while a client is absent are
@@ -228,7 +228,7 @@ class ClientPresence(FileTable):
             now_s = end_s + rng.expovariate(1 / self.away_s)
 
     def kept(self, arrivals: Iterable[Arrival], rng: random.Random) -> Iterator[Arrival]:
-        """Yield only the arrivals at times when the client is present."""
+        """Yield only those arrivals at which the client is present."""
         intervals = self.intervals(rng)
         start_s, end_s = next(intervals)
         for arrival in arrivals:
@@ -257,7 +257,7 @@ class ClientPresence(FileTable):
 def names_in(word: str) -> list[str]:
     """Return the names in a range such as ``client-3..5``, or a list of ``word`` if it is no range.
 
-    Raises ValueError if the range is descending or larger than any workload.
+    Raises ValueError if the range descends or is larger than any workload.
     """
     found = re.fullmatch(r"(client-)([0-9]{1,6})\.\.([0-9]{1,6})", word)
     if found is None:
@@ -269,7 +269,7 @@ def names_in(word: str) -> list[str]:
 
 
 def each_name(words: Iterable[Any]) -> Iterator[Any]:
-    """Yield the words of a list; a range such as ``client-3..5`` yields each name in the range."""
+    """Yield the words of a list; for a range such as ``client-3..5``, yield each name in it."""
     for word in words:
         yield from names_in(word) if isinstance(word, str) else (word,)
 
@@ -328,7 +328,10 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_checked_name)]], _By
 
 
 def _with_inherited(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
-    """Return a table, completed by ``inherit`` if the table inherits. Raises ValueError."""
+    """Return the table, completed by ``inherit`` if the table has the key ``INHERITED``.
+
+    Raises ValueError.
+    """
     try:
         return inherit(data) if isinstance(data, Mapping) and INHERITED in data else data
     except UsageError as error:
@@ -358,7 +361,7 @@ class ServiceClass(FileTable):
 
 
 class Misbehaving(Group):
-    """A group of heavy clients, and the differences from well-behaved clients.
+    """A group of heavy clients, and how they differ from well-behaved clients.
 
     ``rate_multiple`` multiplies the program rate during the fraction ``until_fraction`` of the
     run's beginning, or during the whole run if ``until_fraction`` is not given. ``arrivals`` and
@@ -366,8 +369,8 @@ class Misbehaving(Group):
 
     Each prompt begins with ``padding_tokens`` tokens of padding. ``padding_of`` is the number of
     another client: the padding begins like the first prompt of that client's latest program and
-    ends with text that no other client sends. With ``padding_fresh``, the uncopied text is new for
-    each call. After its last call, a program sends the padding alone ``keep_alive`` times.
+    ends with text that no other client sends. If ``padding_fresh`` is set, the uncopied text is new
+    for each call. After its last call, a program sends the padding alone ``keep_alive`` times.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. A program waits while
@@ -455,7 +458,7 @@ class WorkloadSpec(FileTable):
     show: the duration of a program, or the TTFT of a request. ``client_names`` name the first
     clients, optionally below tenants (``org/team/user``); all other clients are called
     ``client-N``. ``client_weights`` map names of clients to weights (default 1); the name of a
-    tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may be a client.
+    tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may itself be a client.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
     with targets of their own. ``arrivals`` is the arrival process (default: Gamma). ``machine`` is
     the default GPU, model and engine. Times in a workload are in seconds.

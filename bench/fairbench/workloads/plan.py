@@ -42,7 +42,7 @@ class ClientPlan:
     programs; the padding of a disguise begins like the latest program of client number ``copied``,
     unless ``copied`` is None. ``in_flight`` limits the number of the client's running programs.
     With ``reaction``, waiting programs start when the function returns True for an ended request of
-    the client. ``presence`` defines when the client is present; None means always.
+    the client. ``presence`` defines when the client is present; if it is None, always.
     """
 
     index: int

@@ -47,7 +47,7 @@ def settable_params(spec: WorkloadSpec) -> list[str]:
 
 
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
-    """Return the workload with changed parameters, as from ``--set tot.branches=3``.
+    """Return a copy of the workload with changed parameters, as ``--set tot.branches=3`` sets.
 
     ``PARAM`` changes a parameter of all clients, except heavy clients that set this parameter
     themselves. ``misbehaving.PARAM`` changes a parameter of heavy clients only. Raises UsageError
@@ -89,7 +89,7 @@ def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
     """Raise UsageError for an unknown key in any table, with the nearest known key.
 
     Wrong types are not checked here, because pydantic reports them. ``where`` is the path of the
-    table, "" for the whole file.
+    table in the file, or "" for the whole file.
     """
     for one in data if isinstance(data, list) else ():
         _check_keys(one, model, where)

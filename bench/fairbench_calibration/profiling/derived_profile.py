@@ -125,8 +125,8 @@ class Derived(NamedTuple):
     Attributes:
         profile: The timing profile that was derived.
         source: Where the times come from, in words.
-        note: The reason why no better source was used, or "".
-        error_pct: Errors on the iterations that were not fitted, in percent.
+        note: The reason why no better source was used, or "" if there is none.
+        error_pct: Errors, in percent, on the iterations that were not used in the fit.
         held: The iterations that were left out of the fit.
         times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
             (n_iterations,).
@@ -141,7 +141,7 @@ class Derived(NamedTuple):
 
 
 class _Estimate(NamedTuple):
-    """Times of iterations, with the source and grade of the profile."""
+    """Times of iterations, with the source and the grade of the estimate."""
 
     times_ms: fit.Column
     kind: str

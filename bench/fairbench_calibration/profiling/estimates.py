@@ -4,9 +4,9 @@ The operator tables come with the optional package ``aiconfigurator-core``. NVID
 operators on the named GPU; the package models how operator times add up to an iteration's time.
 
 The roofline uses a GPU's data sheet and a model's shape. In an iteration, the GPU reads the weights
-and the KV once and computes matrix products; layers run one after another. Within a layer, products
-and reads overlap only in part. The fractions of the peaks are typical of measured kernels, not
-measured on the given GPU.
+and the KV once and computes matrix products; layers run one after another. Within a layer, matrix
+products and memory reads overlap only in part. The fractions of the peaks are typical of measured
+kernels, not measured on the given GPU.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def roofline_ms(
 
 
 def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
-    """Return the seconds of norms, activations, and sampling for each decoding sequence."""
+    """Return the seconds of norms, activations and sampling per decoding sequence."""
     slower = MEASURED_GB_S / gpu.memory_gb_s
     sampling = SEQUENCE_US * shape.vocabulary / MEASURED_VOCABULARY
     return np.asarray(slower * 1e-6 * (shape.layers * LAYER_US + sampling * it.decodes))

@@ -34,7 +34,7 @@ class Iterations(NamedTuple):
 
     @property
     def tokens(self) -> Column:
-        """The number of tokens that pass through the linear layers."""
+        """The number of tokens for which the linear layers are computed."""
         return self.prefills * self.new + self.decodes
 
     @property
@@ -123,7 +123,7 @@ def fitted(
     start: Mapping[str, float] = START,
     prior: float = 0.0,
 ) -> dict[str, float]:
-    """Return the best non-negative coefficients by soft-L1 least squares of logarithms.
+    """Return the best non-negative coefficients (soft-L1 least squares of logarithms).
 
     Args:
         it: The composition of each measured iteration.

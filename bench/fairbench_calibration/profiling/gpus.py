@@ -140,7 +140,7 @@ _DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
 """``_SIZES`` has a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 
-Each row applies to GPUs with less memory than its first value.
+Each row applies to GPUs with less memory than the row's first value.
 """
 
 Positive = Annotated[float, Field(gt=0, lt=1e7)]

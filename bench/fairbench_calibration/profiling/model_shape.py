@@ -114,8 +114,8 @@ class ModelShape:
     def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
         """Return the size in bytes of a token's KV cache on each of ``tp`` GPUs.
 
-        A latent cache has the same size on every GPU. Layers with a sliding window count like other
-        layers.
+        The latent KV cache of a model has the same size on every GPU. Layers with a sliding window
+        count like other layers.
         """
         each = KV_BYTES[dtype]
         if self.latent is not None:
@@ -124,7 +124,7 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
-    """Return the shape in a ``config.json``; error messages begin with ``where``.
+    """Return the model shape in a ``config.json``; error messages begin with ``where``.
 
     Raises DataError if a field is missing or wrong.
     """

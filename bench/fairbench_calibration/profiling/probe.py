@@ -115,7 +115,7 @@ class ProbedServer:
         return min(windows, key=lambda one: one.step_s)
 
     def _window(self, answers: list[_Answer], tokens: int, begin_s: float, end_s: float) -> Batch:
-        """Return the mean decode step in a part of a batch's time."""
+        """Return the mean decode step in one part of a batch's time."""
         made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
         step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
         context = sum(tokens + (a + b) / 2 for a, b in made)
@@ -194,7 +194,7 @@ async def pool_tokens(session: ClientSession, base_url: str) -> int | None:
 
 
 def prompt_lengths(chunk: int) -> list[int]:
-    """Return four lengths of prompts, each of which one iteration prefills."""
+    """Return four lengths of prompts that one iteration can prefill."""
     return [chunk // 64, chunk // 8, chunk // 2, chunk]
 
 

@@ -33,7 +33,7 @@ DECIDED = (
 
 
 class FirstDifference(NamedTuple):
-    """The earliest request on which the model and the code differ.
+    """The earliest request for which the model and the engine's code differ.
 
     ``ours`` and ``theirs`` are the values of ``column`` under the model and under the code.
     """
@@ -47,7 +47,7 @@ class FirstDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckedStream:
-    """A random run under fairbench's model and under the engine's own code.
+    """A single random run, under fairbench's model and under the engine's own code.
 
     ``differing`` is the number of requests with different records; ``first`` is the earliest such
     request, None without one. ``code`` describes the engine's code, as ``engine_code`` in a

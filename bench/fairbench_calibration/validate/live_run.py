@@ -42,7 +42,7 @@ class Pair:
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return both values and the error as JSON types; an undefined number is null."""
+        """Return both values and the error as JSON types; undefined numbers become null."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 
@@ -51,8 +51,8 @@ class Pair:
 class LiveComparison:
     """The comparison of a live run with its simulation.
 
-    ``kind`` is ``measured`` or ``emulated``, and ``served`` the name of the server. ``pairs`` are
-    by metric, and by ``CLIENT.metric`` for metrics of clients.
+    ``kind`` is ``measured`` or ``emulated``, and ``served`` the name of the server. ``pairs`` is
+    keyed by metric, and by ``CLIENT.metric`` for metrics of clients.
     """
 
     kind: str
@@ -78,7 +78,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
     Args:
         run: The live run that is stored.
-        gpu: The GPU of the timing profile; None: the stored GPU.
+        gpu: The GPU of the timing profile; None means the GPU that the run stores.
         model: The model, or None for the stored model.
     """
     path = run.path / EXPERIMENT

@@ -150,7 +150,7 @@ class RealReplica(ABC):
             sequence.on_done(sequence)
 
     def _over(self, sequence: Sequence) -> None:
-        """Do nothing; a subclass may act on each finished request."""
+        """Do nothing: a subclass may act on each finished request."""
 
     def _join(self, sequence: Sequence) -> None:
         """Record that a request's prefill has ended, so that the request has its first token."""

@@ -28,7 +28,7 @@ from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 
 
 class OwnPolicy(FCFS):
-    """A stand-in for the scheduler that decides inside the engine.
+    """A stand-in for the scheduler that runs inside the engine.
 
     The simulator uses only its name and its bound of the service gap, and never its order.
     ``inside`` is the scheduler of fairbench that decides inside the engine; None means that the
@@ -142,7 +142,7 @@ class OwnCode(ABC):
         return EngineProcess(self._key[0], self.engine, self.releases)
 
     def worker(self, parts: WorkerParts) -> Replica:
-        """Return a replica in which the engine's code takes the decisions."""
+        """Return a replica in which the code of the engine decides."""
         if not self._is_open:
             self._open(parts)
         channel = self._process.add(tells_evicted=parts.on_evict is not None)

@@ -58,7 +58,7 @@ class EngineProcess:
     The owner must call ``close`` at the end.
 
     Args:
-        named: The value of ``--engine-code``: a path of a Python, or ``INSTALLED``.
+        named: The value of ``--engine-code``: the path of a Python, or ``INSTALLED``.
         engine: The name of the engine.
         supported: The supported releases of the engine; the oldest is first.
         only_source: True if only ``source`` will be called; then, the engine is not imported.
@@ -186,7 +186,7 @@ class EngineProcess:
         return RunFailed(f"engine_code {self._named}: the process ended with code {code}{last}")
 
     def ended_of(self, replica: int) -> RunFailed:
-        """Return the error for a replica whose process has ended unexpectedly."""
+        """Return the error for a replica whose process ended unexpectedly."""
         return self._ended(self.ask("ended", replica))
 
     def _failed(self, told: Mapping[str, Any]) -> Exception:
@@ -258,6 +258,6 @@ class Channel:
         return self.receive()
 
     def close(self) -> None:
-        """Close the channel. The replica's process ends when it has no operation in progress."""
+        """Close the channel. The replica's process ends as soon as no operation is in progress."""
         self._answers.close()
         self._connection.close()

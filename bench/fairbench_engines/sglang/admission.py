@@ -90,7 +90,7 @@ class PluginAdmission:
     ) -> None:
         """Wrap ``calc_priority``: from this call on, SGLang's loop asks fairbench's scheduler.
 
-        On a decode server, there is no admission pass. A decode server orders requests that have
+        On a decode server, there is no admission pass. A decode server sorts requests that have
         memory by priority.
         """
         if self._scheduler is None:

@@ -1,7 +1,7 @@
 """Prefill and decode servers of SGLang: the scheduler orders the queues in front of batches.
 
 A prefill server queues a request as soon as a decode server has memory for the request. A decode
-server gives memory to one request after the other, and the scheduler chooses the next request.
+server gives memory to one request at a time, and the scheduler chooses each next request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 class Disaggregation:
     """The hooks of the queues of one prefill or decode server; the first argument is the original.
 
-    ``ready`` has the requests to which a decode server could give memory.
+    ``ready`` contains the requests to which a decode server could give memory.
     """
 
     now_s: Callable[[], float]

@@ -1,7 +1,7 @@
 """Cache eviction by fairbench's policies inside SGLang, for each request that takes KV memory.
 
 A tree is SGLang's RadixCache, whose nodes are objects, or SGLang's UnifiedRadixCache, whose nodes
-are numbers. In this module, both kinds of nodes are called handles.
+are numbers. In this module, *handle* means a node of either kind.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from fairbench_engines.step_times import Decode, PromptPart
 
 
 class Next(Enum):
-    """The scheduler's next action after a candidate did not fit into memory."""
+    """The scheduler's reaction when a candidate does not fit into memory."""
 
     AGAIN = "the same: it has preempted something"
     ANOTHER = "another"
@@ -75,7 +75,7 @@ class SGLangHome(EngineHome):
         return theirs
 
     def accepts(self, req: Req, now_s: float) -> bool:
-        """Return whether the scheduler accepts the request; retracted requests are accepted."""
+        """Return whether the scheduler accepts the request; retracted requests always pass."""
         if req in self._tracked:
             return True
         tracked = self._track(req, now_s)
@@ -113,7 +113,7 @@ class SGLangHome(EngineHome):
         self.view.take_in(request)
 
     def kept_view(self, tree: KeptTree, order: MatchOrderHooks) -> None:
-        """Let the scheduler's view of the queue use kept matches."""
+        """Let the scheduler's view of the queue use the matches that were kept."""
         self.view = KeptView(tree, self.batch, order, self._ours)
 
     def gone(self, theirs: Req) -> None:
@@ -199,7 +199,7 @@ class SGLangHome(EngineHome):
         return fits and self._preemption.would_fit(self._ours[request].theirs, without)
 
     def no_room(self, req: Req) -> Next:
-        """Report that the candidate did not fit; return the scheduler's next action."""
+        """Report that the candidate did not fit; return the scheduler's reaction."""
         self._resume(admitted=False)
         if self._candidate is None:
             return Next.NOBODY

@@ -278,7 +278,7 @@ class Hooks:
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``flush_cache``: an idle server of one rank also gets a new scheduler.
 
-        With several ranks, the other ranks would still count this rank's charges.
+        If there are several ranks, the other ranks would still count this rank's charges.
         """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)

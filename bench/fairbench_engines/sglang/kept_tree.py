@@ -1,9 +1,9 @@
 """Kept matches: SGLang's prefix tree reports changes, so that few requests are matched again.
 
-Without the plugin, SGLang matches every waiting request in every pass. A match changes only where a
-prefix was inserted or evicted. A match also counts as a use of the prefix for LRU eviction. The
-plugin marks each matched prefix as used once per pass, at the turn of the last request that would
-have used the prefix.
+Without the plugin, SGLang matches every waiting request in every pass. The match of a waiting
+request changes only where a prefix was inserted or evicted. A match also counts as a use of the
+prefix for LRU eviction. The plugin marks each matched prefix as used once per pass, at the turn of
+the last request that would have used the prefix.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
 
 
 def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Call ``hear`` with the arguments of ``owner``'s method ``name`` before each call."""
+    """Before each call of ``owner``'s method ``name``, call ``hear`` with the same arguments."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:

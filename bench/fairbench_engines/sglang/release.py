@@ -205,7 +205,7 @@ def _one_rank(server_args: Any, why: str) -> None:
 
 
 def _given(name: str, value: Any) -> str:
-    """Return a flag with its value, as a user writes both."""
+    """Return a flag with its value, in the form in which a user writes them."""
     flag = "--" + name.replace("_", "-")
     return flag if value is True else f"{flag} {value}"
 

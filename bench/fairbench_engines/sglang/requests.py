@@ -50,7 +50,7 @@ def session_of(req: Req) -> str | None:
 
 
 def context_of(req: Req) -> int:
-    """Return the number of tokens of the prompt and the present output."""
+    """Return the total number of tokens of a request's prompt and present output."""
     return len(req.origin_input_ids) + len(req.output_ids)
 
 

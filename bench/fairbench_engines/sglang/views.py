@@ -105,7 +105,7 @@ class KeptView(EngineQueue):
 
 
 class SGLangLiveBatch:
-    """A RunningView of SGLang's running batch that ``show_batch`` was last called with.
+    """A RunningView of the SGLang batch that was last passed to ``show_batch``.
 
     ``would_fit(request, reqs)`` tests whether a request fits, and takes SGLang's own requests.
     """

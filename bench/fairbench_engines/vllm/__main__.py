@@ -2,7 +2,7 @@
 
 Start the server with ``python -m fairbench_engines.vllm --model MODEL`` and the arguments of ``vllm
 serve``. Server and engine core are separate processes, so the counters need a shared folder. The
-folder must be set before either process imports prometheus_client.
+folder of the metrics must be set before either process imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _server() -> str:
 def main() -> None:
     """Run the server; exit like a shell, with 128 plus a signal's number, if a process was killed.
 
-    vLLM itself reports success if its engine core is killed.
+    vLLM itself reports success even if its engine core was killed.
     """
     children = Children()
     try:

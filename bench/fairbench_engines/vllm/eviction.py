@@ -47,7 +47,7 @@ class VLLMHolding:
 
 
 class BlockEviction:
-    """The eviction policy of one vLLM scheduler, around its KV cache manager.
+    """The eviction policy of one vLLM scheduler, which works through vLLM's KV cache manager.
 
     ``request_of(name)`` returns fairbench's request for the name of a vLLM request, or None.
     """

@@ -38,7 +38,7 @@ class VLLMExporter(Exporter):
 def exporter_of(
     config: PluginConfig, most_running: int, *, asynchronous: bool
 ) -> VLLMExporter | None:
-    """Return the exporter of this engine core, or None if the server has no folder for it.
+    """Return the exporter of this engine core, or None if the server has no folder for metrics.
 
     The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy,
     and say whether vLLM schedules asynchronously.

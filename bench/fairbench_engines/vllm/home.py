@@ -227,7 +227,7 @@ class VLLMHome(EngineHome):
         return self.peek_request() is not None
 
     def peek_request(self) -> Theirs | None:
-        """Return the scheduler's next candidate, or None if the pass has no further candidate."""
+        """Return the scheduler's next candidate, or None if the pass has no more candidates."""
         self._settle()
         if self._candidate is None and not self._over:
             self._candidate = self._next()

@@ -20,7 +20,7 @@ Theirs = Any  # vLLM's block
 class MirroredBlock:
     """A block that a request of ``client`` uses; ``client`` is None for an unused block.
 
-    ``given_back`` is a counter that increases with each return of any block.
+    ``given_back`` is a counter that increases whenever any block is returned to the pool.
     """
 
     __slots__ = ("client", "given_back", "node", "theirs", "users")
@@ -72,7 +72,7 @@ class MirroredBlocks:
     """The pool of ``blocks`` blocks of ``size`` tokens, from which ``policy`` evicts.
 
     ``overwrite(theirs)`` must empty one of vLLM's blocks, and make vLLM take this block next.
-    Tokens of clients that the policy does not know are evicted first.
+    Tokens of clients that are unknown to the policy are evicted first.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class MirroredBlocks:
         return used * self._size, (len(node.blocks) - used) * self._size
 
     def is_pinned(self, node: HashNode) -> bool:
-        """Return whether running requests use all blocks of the node."""
+        """Return whether all blocks of the node are used by running requests."""
         return all(block.users for block in node.blocks)
 
     def spare_tokens(self, node: HashNode) -> int:

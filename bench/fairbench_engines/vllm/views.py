@@ -72,7 +72,7 @@ class VLLMLiveBatch:
 
 
 class LiveQueue(QueueView):
-    """A WaitingView in which a preempted request goes to the head.
+    """A WaitingView in which preempted requests go to the head of the queue.
 
     ``matched(request)`` returns the number of cached tokens of a request. Only schedulers that are
     ``cache_aware`` cause this call, and only for requests in ``ours``.

@@ -29,9 +29,9 @@ class ContinuumTTL(EvictionPolicy):
     scheduler.py). Candidates for the TTL are 0 and the known gaps between turns; the TTL is the
     smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of the last 4,096 gaps
     that are at most t. B is the benefit of a pin, Q x eta + 2 s. Q is the mean wait of the last 100
-    turns that returned after their pins had expired, and eta is ``TurnCorrelation.eta``. With at
-    most 100 gaps, the TTL is 2 s. The last turn of a session and requests without a session are not
-    pinned.
+    turns that returned after their pins had expired, and eta is ``TurnCorrelation.eta``. After at
+    most 100 observed gaps, the TTL (time to live) is 2 s. The last turn of a session is not pinned,
+    and neither are requests without a session.
 
     Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so this
     policy treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is
@@ -124,7 +124,7 @@ class TurnCorrelation:
 
     @property
     def eta(self) -> float:
-        """The negative correlation of ended and remaining turns; 1 while undefined."""
+        """The negative correlation between ended and remaining turns; 1 if it is undefined."""
         n = self._n
         spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
         return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0

@@ -11,7 +11,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class ClassQueues(FlowPolicy):
-    """A policy with a queue in order of arrival for each class.
+    """A policy with one queue per class, each in order of arrival.
 
     A subclass decides the order of the classes.
     """

@@ -22,8 +22,8 @@ class CrossBand(ClassQueues):
     adds 1 / weight to the virtual time of its priority.
 
     The issue leaves open what happens to priorities without requests, which never spend their
-    credits. In fairbench, new credits are granted when no waiting priority has credit. The virtual
-    time of a priority without requests is not raised, as in the issue.
+    credits. In fairbench, priorities get new credits when no waiting priority has credit. The
+    virtual time of a priority without requests is not raised, as in the issue.
     """
 
     name = "cross-band"

@@ -39,12 +39,12 @@ class ExFairS(FlowPolicy):
     client with the highest score then lowers its number by int(10 x min(difference, 0.5)), and the
     client with the lowest score raises its number as much; the difference is between the two
     scores. The clients with the second highest and the second lowest score follow, and so on while
-    the difference is above 0.1. The number of a client changes at most once in a round. All numbers
-    start at 0 and are kept between rounds.
+    the difference is above 0.1. The number of a client (its priority) changes at most once per
+    round. All numbers of clients start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
-    places, at most 100. Requests with a number of 0 or more go to the end of the queue. The order
-    of the gateway chooses among the requests of a client.
+    places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the
+    requests of one client, the order of the gateway decides.
 
     **Signs.** The code of ExFairS contradicts itself: vLLM serves a lower number earlier, but
     strategies/priority.py lets positive numbers overtake. In fairbench a lower number goes earlier,

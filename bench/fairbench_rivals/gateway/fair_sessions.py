@@ -19,9 +19,9 @@ IDLE_S = 30.0
 class VisitingSession(PlacedSession):
     """A session whose context stays in memory for a visit of a few turns.
 
-    ``visit_turns`` is the number of turns in the present visit. ``running`` holds the unfinished
-    turns; a session with sub-agents may have several unfinished turns. ``longest`` is the length of
-    the session's longest prompt.
+    ``visit_turns`` counts the session's turns in its present visit. ``running`` holds the
+    unfinished turns; a session with sub-agents may have several unfinished turns. ``longest`` is
+    the length of the session's longest prompt.
     """
 
     visit_turns: int = 0
@@ -36,15 +36,15 @@ class VisitingSession(PlacedSession):
 
 
 class FairSessions(PlacementGate[VisitingSession]):
-    """A gate in which a session leaves memory after a few turns if a less served client waits.
+    """A gate under which a session leaves memory after a few turns if a less served client waits.
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). Of the waiting clients, the
     client with the least counter resumes its longest waiting session, at the session's last replica
-    if possible, so that cached prefixes are used. No other session takes memory for which this
-    session waits. A visit ends after ``turns`` turns, or when the session has been idle for 30 s.
-    An idle session whose visit has ended makes room for a waiting session. The session waits before
-    its next turn if the least counter of the waiting clients is not above the counter of the
-    session's client.
+    if possible, so that cached prefixes are used. No other session takes the memory for which this
+    session waits. A visit (a session's stay in memory) ends after ``turns`` turns, or when the
+    session has been idle for 30 s. An idle session whose visit has ended makes room for a waiting
+    session. The session waits before its next turn if the least counter of the waiting clients is
+    not above the counter of the session's client.
 
     Bound: let K sessions fit into memory, and let a turn have at most L_in input and L_out output
     tokens. While clients f and g wait, f resumes a session only if the counter of f is not above
@@ -150,7 +150,7 @@ class FairSessions(PlacementGate[VisitingSession]):
         return session.idle_since_s + IDLE_S
 
     def _next(self) -> Request:
-        """Return the longest waiting turn of the client with the least counter."""
+        """Return the turn that has waited longest, of the client with the least counter."""
         longest: dict[str, Request] = {}
         for request in self.waits:
             longest.setdefault(request.client, request)

@@ -18,9 +18,9 @@ class LlmdVTC(FlowPolicy):
     The rules are those proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182).
     Every output counts as 128 tokens and is never corrected, so a client with long outputs pays
     only for a part of the output tokens. A client without a counter starts at the lowest counter of
-    the waiting clients. An idle client keeps its counter until its flow is forgotten. When an idle
-    client returns, its counter is not raised to the counters of waiting clients as in VTC. An idle
-    client may therefore save up an unlimited amount of service. In a fixed set of clients, no
+    the waiting clients. An idle client keeps its counter until its queue is forgotten. When an idle
+    client returns, its counter is not raised to the counters of waiting clients as in VTC. As a
+    result, an idle client may save up an unlimited amount of service. In a fixed set of clients, no
     client starves; an uninterrupted sequence of new clients can starve a client.
     """
 

@@ -47,7 +47,7 @@ class Use(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The tokens of the sessions, including a buffer for each session."""
+        """The number of tokens of the sessions, including a buffer for each session."""
         return self.tokens + BUFFER * self.sessions
 
 
@@ -79,8 +79,8 @@ class PlacementGate(SessionGate[P]):
     """A gate that assigns each active session to a replica; paused sessions wait for free memory.
 
     The room of a replica is its KV pool minus the tokens of its active sessions and minus 100 for
-    each session. The turns of an active session go to the session's replica. A subclass decides
-    when it pauses and resumes sessions.
+    each session. All turns of an active session are sent to the session's replica. A subclass
+    decides when it pauses and resumes sessions.
     """
 
     # A session that is idle for this number of seconds is forgotten.
@@ -111,7 +111,7 @@ class PlacementGate(SessionGate[P]):
         session.pool_place, session.pool_tokens = next(self._places), session.tokens
 
     def resume(self, session: P, worker: int) -> None:
-        """Assign a session to a replica, and send the waiting turns of the session."""
+        """Assign a session to a replica, and send those of its turns that wait."""
         session.worker, session.pool_place = worker, None
         self.let_go(session)
 
@@ -197,7 +197,7 @@ class PausingGate(PlacementGate[P]):
         return changed
 
     def force_waits(self) -> None:
-        """Resume each session with a turn that has waited for ``forced_s`` seconds."""
+        """Resume each session of which a turn has waited for ``forced_s`` seconds."""
         while self.waits:
             request, since_s = next(iter(self.waits.items()))
             if since_s + self.params.forced_s > self._now_s:
@@ -231,7 +231,7 @@ def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float
 
 
 class TickGate(PausingGate[P]):
-    """A gate that resumes sessions at each tick, and then pauses sessions."""
+    """A gate that at each tick first resumes sessions and then pauses sessions."""
 
     # Resumed sessions may fill at most this fraction of the KV pool.
     RESUME_TO: ClassVar[float] = 1.0
@@ -296,7 +296,7 @@ class TickGate(PausingGate[P]):
     def _chosen(self, room: float) -> list[P]:
         """Return, in the order of ``queue``, sessions that together need at most ``room`` tokens.
 
-        A session that does not fit after the sessions before it is skipped.
+        A session that does not fit into the remaining memory is skipped.
         """
         chosen = []
         for session in self.queue():

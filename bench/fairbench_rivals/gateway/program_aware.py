@@ -22,7 +22,7 @@ class ProgramAware(FlowPolicy):
     value is 0 and the highest is 1. The client with the least service therefore goes first, unless
     its request is by far the youngest. With the default weights, the client with the most service
     never goes before a client without service, even after the longest wait. A stream of new clients
-    can therefore starve a client.
+    can therefore starve an old client.
     """
 
     name = "program-aware"

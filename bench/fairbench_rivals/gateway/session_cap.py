@@ -60,7 +60,7 @@ class SessionCap(SessionGate[OpenSession]):
             self.let_go(session)
 
     def review_s(self, now_s: float) -> float:
-        """Return the time at which the next idle session is closed."""
+        """Return the time at which the next idle session will be closed."""
         idle = [one.idle_since_s for one in self._open() if not one.is_busy]
         return min(idle, default=float("inf")) + self.params.idle_s
 

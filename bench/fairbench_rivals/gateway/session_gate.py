@@ -54,8 +54,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     A subclass defines the rule of the gate. The gate calls ``tick`` every ``tick_s`` seconds, and
     ``review`` after each arrival, after each end of a request, and at the time ``review_s``. The
     host does not call a gate whose queue is empty, so the gate makes up for missed ticks at the
-    next event. By default, no saturation detector delays the turns that the rule allows. A request
-    without a session counts as a session with a single turn.
+    next event. By default, no saturation detector delays the turns that the session rule allows. A
+    request without a session counts as a session with a single turn.
     """
 
     work_conserving = False
@@ -110,8 +110,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         """Return the rank of a turn that may be sent; the turn with the lowest rank is sent first.
 
-        ``waited`` is true if the turn was queued for the rule. Ranks matter only if a saturation
-        detector delays the turns.
+        ``waited`` is true if the turn had to be queued because of the rule. Ranks matter only if a
+        saturation detector delays turns.
         """
         return request.arrival_s
 

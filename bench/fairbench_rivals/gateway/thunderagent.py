@@ -27,7 +27,7 @@ class ThunderAgent(TickGate[PlacedSession]):
     Two rules of the gate are simpler than in ThunderAgent. The length of a prompt is known, so no
     estimate from the number of characters is needed. The tokens of an answer count when the answer
     has ended, not while the answer streams. ThunderAgent learns the end of a session from a release
-    call. Simulations know the end; elsewhere, the gate remembers 10,000 idle sessions.
+    call. Simulations know when sessions end; elsewhere, the gate remembers 10,000 idle sessions.
     """
 
     name = "thunderagent"

@@ -29,10 +29,10 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as
     described in zetxqx/thunderagent-original-verification (12-llm-d-router-pool @003b83dc,
     17-thunder-lease-pool @64146f69); the plugin's source was not read. Sessions that are paused go
-    before new sessions. In each group, the session with the fewest tokens goes first. If a session
-    does not fit, it is skipped. Idle tokens halve every second in the test for room. Every 5 s,
-    full replicas pause sessions as in ThunderAgent. A session that is idle for 3,600 s is
-    forgotten.
+    before new sessions. In each group, the session with the fewest tokens is resumed first. If a
+    session does not fit, it is skipped. In the test for room, the tokens of idle sessions halve
+    every second. Every 5 s, full replicas pause sessions as in ThunderAgent. A session that is idle
+    for 3,600 s is forgotten.
     """
 
     name = "thunderagent-llmd"
@@ -48,7 +48,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         - ``urgent``: like ``origin``; after ``after_s`` (15) seconds of waiting, the session goes
           before all others, the longest wait first, and may move.
         - ``age``: like ``urgent``, but the session may not move to another replica.
-        - ``wait-cap``: like ``origin`` for ``after_s`` (8) seconds, then like ``most-room``.
+        - ``wait-cap``: like ``origin`` for ``after_s`` seconds (8), then like ``most-room``.
         - ``lease``: like ``origin``, and idle tokens never decay. Full replicas pause no session
           every 5 s; instead, a session that does not fit takes the room of idle sessions, the
           longest idle first. A waiting session takes room from sessions that have been idle for

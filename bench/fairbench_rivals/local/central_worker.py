@@ -1,4 +1,4 @@
-"""The replica's side of the centralised DLPM of [DLPM] §5.1."""
+"""The part of the centralised DLPM ([DLPM] §5.1) that runs at a replica."""
 
 from __future__ import annotations
 

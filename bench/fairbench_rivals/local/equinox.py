@@ -31,13 +31,13 @@ class Equinox(LeastCounter):
     client's user counter, so that a client that waited is charged less. A request adds tokens per
     second x the used fraction of the KV pool to its client's resource counter. Charges are divided
     by the client's weight, and corrected by the true length when the request ends. Each counter is
-    divided by its maximum over the clients.
+    divided by the largest counter of all clients.
 
-    The paper leaves some parts open, and fairbench chooses the following. A moving average of the
-    client's outputs replaces the paper's mixture of expert predictors (``oracle``: the request's
-    ``max_new_tokens``). Latency and throughput follow from the predicted length, at ``step_s`` per
-    output token and ``prefill_token_s`` per uncached prompt token. A returning client is lifted in
-    both counters, as in VTC.
+    The Equinox paper leaves some parts open, for which fairbench chooses the following. A moving
+    average of the client's outputs replaces the paper's mixture of expert predictors (``oracle``:
+    the request's ``max_new_tokens``). Latency and throughput follow from the predicted length, at
+    ``step_s`` per output token and ``prefill_token_s`` per uncached prompt token. Both counters of
+    a returning client are lifted, as in VTC.
     """
 
     name = "equinox"

@@ -21,7 +21,7 @@ WINDOW_S = 60.0
 class _Application:
     """The total cost and the number of the requests of an application.
 
-    The total starts with the largest possible cost of the first request.
+    The application's total starts with the largest possible cost of its first request.
     """
 
     service: float
@@ -41,12 +41,12 @@ class FairServe(LeastCounter):
     user or the application exceeds a limit of requests per minute. Later calls of the same
     interaction are never refused.
 
-    The paper leaves some terms open, and fairbench chooses the following. An interaction is a
-    program, and the first call of a program has depth 0. ``applications`` maps clients to
-    applications; any other client is an application by itself. The expected need of an application
-    is the mean cost of its requests so far. A worker is overloaded with ``overload_waiting``
-    waiting requests, or if the fraction ``overload_usage`` of its KV pool is in use. If a client
-    returns, its counter is lifted, as in VTC.
+    The FairServe paper leaves some terms open, for which fairbench chooses the following. An
+    interaction is a program, and the first call of a program has depth 0. ``applications`` maps
+    clients to applications; any other client is an application by itself. The expected need of an
+    application is the mean cost of its requests so far. A worker is overloaded with
+    ``overload_waiting`` waiting requests, or if the fraction ``overload_usage`` of its KV pool is
+    in use. If a client returns, its counter is lifted, as in VTC.
     """
 
     name = "fairserve"

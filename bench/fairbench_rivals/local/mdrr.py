@@ -21,7 +21,7 @@ QUANTUM_ANYWHERE = 10_000
 
 
 class TurnCredits(Credits):
-    """The credits of clients, which get a quantum when their turns begin.
+    """The credits of clients; a client gets a quantum when its turn begins.
 
     A ``quantum`` of 0 means a 20th of the KV pool.
     """
@@ -33,7 +33,7 @@ class TurnCredits(Credits):
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
     def begin_turn(self, client: str) -> None:
-        """Grant a quantum to a client that is not in credit."""
+        """Grant a quantum to a client that has no positive credit."""
         if self.of[client] <= 0:
             self.of[client] += self.quantum_of(client)
 
@@ -47,15 +47,15 @@ class TurnCredits(Credits):
 
 
 class MDRR(FairScheduler):
-    """A scheduler in which clients take turns; a turn lasts while the client is in credit.
+    """A scheduler in which clients take turns; a turn lasts while the client has positive credit.
 
-    DRR sends a packet only if the credit covers the packet. The length of an output is unknown in
-    advance, so a request may overdraw the credit. The input is charged at admission, and each
-    output token when this token is produced. A turn begins with a quantum only for a client that is
-    not in credit. A client with debt after its last request keeps its place until the debt is paid.
-    A client whose request does not fit into memory keeps its turn. If the client is in debt at the
-    next pass, that pass skips the client once. The rules are those of [VTC-artifact],
-    mdrr_req_queue.py, except that the first output token is charged, too.
+    DRR (deficit round robin) sends a packet only if the credit covers the packet. The length of an
+    output is unknown in advance, so a request may overdraw the credit. The input is charged at
+    admission, and each output token when this token is produced. A turn begins with a quantum only
+    for a client that has no positive credit. A client with debt after its last request keeps its
+    place until the debt is paid. A client whose request does not fit into memory keeps its turn. If
+    the client is in debt at the next pass, that pass skips the client once. The rules are those of
+    [VTC-artifact], mdrr_req_queue.py, except that the first output token is charged, too.
     """
 
     name = "mdrr"

@@ -30,7 +30,7 @@ class Progress:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The position in the queue; the lowest key goes first."""
+        """The request's position in the queue; the lowest key goes first."""
         return self.level, self.place
 
 
@@ -41,20 +41,20 @@ class MLFQ(LocalScheduler):
     of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
     the end of each iteration, a request that ran returns to the front of its level. If the request
     has run for more than ``quantum_s`` x 2^level seconds at this level, it moves down one level,
-    and its running time restarts at 0. The requests of the highest levels run, in queue order. If
-    memory or slots are short, requests of lower levels lose their memory, beginning with the last
-    request of the lowest level.
+    and its running time restarts at 0. The requests of the highest levels run first, in queue
+    order. If memory or slots are short, requests of lower levels lose their memory, beginning with
+    the last request of the lowest level.
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
-    read, a ``return`` stands before this rule, so vllm-ltr never applies the rule.
+    read, a ``return`` stands before the starvation rule, so vllm-ltr never applies it.
 
     In fairbench, three rules differ from vllm-ltr. A running request runs in every step, so a
     request that vllm-ltr would keep in memory without running it is preempted. Preemption copies
     the KV values to the host, as in vllm-ltr, or discards them if the host has no room. No request
     is preempted if the memory of all lower levels would not suffice. The running time counts from
-    an admission to the end of a run, and steps between two passes count as equally long. Iterations
-    in which no request waits are not among the 100 iterations.
+    an admission to the end of a run, and steps between two passes count as equally long. An
+    iteration in which no request waits does not count among the 100.
     """
 
     name = "mlfq"

@@ -12,11 +12,11 @@ from fairbench.schedulers.params import NoParams
 class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
-    Prefill and decoding each have a virtual clock, which advances by duration / share. The class
-    whose clock is behind runs next, and decoding at a tie. The other clock is then raised, so that
-    it is behind by at most this step. While only one class can run, its steps are free, and both
-    clocks are reset. The simulated SGLang runs one iteration at a time, so measured durations are
-    charged, and no estimates.
+    Prefill and decoding each have a virtual clock, which advances by duration / share. The class of
+    work (prefill or decoding) whose clock is behind runs next; at a tie, decoding runs. The other
+    clock is then raised, so that it is behind by at most this step. While only one class can run,
+    its steps are free, and both clocks are reset. The simulated SGLang runs one iteration at a
+    time, so measured durations are charged, and no estimates.
     """
 
     name = "prefill-share"
@@ -87,7 +87,7 @@ class PrefillTimeShareAuto(PrefillTimeShare):
             self._step_s, self._decoded_s = lasted_s, end_ps / PS_PER_S
 
     def _adapt(self, oldest: Request, left: int, now_s: float) -> None:
-        """Move the share towards the share that the pressures want."""
+        """Move the prefill share towards the share that the pressures call for."""
         passed_s, self._adapted_s = now_s - self._adapted_s, now_s
         if not self._token_s:
             return

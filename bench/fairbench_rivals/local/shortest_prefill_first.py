@@ -12,8 +12,8 @@ from fairbench.schedulers.local.fcfs import FCFS
 class ShortestPrefillFirst(FCFS):
     """A scheduler that serves the request with the fewest uncached prompt tokens first.
 
-    Requests whose prefix a waiting request will soon cache go last. Equal requests go in the order
-    in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
+    Requests whose prefix will soon be cached by a waiting request go last. Requests with equal keys
+    go in the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
     ``shortest_prefill_chunk_limit`` in schedule_policy.py, with pages of one token. A partly
     prefilled prompt gets a smaller chunk if waiting requests have less work than the rest of this
     prompt, so that the pass computes these requests, too. A client with long prompts may starve.

@@ -174,7 +174,7 @@ class CentralOrder(DLPM):
         self.told = False  # true if the replicas report their output tokens
 
     def blocked_s(self) -> float:
-        """Return the seconds for which a replica waits for a decision."""
+        """Return the seconds for which a replica waits for the central decision."""
         return self._router.workers * (MESSAGES_S + PAIR_S * len(self._requests))
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -232,7 +232,7 @@ class _OpenScan(ListScan):
     """A scan that ends when a worker has no more room, because the matches are then outdated.
 
     If no worker has room, the scan continues, because Algorithm 1 may still grant quanta to the
-    next candidate. This candidate then finds no room and ends the pass.
+    next candidate. The next candidate then finds no room and ends the pass.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

@@ -65,7 +65,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         return super().remove(leaf)
 
     def shrink(self, worker: int, limit: int) -> None:
-        """Forget leaves of this worker until at most ``limit`` tokens are left.
+        """Forget this worker's leaves until at most ``limit`` tokens remain.
 
         The method visits every node of the tree.
         """

@@ -19,9 +19,9 @@ class LlmD(HistoryRouter):
 
     The configuration is llm-d/llm-d-inference-scheduler @520af47,
     deploy/config/epp-estimate-prefix-cache-config.yaml, which has two scorers. The prefix score is
-    the matched fraction of the prompt's blocks. An LRU list per worker, of the size of the worker's
-    pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits at the
-    worker, and falls to 0 at ``queue_threshold`` waiting requests. The other published
+    the fraction of the prompt's blocks that match. An LRU list per worker, of the size of the
+    worker's pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits at
+    the worker, and falls to 0 at ``queue_threshold`` waiting requests. The other published
     configuration, which knows the cached prefixes, is prefix_weight=2, load_weight=0,
     queue_weight=1, kv_weight=1. The queue score is (most - waiting) / (most - least), and the KV
     score is 1 - usage. The scheduler ignores clients; only llm-d's queue before the scheduler sees
@@ -37,8 +37,8 @@ class LlmD(HistoryRouter):
     class Params:
         """Parameters: the weights of the scores, and the size of the index.
 
-        With ``lru_blocks`` = 0, the index of a worker is as large as the worker's KV pool. A pool
-        of unknown size counts as 31,250 blocks, llm-d's default.
+        If ``lru_blocks`` is 0, the index of a worker is as large as the worker's KV pool. A pool of
+        unknown size counts as 31,250 blocks, llm-d's default.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("block_tokens", "queue_threshold")

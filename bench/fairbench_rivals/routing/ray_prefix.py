@@ -24,8 +24,9 @@ class RayPrefix(HistoryRouter):
     of requests in flight differ by at most ``imbalanced_threshold``. While queues are balanced, the
     candidates are the workers to which the longest prefix was sent. If this prefix is less than the
     fraction ``match_rate_threshold`` of the prompt, the candidates are the workers with the
-    smallest trees. While queues are imbalanced, the candidates are two random workers. The
-    candidate with the fewest requests in flight is chosen. The router does not distinguish clients.
+    smallest trees. While the queues of workers are imbalanced, the candidates are two random
+    workers. Among the candidates, the worker with the fewest requests in flight is chosen. The
+    router does not distinguish clients.
 
     fairbench keeps one known defect: the tree grows without limit. With ``do_eviction``, the router
     cuts the part of a worker with more than ``eviction_threshold`` characters down to

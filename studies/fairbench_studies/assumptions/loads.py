@@ -4,8 +4,8 @@
 
 The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
 script takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md.
-The search begins at the arrival rates in the workload files. At three times these rates, a replica
-must be overloaded.
+The search begins with the arrival rates of the workload files. At three times these rates, a
+replica must be overloaded.
 """
 
 from __future__ import annotations

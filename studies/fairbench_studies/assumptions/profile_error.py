@@ -47,7 +47,7 @@ def column_of(summary: Summary) -> str:
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return each seed's value of the measure that the conclusion is about."""
+    """Return, for each seed, the value of the measure in the conclusion."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -60,7 +60,7 @@ def competed(pair: Pair, runs: Seeds) -> bool:
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return on which side of the conclusion's threshold a seed's value lies."""
+    """Return the side of the conclusion's threshold on which a seed's value lies."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip

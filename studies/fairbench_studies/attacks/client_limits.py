@@ -5,8 +5,8 @@
 
 The table compares runs with limits to runs without limits, at the same seeds. In the first load,
 one honest client sends four times as much as each other client. In the second load, all four
-clients send equally much. The workload is judge unless a row names another workload. The script
-writes results/client-limits.csv, and the table in the page.
+clients send equally much. The workload is ``judge``, unless a row of the table names another
+workload. The script writes results/client-limits.csv and the table of the page.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return the results with client limits at a seed, relative to those without limits."""
+    """Return the results with client limits at one seed, relative to the results without limits."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None

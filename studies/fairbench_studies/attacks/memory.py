@@ -3,7 +3,7 @@
     python studies memory-attacks            # about two minutes of CPU
     python studies memory-attacks --table    # the tables again, from results/memory-attacks.csv
 
-The script writes results/memory-attacks.csv, with a row per run, and the tables.
+The script writes results/memory-attacks.csv, with one row per run, and the tables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORKLOADS: Mapping[str, tuple[float, Sequence[str]]] = {
     "long-qa": (0.0042, ("long-qa.document_tokens=5000", "long-qa.gap_mean_s=60")),
     "tool-use": (0.05, ()),
 }
-"""Each workload's arrival rate of a victim in programs/s, and settings."""
+"""The victims' arrival rate (programs/s per client) and the settings of each workload."""
 
 
 def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:

@@ -44,7 +44,7 @@ MAKES = frozenset(one.choice for one in SOUGHT)
 
 
 def by_scheduler() -> Iterator[tuple[str, list[Sought]]]:
-    """Yield each scheduler with the known attacks on this scheduler."""
+    """Yield each scheduler together with the known attacks on it."""
     for scheduler, group in groupby(SOUGHT, key=lambda one: one.scheduler):
         yield scheduler, list(group)
 

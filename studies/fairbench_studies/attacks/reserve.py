@@ -5,7 +5,7 @@
 
 The script runs the known attacks on judge and five attacks that a search found. All other tables of
 the page have three victims. Here fifteen victims send a fifth as much each, so that the load per
-replica is equal. The script writes results/attack-reserve.csv, and the table in the page.
+replica is equal. The script writes results/attack-reserve.csv and the table of the page.
 """
 
 from __future__ import annotations

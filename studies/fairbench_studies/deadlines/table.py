@@ -3,8 +3,8 @@
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
-The table has a row for each scheduler of the sweep. A sweep of the same load with other schedulers
-works, too. The script writes results/tables/deadlines.csv (means over seeds) and
+The table has a row for each scheduler of the sweep. The script also accepts a sweep of the same
+load with other schedulers. The script writes results/tables/deadlines.csv (means over seeds) and
 plots/deadlines.svg. The figure shows, by load, the fraction of requests that meet their deadlines,
 for the worst well-behaved client and for the heavy client.
 """
@@ -51,7 +51,7 @@ CLIENTS = {
 
 
 def name_of(spec: ExperimentSpec) -> str:
-    """Return the local scheduler with its settings that differ from the defaults."""
+    """Return the local scheduler, with those of its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
     # The value 0 means that a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
@@ -109,7 +109,7 @@ def curves(store: Path, sweep: Path) -> Curves:
 
 
 def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
-    """Return the interpolated load at which the worst client falls below ``KEPT``."""
+    """Return the interpolated load at which the worst client's share falls below ``KEPT``."""
     loads = list(curve)
     for before, after in pairwise(loads):
         high, low = curve[before]["kept_worst"], curve[after]["kept_worst"]

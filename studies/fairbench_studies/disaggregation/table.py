@@ -122,7 +122,7 @@ def _bold(text: str, changes: Sequence[float]) -> str:
 
 
 def draw(found: Found) -> None:
-    """Draw the latencies with their intervals, with a panel for each workload."""
+    """Draw the latencies with their confidence intervals, one panel per workload."""
     shown: dict[str, list[str]] = {}
     for workload, scheduler, form in found:
         if form == COLOCATED:

@@ -16,7 +16,7 @@ from fairbench_studies.kit.values import mean_of
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, with means over the seeds.
+    """Return a row of the table; its values are means over the seeds.
 
     Service and Jain's index cover the time in which all clients are active.
     """

@@ -1,7 +1,7 @@
 """Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
 
-[DLPM] §1. In the figure, points further up and to the right are better. DLPM's points should lie
-beyond the line from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum
+[DLPM] §1. In the figure, points further up and to the right are better. The points of DLPM should
+lie beyond the line from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum
 ([gaps] A13).
 """
 
@@ -30,14 +30,14 @@ JOINED = ", newcomers with a quantum"
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return Q^u in tokens, or None for a scheduler without this quantum."""
+    """Return the quantum Q^u in tokens, or None if the scheduler has none."""
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
 
 
 def joins_with_quantum(cell: SchedulerResults) -> bool:
     """Return whether newcomers join with one quantum, instead of without credit as in Algorithm 1.
 
-    A run whose setting is not known follows Algorithm 1.
+    A run whose setting is unknown counts as following Algorithm 1.
     """
     return bool(value_at(cell.runs[0].experiment, "settings.dlpm.join") == "quantum")
 

@@ -22,7 +22,7 @@ SCENARIOS = {"s2": "one heavy client", "none": "all well-behaved"}
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return Q^w in tokens, or None for a scheduler without this quantum."""
+    """Return the quantum Q^w in tokens, or None if the scheduler has none."""
     is_d2lpm = cell.combined["scheduler"] == "d2lpm"
     return setting_of(cell, "d2lpm.worker_quantum") if is_d2lpm else None
 

@@ -24,6 +24,6 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw a column per scheduler and a line per client."""
+    """Draw one column of panels per scheduler and one line per client."""
     title = "DLPM Fig. 12: a mix of workloads on one A10G"
     return draw_over_time(cells, rows(cells), title, MEASURES, ROLES)

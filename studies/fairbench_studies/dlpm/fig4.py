@@ -77,7 +77,7 @@ def overhead_pct(point: Mapping[str, Any]) -> float:
 
 
 def rows(timings: Timings) -> list[dict[str, Any]]:
-    """Return a row per number of replicas and queue length."""
+    """Return one row for each number of replicas and queue length."""
     return [dict(point) | {"overhead_pct": overhead_pct(point)} for point in timings.points]
 
 

@@ -23,6 +23,6 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw a column per scheduler and a line per client."""
+    """Draw one column of panels per scheduler and one line per client."""
     title = "DLPM Fig. 8: conversations; clients 2 and 3 flood, client 2 until half of the arrivals"
     return draw_over_time(cells, rows(cells), title, MEASURES)

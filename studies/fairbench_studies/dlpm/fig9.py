@@ -23,6 +23,6 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw a column per scheduler and a line per client."""
+    """Draw one column of panels per scheduler and one line per client."""
     title = "DLPM Fig. 9: trees of thought until all are done; client 0 has 10 times the prefix"
     return draw_over_time(cells, rows(cells), title, MEASURES)

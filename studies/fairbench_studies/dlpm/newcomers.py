@@ -28,8 +28,8 @@ LATE = 12  # Of the 30 clients, this number of clients joins last.
 def first_waits(run: StoredRun) -> Floats:
     """Return the first arrival of each client, and the wait for the first answer's first token.
 
-    The result has the shape (clients, 2), and is in seconds. The wait of a client without an answer
-    is NaN.
+    The result has the shape (clients, 2), and is in seconds. If a client received no answer, its
+    wait is NaN.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found

@@ -1,4 +1,4 @@
-"""The order of a client's own calls: DLPM, and three rules based on a call's place in the program.
+"""The order of one client's calls: DLPM, and three rules based on a call's place in its program.
 
     python studies upstream
 
@@ -20,11 +20,11 @@ FIRST = {
     "depth": "shortest chain of calls before",
     "few_left": "fewest calls left",
 }
-"""The call that goes first, by the value of ``dlpm-upstream.upstream``."""
+"""The call that goes first under each value of ``dlpm-upstream.upstream``."""
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, with means over the seeds."""
+    """Return a row of the table; its values are means over the seeds."""
     rule = value_at(cell.runs[0].experiment, "settings.dlpm-upstream.upstream")
     if "upstream" in cell.combined["scheduler"]:
         rule = rule or "calls_left"

@@ -100,7 +100,7 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """Return the measures whose values are only lower bounds in some cell."""
+    """Return the measures of which some cell has only lower bounds."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 

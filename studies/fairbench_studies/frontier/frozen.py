@@ -1,6 +1,6 @@
 """The frontier's scheduler pairs, cells and seeds, which files fixed before the runs.
 
-``frozen.toml`` is for the defaults, ``frozen_dlpm_paper.toml`` for the preset ``dlpm-paper``.
+``frozen.toml`` is used for the defaults, ``frozen_dlpm_paper.toml`` for the preset ``dlpm-paper``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairbench.files.reader import MIB, opened
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The frozen file by preset; None stands for the defaults."""
+"""The name of the frozen file for each preset; None stands for the defaults."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
@@ -80,12 +80,12 @@ class Frozen(BaseModel):
 
     @property
     def name(self) -> str:
-        """The name of the store, the tables and the picture."""
+        """The name of the store of runs, of the tables and of the picture."""
         return f"{NAME}-{self.preset}" if self.preset else NAME
 
     @property
     def configurations(self) -> list[Configuration]:
-        """Return all forms of all scheduler pairs, pair by pair."""
+        """Return all configurations of all scheduler pairs, pair by pair."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:

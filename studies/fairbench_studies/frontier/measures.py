@@ -33,7 +33,7 @@ Samples = Mapping[str, Sample]
 
 
 class Measured(NamedTuple):
-    """The measures of a run in which all programs were to finish.
+    """The measures of a run in which all programs should have finished.
 
     - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of warm-up
       and window had finished. If some of these programs never finished, the value is the run's
@@ -105,13 +105,13 @@ def victims(run: StoredRun) -> Samples:
 
 
 FAIRNESS = tuple(number / 10 for number in range(11))
-"""The minimum fair shares at which the limit is drawn."""
+"""The minimum fair shares for which the limit curve is drawn."""
 
 
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
     """Return the limit at each share in ``FAIRNESS``, relative to the limit without fairness.
 
-    The result is empty if the run's limit is unknown.
+    If the run's limit is unknown, the result is empty.
     """
     tables, stored = read_tables(run), run.summary
     if not stored.get("limit_service_tok_s"):

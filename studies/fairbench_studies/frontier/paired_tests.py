@@ -1,9 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
 A gain is the logarithm of a ratio, positive where fair-finish is better. The seed determines the
-load, so both schedulers of a pair had the same load. The cells were chosen in advance, and their
-gains may differ. The tests concern the mean over cells, whose variance comes from the seeds within
-the cells.
+load, so both schedulers of a pair had the same load. The cells were chosen in advance, and gains
+may differ between cells. The tests concern the mean over cells, whose variance comes from the seeds
+within the cells.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class Estimate(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The factor by which fair-finish is better than the rival."""
+        """The factor by which fair-finish is better than the other scheduler."""
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the factor's confidence interval; (0, infinity) for single seeds."""
+        """Return the factor's confidence interval, which is (0, infinity) for single seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error
         return exp(self.gain - reach), exp(self.gain + reach)
 
     def p_above(self, least: float) -> float:
-        """Return the one-sided p-value of a gain of at most ``least``."""
+        """Return the one-sided p-value for the hypothesis that a gain is at most ``least``."""
         beyond = self.gain - least
         if not self.degrees:
             return 1.0
@@ -49,12 +49,12 @@ class Estimate(NamedTuple):
         return half if beyond > 0 else 1 - half
 
     def p_below(self, most: float) -> float:
-        """Return the one-sided p-value of a gain of at least ``most``."""
+        """Return the one-sided p-value for the hypothesis that a gain is at least ``most``."""
         return Estimate(-self.gain, self.error, self.degrees).p_above(-most)
 
 
 def estimate(gains: Gains) -> Estimate:
-    """Return the mean over cells of each cell's mean over seeds.
+    """Return the mean over the cells of each cell's mean over its seeds.
 
     Cells with a single seed count in the mean and not in the standard error, which comes from the
     other cells. The degrees of freedom follow Satterthwaite, and are rounded down. The result is
@@ -85,5 +85,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def non_inferior_gain(margin: float) -> float:
-    """Return the gain that corresponds to fair-finish being worse by exactly ``margin``."""
+    """Return the gain at which fair-finish is worse by exactly ``margin``."""
     return log(1 - margin)

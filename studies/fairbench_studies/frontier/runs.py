@@ -26,7 +26,7 @@ class Point(NamedTuple):
 class Plan:
     """The runs of some cells and configurations, each over its seeds.
 
-    ``seeds``, if given, replaces the number of seeds of each cell.
+    If ``seeds`` is given, it replaces each cell's number of seeds.
     """
 
     def __init__(self, frozen: Frozen, *, quick: bool = False, seeds: int | None = None) -> None:

@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim, with its judged parts by title of the setting."""
+    """A claim and its judged parts, by the title of the setting."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]
@@ -89,7 +89,7 @@ def page_text(
 
 
 def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts by outcome and setting."""
+    """Return a sentence that counts the parts of claims by outcome and setting."""
     said = []
     for title in titles:
         counts = total([part for one in judged for part in one.parts.get(title, ())])
@@ -130,7 +130,7 @@ def steady(parts: Iterable[Part]) -> tuple[int, int]:
 
 
 def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts that hold under every reading."""
+    """Return a sentence that counts the parts of claims that hold under every reading."""
     said = []
     for title in titles:
         every, tried = steady(part for one in judged for part in one.parts.get(title, ()))
@@ -145,7 +145,7 @@ def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Return the pairs of parts of two settings whose text is equal."""
+    """Return the pairs of parts of two settings that have the same text."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
@@ -183,7 +183,7 @@ def _details(one: Judged, titles: Sequence[str]) -> list[str]:
 
 
 def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
-    """Return the readings under which a part holds, by setting if there are several."""
+    """Return the readings of the paper under which a part holds, by setting if several."""
     said = {title: readings(parts[text].under) for title, parts in by_text.items() if text in parts}
     several = len(by_text) > 1
     return "; ".join(

@@ -32,9 +32,9 @@ class ServiceHistory(NamedTuple):
     def between(self, start_s: float, end_s: float) -> Floats:
         """Return the cumulative service from one instant to another.
 
-        The first row is the service before the time ``start_s``. A log interval that lies partly
-        outside counts as a whole. A lead is therefore too large by at most the outputs in this log
-        interval.
+        The first row is the service before the time ``start_s``. An interval of the log that lies
+        partly outside counts as a whole. A lead is therefore too large by at most the outputs in
+        this log interval.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]

@@ -69,7 +69,7 @@ def compared(
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare plain numbers like ``compared``; NaN and infinite numbers count as unknown."""
+    """Compare plain numbers as ``compared`` does; NaN and infinite numbers count as unknown."""
     first, second = (
         [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
     )

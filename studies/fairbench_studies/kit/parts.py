@@ -19,7 +19,7 @@ from fairbench.results.summary import Value
 from fairbench_studies.kit.outcomes import Outcome, Seen, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
-"""The outcomes of parts that count as tested, from best to worst."""
+"""The outcomes of claim parts that count as tested, from best to worst."""
 
 
 @dataclass(frozen=True, slots=True)

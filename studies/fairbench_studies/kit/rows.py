@@ -1,4 +1,4 @@
-"""Reading and writing CSV rows; the path of the repository."""
+"""Functions that read and write CSV rows, and the repository's path."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Per-seed values in ``results/seeds/NAME.csv``, from which claims can be judged again.
+"""Per-seed values in ``results/seeds/NAME.csv``, from which claims can be judged without runs.
 
-A row has a run's settings, the metrics that judges read, and values that judges derived from the
-run's records, such as response times over time. A run that is read from such a file has no records.
+A row contains a run's settings, the metrics that judges read, and values that judges derived from
+the run's records, such as response times over time. A run that was read from such a file contains
+no records.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FACTS = (
     "jain_index_maxmin", "min_entitlement_ratio", "victim_p50_s", "victim_p99_s",
     "cache_hit_rate", "queue_empty_share", "max_service_gap", "service_gap_bound",
 )  # fmt: skip
-"""The keys of a summary that judges and figures read."""
+"""The keys of a summary that the judges of claims and the figures read."""
 VARIED = (
     "window", "burstiness", "workload.params.question_tokens", "settings.dlpm.quantum",
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",

@@ -28,7 +28,7 @@ class Filling:
 
     @property
     def cpu_minutes(self) -> float:
-        """Estimate the minutes for one processor, from the expected requests."""
+        """Estimate the minutes that one processor needs, from the expected number of requests."""
         requests = sum(job.requests for job in self.jobs)
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
@@ -56,8 +56,8 @@ def fill_store(
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
     """Return the runs of a sweep that are missing in the folder; create the folder if needed.
 
-    Runs of an earlier form of the sweep are reused. ``specs`` are the sweep's points, if the caller
-    has already computed the points.
+    Runs from an earlier form of the sweep are reused. ``specs`` are the sweep's points, if the
+    caller has already computed the points.
     """
     specs = points(sweep) if specs is None else specs
     if not folder.exists():

@@ -101,7 +101,7 @@ def differs(changes: Sequence[float]) -> bool:
 def filled(page: str, render: Callable[[str], str | None]) -> str:
     """Return a page with the table of each marked block rendered again by its name.
 
-    If ``render`` returns None for a block, the block stays unchanged.
+    A block for which ``render`` returns None is not changed.
     """
 
     def block(found: re.Match[str]) -> str:

@@ -57,7 +57,7 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint outcome of all configurations.
 
-        The claim holds (or is reversed) overall on two conditions. At least half of the
+        The claim holds (or is reversed) overall under two conditions. At least half of the
         configurations with contention must be decided, and the claim must hold (or be reversed) in
         at least four fifths of the decided configurations. If its outcome is inconclusive, a
         configuration is not decided.
@@ -96,7 +96,7 @@ class Tally:
 
     @property
     def elsewhere(self) -> str:
-        """The configurations in which the claim does not hold, by outcome."""
+        """The configurations in which the claim does not hold, grouped by outcome."""
         listed = [
             f"{outcome}: {', '.join(map(str, places))}"
             for outcome in Outcome

@@ -1,7 +1,7 @@
 """Runs of which only the requests' latencies are known, such as published measurements.
 
 Runs that other projects measured have no service log and no admission times. Simulated replays are
-reduced to the same columns, so that both are evaluated by the same functions.
+reduced to the same columns, so that the same functions evaluate replays and measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _INSTANT_S = 1e-6  # The service of a request is spread over at least this time 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """The requests of one run, one entry each, in any order.
+    """The requests of one run, in any order, one entry each.
 
     ``req_time_s`` holds the arrival times in seconds. Both latencies are measured from the arrival,
     and are NaN for refused requests.

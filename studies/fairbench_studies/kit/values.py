@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Estimate(NamedTuple):
     """A metric's mean over seeds with its interval; ``at_least`` marks a lower bound.
 
-    For a single seed, both ends of the interval equal the value.
+    If there is only one seed, both ends of the interval equal the value.
     """
 
     mean: float
@@ -69,7 +69,7 @@ def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[
 
 
 def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[dict[str, Any]]:
-    """Return the rows with a metric and its interval divided by ``unit``."""
+    """Return copies of the rows in which a metric and its interval are divided by ``unit``."""
     keys = (metric, f"{metric}_low", f"{metric}_high")
     return [row | {k: row[k] / unit for k in keys if row[k] is not None} for row in rows]
 

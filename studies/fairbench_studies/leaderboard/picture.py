@@ -80,7 +80,7 @@ def draw(points: Sequence[Point]) -> None:
     """Draw the minimum fair share of best total over service, with a numbered mark per row.
 
     Args:
-        points: Points in the order of their numbers, from 1.
+        points: Points in the order of their numbers, which start at 1.
     """
     from matplotlib.figure import Figure
 
@@ -127,7 +127,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
     """Yield the positions of numbers in a view; numbers cover neither marks nor each other.
 
     A position has x and y (in points, from the lower left corner), the number, and whether a line
-    joins the number to its mark. Points of the enlarged view have no numbers in the other view.
+    joins the number to its mark. Points of the enlarged view have no number in the full view.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {

@@ -32,7 +32,7 @@ def least_makespan_by_calls(
     last of these calls ends then at the earliest, and q follows. The result is the largest such
     sum, and at least the end of every program that has the cluster to itself.
 
-    Precondition: the facts have prices, and the compulsory tokens are known.
+    Precondition: the facts contain prices, and the compulsory tokens are known.
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
@@ -62,7 +62,7 @@ class LeastCallTimes(NamedTuple):
 
 
 def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
-    """Return the times of calls that no scheduler can shorten.
+    """Return the time of each call that no scheduler can shorten.
 
     A call at depth d > 0 waits for a call at depth d - 1, which is taken to be the one that can end
     first, and then for its pause. If a depth has a single call, all calls at the next depth wait
@@ -100,8 +100,8 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
 
     A call at depth 0 waits for nothing and arrives at a fixed time after its program. A later call
     waits for some calls that had ended before it arrived, so the time since the last end of a call
-    of its program is at most the think time. Without this end, or if calls of the program did not
-    finish, the pause is taken to be 0.
+    of its program is at most the think time. If this end is missing, or calls of the program did
+    not finish, the pause is assumed to be 0.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])
@@ -128,7 +128,7 @@ def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
     """Return the least time from the end of any call of a depth to the end of its program.
 
     Args:
-        longest_s: The longest pause and call of each depth, program by program.
+        longest_s: The longest pause and call at each depth of a program.
         waited_for: Whether all calls of the next row wait for a single call of this row.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)

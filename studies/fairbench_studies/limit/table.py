@@ -114,7 +114,7 @@ def loss_table() -> str:
 
 
 def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
-    """Return whether the work sets the limit of a configuration."""
+    """Return whether the necessary work sets the limit of a configuration."""
     return all(run["limit_cause"] == WORK for runs in found.values() for run in runs)
 
 

@@ -1,4 +1,4 @@
-"""The picture of docs/reference/memory.md: kept hit rate over throughput of each policy."""
+"""The picture of docs/reference/memory.md: each policy's kept hit rate over its throughput."""
 
 from __future__ import annotations
 

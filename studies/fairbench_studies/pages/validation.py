@@ -44,7 +44,7 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
 def serving() -> str:
     """Return a table of real engines' runs that were not fitted, with the profile's errors.
 
-    Runs on an A100 also have the error under the operator profile.
+    Runs on an A100 also have the error that the operator profile gives.
     """
     return _engine_runs("serving/validation", "serving/operator-profile")
 
@@ -57,8 +57,8 @@ def serving_h100() -> str:
 def _engine_runs(file: str, other: str | None = None) -> str:
     """Return the runs of ``results/FILE.csv`` that were not fitted: measured values and errors.
 
-    ``other``, if given, is a file with the second errors in parentheses. No error is shown for a
-    time to first token that is too short to have a target.
+    If ``other`` is given, it is a file with the second errors, shown in parentheses. No error is
+    shown for a time to first token that is too short to have a target.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

@@ -36,7 +36,7 @@ PROGRAMMING, PAPER_PROGRAMMING = "programming", {"mean": (1.56, 1.8), "P99": (3,
 
 
 def gains(results: Results, metric: str) -> dict[str, Floats]:
-    """Return round robin's latency relative to Preble's by workload, shape (rates, seeds)."""
+    """Return round robin's latency divided by Preble's, by workload, shape (rates, seeds)."""
     keys = [
         Key("fig3", workload, system, rate)
         for workload, rates in RATES.items()

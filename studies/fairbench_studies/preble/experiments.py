@@ -70,7 +70,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A workload of the paper under a router and a local scheduler."""
+    """A single workload of the Preble paper under a router and a local scheduler."""
 
     workload: str
     router: str
@@ -153,7 +153,7 @@ def _windows() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _scales() -> Iterator[tuple[Key, Experiment]]:
-    """Yield runs with more GPUs and proportionally more documents ([Preble] §F)."""
+    """Yield runs with more GPUs, and with proportionally more documents ([Preble] §F)."""
     for system in (ROUND_ROBIN, PREBLE):
         for gpus in SCALES:
             rate = RATES["loogle"][-1]

@@ -44,8 +44,8 @@ class Point(NamedTuple):
 def knees(points: Sequence[Point]) -> dict[str, float]:
     """Return the knee of each system: the largest load up to which all seeds meet the target.
 
-    The points of a system must be in order of ascending load. A system that misses the target at
-    its first load has no knee.
+    The points of a system must be sorted by ascending load. A system that misses the target at its
+    first load has no knee.
     """
     found: dict[str, float] = {}
     missed: set[str] = set()

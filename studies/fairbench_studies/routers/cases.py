@@ -1,4 +1,4 @@
-"""The cases of both studies of several routers: how routers share charges, with settings."""
+"""The cases in both studies of several routers: how routers share charges, with settings."""
 
 from __future__ import annotations
 

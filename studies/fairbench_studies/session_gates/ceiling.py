@@ -67,7 +67,7 @@ def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
 
 
 def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
-    """Simulate the clients ``kept`` of an experiment; the window is that of all clients."""
+    """Simulate only the clients ``kept`` of an experiment; the window is that of all clients."""
     plans, source = spec.client_plans(), spec.source()
     simulation = Simulation(spec, tuple(plans[number] for number in kept), source)
     simulation.run()

@@ -62,6 +62,6 @@ def _listed(path: Path) -> list[FilePlace]:
 
 
 def name_of(record: Any) -> str:
-    """Return the name in a record, which may be damaged."""
+    """Return the name in a record, which may be a damaged record."""
     name = record.get("run_id") if isinstance(record, dict) else None
     return printable(name) if isinstance(name, str) else "(no run_id)"

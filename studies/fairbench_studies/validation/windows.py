@@ -4,9 +4,9 @@ If no request is refused, the trace alone determines the totals of a whole run, 
 counts, too. The scheduler's decisions are visible only while work arrives, so service is counted up
 to the last arrival, and in slices of this period.
 
-Only arrival, first token and end of a request are known. The input and the first output token count
-at the first token, and the other output tokens are spread evenly from the first token to the end.
-(VTC-artifact also spreads the input over the decode, although a server has processed the input
+For each request, only arrival, first token and end are known. The input and the first output token
+count at the first token, and the other output tokens are spread evenly from the first token to the
+end. (VTC-artifact also spreads the input over the decode, although a server has processed the input
 before the first token.)
 """
 
@@ -122,7 +122,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Return each client's service in a window; refused requests count as 0."""
+    """Return each client's service in a window, counting refused requests as 0."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]

@@ -24,7 +24,7 @@ ARENA_RANKS = (12, 13, 25, 26)
 
 
 class Curve(NamedTuple):
-    """A line of a panel; undefined points have a ``value`` of NaN."""
+    """A line of a panel; the ``value`` of an undefined point is NaN."""
 
     name: str
     at: Floats
@@ -68,7 +68,7 @@ def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None
 
 
 def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
-    """Return a panel with each run's cumulative service difference while requests arrive."""
+    """Return a panel of each run's cumulative service difference while requests still arrive."""
     curves = []
     for name, trace in traces.items():
         at = even_points(_end_s(trace))

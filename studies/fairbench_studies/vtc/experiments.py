@@ -17,7 +17,7 @@ RPM_LIMITS = (5, 10, 15, 20, 30)
 
 @dataclass(frozen=True)
 class Experiment:
-    """A workload of the paper under one local scheduler, on one replica."""
+    """A single workload of the VTC paper under one local scheduler, on one replica."""
 
     workload: str
     local: str
@@ -43,7 +43,7 @@ class Experiment:
 
 
 def _predicted(workload: str, duration_s: float | None = None) -> dict[str, Experiment]:
-    """Return experiments of VTC with known lengths, wrong lengths, and average lengths."""
+    """Return experiments in which VTC uses known, wrong, and average output lengths."""
     kinds: dict[str, dict[str, Any]] = {
         "oracle": {"vtc-predict.predictor": "oracle"},
         "off by 50%": {"vtc-predict.predictor": "oracle", "vtc-predict.error": 0.5},

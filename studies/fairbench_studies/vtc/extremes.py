@@ -22,9 +22,9 @@ class Extremes(NamedTuple):
     """The largest measures of a run that the theorems bound, in weighted tokens.
 
     ``unit`` is U of the theorems, and ``clients`` is the number n of clients. ``lead`` is a
-    client's lead over a backlogged client. ``ahead`` is the service of others while the only
-    request of a client waits. ``unasked`` is the amount by which an equal share exceeds the
-    requested service of a backlogged client.
+    client's lead over a backlogged client. ``ahead`` is the service that other clients receive
+    while the only request of a client waits. ``unasked`` is the amount by which an equal share
+    exceeds the requested service of a backlogged client.
     """
 
     unit: float
@@ -111,7 +111,7 @@ def largest_unasked(
 
 
 class _Arrivals(NamedTuple):
-    """The requests in order of arrival: client, time in seconds, weighted tokens."""
+    """The requests in order of arrival: clients, times in seconds, and weighted tokens."""
 
     client: Ints
     at_s: Floats

@@ -29,7 +29,7 @@ def _under(
     name: str,
     measure: Callable[[Trace], float],
 ) -> list[list[float]]:
-    """Return a measure of several runs of a workload for each seed."""
+    """Return a measure of several runs of one workload, for each seed."""
     return [by_seed(seeds, f"{workload} {run}", name, measure) for run in runs]
 
 
@@ -154,7 +154,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
     """Judge the bound while both clients wait, and differences in service from 30 s on.
 
     The paper's differences leave out the first 30 s, in which one client has not yet queued enough
-    requests. The parts also report the outcomes from the beginning of the run.
+    requests. The parts also report the outcomes if the run is judged from its beginning.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
@@ -191,7 +191,7 @@ def _differences(
 
 
 def judge_isolation(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share keeps its service when the other client's load rises."""
+    """Judge whether a client below its share keeps its service when the other's load rises."""
 
     def tail_s(trace: Trace) -> float:
         return ttft_s(trace, [trace.clients[0]], 99)
@@ -206,7 +206,7 @@ def judge_isolation(seeds: Seeds) -> list[Part]:
 
 
 def judge_shift(seeds: Seeds) -> list[Part]:
-    """Judge that LCF pays back the service that a client missed while it was off."""
+    """Judge whether LCF pays back the service that a client missed while it was off."""
 
     def share(trace: Trace) -> float:
         found = rates(trace, 300, 600)

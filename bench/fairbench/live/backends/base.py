@@ -1,6 +1,6 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
-The module also defines the names in requests of the driver. A client with an owner in
+The module also defines the names of fields in requests that drivers send. A client with an owner in
 ``client_owners`` has the name ``owner/client`` in requests, a path in the tree of tenants;
 simulated schedulers use this name, too. A header contains the name of a client's objective (a set
 of latency targets), as in llm-d; the router knows the targets.
@@ -47,7 +47,7 @@ def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
 
 
 def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
-    """Return the weights of clients and tenants by their names in requests."""
+    """Return the weights of clients and tenants, by their names in HTTP requests."""
     names = sent_names(spec)
     return {names.get(one, one): weight for one, weight in (spec.weights or {}).items()}
 
@@ -96,7 +96,7 @@ class LiveOptions:
     """The options of a live run that do not affect the records and are not stored.
 
     - ``server_python`` is the path of the Python that has the engine; None means the default.
-    - ``ready_timeout_s`` is the limit in seconds on the start of servers.
+    - ``ready_timeout_s`` is the longest time, in seconds, that servers may take to start.
     - ``headers`` are sent with each request to an endpoint, and may hold secrets.
     - ``launcher`` decides on which machines workers start.
     - ``drivers`` is the number of processes that send the load.
@@ -141,7 +141,7 @@ class Served:
 
 
 class LiveBackend(ABC, Generic[C]):
-    """A backend for one experiment, whose backend settings are ``config``.
+    """The base class of backends for one experiment, with backend settings ``config``.
 
     By default, workers have SGLang's HTTP API and run a scheduler of fairbench.
     """
@@ -163,7 +163,7 @@ class LiveBackend(ABC, Generic[C]):
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
-        """Return a recipe for the worker at each place; [] for a server that runs already."""
+        """Return a recipe for the worker at each place; [] if the server already runs."""
         return []
 
     @abstractmethod
@@ -201,11 +201,11 @@ class LiveBackend(ABC, Generic[C]):
         return {}
 
     def vocabulary(self) -> range:
-        """Return the token ids from which prompts may be drawn."""
+        """Return the token ids from which random prompts may be drawn."""
         return vocabulary(self.spec.model)
 
     def needs(self) -> dict[str, Any]:
-        """Return all settings of workers; experiments with equal results can share workers."""
+        """Return all worker settings; experiments with equal settings can share workers."""
         spec = self.spec
         return {
             "backend": self.config,

@@ -62,7 +62,7 @@ class ProgramCall:
 
 @dataclass(slots=True)
 class Attempt:
-    """An attempt to send a call, with its result so far.
+    """An attempt to send a call to a server, with its result so far.
 
     ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is the time
     in seconds for which the request waited for a free slot. ``submit_s`` is the time at which the
@@ -198,7 +198,7 @@ class Caller:
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
-        """Retry while the server reports overload, if the target asks for retries.
+        """If the target asks for retries, retry while the server reports overload.
 
         The recorded time of sending is the time of the first attempt, so that the wait counts as
         latency of the server. If the server demands a longer wait than the remaining limit allows,

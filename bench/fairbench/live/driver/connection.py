@@ -25,7 +25,7 @@ from fairbench.live.openai import EventSplitter, data_lines, event_name
 class RunClock:
     """A clock of the run in seconds, which runs ``scale`` times as fast as real time.
 
-    The clock reads 0 after ``starts_in_s`` seconds of real time.
+    The clock's zero lies ``starts_in_s`` seconds of real time in the future.
     """
 
     def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Wait until time ``at_s`` of this clock; return at once if this time has passed.
+        """Wait until time ``at_s`` of this clock; return at once if that time has passed.
 
         Times are absolute, so that one late event does not delay later events.
         """
@@ -68,7 +68,7 @@ class Listener(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A connection, on which at most one response is in progress.
+    """An HTTP connection, which carries at most one response at a time.
 
     ``reusable`` is True if no response is in progress and the connection is open.
     """
@@ -182,7 +182,7 @@ class Pool:
     async def fresh(self) -> Connection:
         """Open a new connection to the server.
 
-        Raises Disconnected if the server does not accept in time.
+        Raises Disconnected if the server does not accept the connection in time.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -220,7 +220,7 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the seconds to wait according to a Retry-After header; 1 s if it is invalid."""
+    """Return the seconds to wait that a Retry-After header states; 1 s if the header is invalid."""
     text = retry_after.decode("latin-1").strip()
     try:
         wait_s = parsedate_to_datetime(text).timestamp() - time.time()
@@ -232,7 +232,7 @@ def waiting_s(retry_after: bytes) -> float:
 class Stream:
     """A listener that reads the streamed answer to one request.
 
-    ``over`` is a future that is done when nothing more will arrive.
+    ``over`` is a future that is done when no more data will arrive.
 
     - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
       the received chunks.

@@ -183,7 +183,7 @@ async def drive(
         spec: The experiment.
         target: The server to which requests are sent.
         records_dir: The directory to which records are written.
-        vocab: The token ids for prompts, if the API takes token ids.
+        vocab: Token ids for prompts, if the server's API takes token ids.
         shard: The part of the clients that this driver drives.
         starts_in_s: Function that is called when all data is loaded; returns the seconds until the
             run begins.
@@ -325,7 +325,7 @@ class _Run:
         self._arrivals_open -= len(streams)
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
-        """Start one client's programs; each program is prepared before its arrival."""
+        """Start one client's programs; each program is prepared before its arrival time."""
         # The users' first think time begins when the run begins.
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:

@@ -86,7 +86,7 @@ def fragment_of(ids: list[int]) -> bytes:
 
 
 def words_of(segment: Segment) -> bytes:
-    """Return words for a segment, one per token, each after a space.
+    """Return the text of a segment: one word per token, each after a space.
 
     Of two segments with one key, the shorter is a prefix of the longer.
     """
@@ -110,9 +110,9 @@ class BadEvent(Exception):
 class StreamedAnswer(ABC):
     """The part of an answer that has arrived so far; each event of the stream adds to the answer.
 
-    - Counts of tokens are None if the server does not report them.
+    - Token counts are None if the server does not report them.
     - ``estimated`` is True while the server has not reported all tokens of the answer.
-    - ``done`` is true after the last event of the stream.
+    - ``done`` is true after the stream's last event.
     - ``queue_s`` is the time in seconds from arrival to first admission, on the server's clock.
     - ``answer_id`` is the server's id of the answer.
     """
@@ -131,7 +131,7 @@ class StreamedAnswer(ABC):
     def take_event(self, payload: bytes, event: str = "") -> int:
         """Read the data of an event called ``event``; return the number of new output tokens.
 
-        The result is 0 if the server does not report a number. Raises BadEvent.
+        The result is 0 if the event reports no number of tokens. Raises BadEvent.
         """
         if payload == DONE:
             self.done = True
@@ -180,7 +180,7 @@ class ApiCall:
     """A call of a program, in a form that does not depend on the API.
 
     ``outputs`` contains, by segment key, the earlier answers in the prompt in the form of the API.
-    ``min_new_tokens`` is None if the server has no such parameter.
+    ``min_new_tokens`` is None if the server does not support this parameter.
     """
 
     prompt: Prompt

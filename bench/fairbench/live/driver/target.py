@@ -23,12 +23,12 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @dataclass(frozen=True, slots=True)
 class DriverTarget:
-    """A server, or a router in front of several servers.
+    """The target of a driver: a server, or a router in front of several servers.
 
-    - ``lengths`` decides how an answer gets its true length. With ``exact``, the request demands
-      exactly the true number of tokens. With ``header``, the limit is the workload's
-      ``max_new_tokens``, and the emulator reads the true length from a header. If ``free`` is true,
-      the request limits the output length only from above.
+    - ``lengths`` decides how the length of an answer is enforced. If ``lengths`` is ``exact``, each
+      request demands exactly the true number of tokens. With ``header``, the limit is the
+      workload's ``max_new_tokens``, and the emulator reads the true length from a header. If
+      ``free`` is true, the request limits the output length only from above.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
       There is no timeout before the first token, because starvation is measured.

@@ -18,8 +18,8 @@ USUAL_PORTS = {"http": 80, "https": 443}
 class WorkerAddress:
     """A worker's HTTP root URL, and the addresses at which the worker publishes KV events, if any.
 
-    ``key`` is the API key that the worker requires with each request. No output of fairbench shows
-    the key.
+    ``key`` is the API key that the worker expects in each request. No output of fairbench shows the
+    key.
     """
 
     url: str  # for example http://127.0.0.1:30000

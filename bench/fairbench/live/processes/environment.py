@@ -31,9 +31,9 @@ class Gpus(NamedTuple):
 def found_gpus() -> Gpus:
     """Return the GPUs that this process may use, and the variables that select GPUs.
 
-    If there are GPUs of NVIDIA, GPUs of AMD are ignored. Variables that are set in this process are
-    also set for servers, because vLLM refuses to start if two of the variables differ. ROCm applies
-    ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
+    If the machine has NVIDIA GPUs, its AMD GPUs are ignored. Variables that are set in this process
+    are also set for servers, because vLLM refuses to start if two of the variables differ. ROCm
+    applies ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
     """
     cuda, hip = _listed_in(VISIBLE), _listed_in(HIP)
     if cuda is not None and hip is None:

@@ -48,7 +48,7 @@ GPU_MISSING = (
 
 
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a log after byte ``begin``.
+    """Return the last lines of a log, without the lines before byte ``begin``.
 
     An earlier process wrote the bytes before ``begin``. The result has at most ``lines`` lines and
     ``most`` bytes.
@@ -69,8 +69,8 @@ def cause_of(text: str) -> str:
     """Return the message that explains why a server ended, with advice if a GPU is missing.
 
     The result is the last exception, usage error or kill message in the log that is not the
-    consequence of an earlier message. Without such a message, the result is the last line.
-    Characters that cannot be printed are escaped.
+    consequence of an earlier message. If the log has no such message, the result is the log's last
+    line. Characters that cannot be printed are escaped.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -112,7 +112,7 @@ class Process(Protocol):
         """Return a phrase that says how the process ended. Precondition: the process has ended."""
 
     def log_tail(self) -> str:
-        """Return the last lines of the output of the process."""
+        """Return the last lines that the process has printed."""
 
     def cause(self) -> str:
         """Return the line of the log that explains why the process ended, or the last line."""
@@ -137,7 +137,7 @@ class ReplicaPlace(Protocol):
 
     @property
     def python(self) -> str:
-        """The path of the Python that starts servers at the place."""
+        """The path of the Python interpreter that starts servers at the place."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -162,7 +162,7 @@ class ReplicaPlace(Protocol):
 class ServerProcess:
     """A running command, which is ended by ``stop`` and by the end of this process.
 
-    ``stop`` sends SIGTERM, and SIGKILL after a grace period of ``grace_s`` seconds.
+    ``stop`` sends SIGTERM, and after ``grace_s`` seconds SIGKILL.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ STEADY_S = 60.0
 
 
 class ServersProgress(NamedTuple):
-    """The number of ready servers, and the number of all servers."""
+    """The number of ready servers, and the total number of servers."""
 
     ready: int
     total: int
@@ -130,7 +130,7 @@ class Server:
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """Return a line that describes how the server ended, and the cause.
+        """Return a line that tells how and why the server ended.
 
         Precondition: the server has ended.
         """
@@ -168,7 +168,7 @@ class Server:
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return why a directory cannot be written, such as a full disk; None if writable."""
+    """Return the reason why a directory cannot be written, such as a full disk, or None."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
@@ -242,7 +242,7 @@ def stop_all(servers: Sequence[Server]) -> None:
 
 @dataclass(slots=True)
 class _Case:
-    """The state of a supervised server; times are in seconds.
+    """The state of a supervised server process; times are in seconds.
 
     ``due_s`` is the time of the next restart, or None while the server runs. If ``is_over`` is
     true, the server cannot be restarted.
@@ -255,7 +255,7 @@ class _Case:
 
 
 class Supervisor:
-    """A supervisor that restarts ended servers on their old ports.
+    """A supervisor, which restarts ended servers on their old ports.
 
     The pauses before the restarts of a server are 1, 2, 4 ... 60 s.
     """
@@ -266,7 +266,7 @@ class Supervisor:
         self._cases = [_Case(now_s()) for _ in servers]
 
     def restart_ended(self) -> None:
-        """Detect servers that have ended, and restart servers after their pause."""
+        """Detect servers that have ended, and restart each server after its pause."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue

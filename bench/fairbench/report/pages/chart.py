@@ -161,7 +161,7 @@ def colour(number: int) -> str:
 
 
 def stroke(number: int) -> str:
-    """Return the SVG attributes of a series' line: colour and dashes."""
+    """Return the SVG attributes of the line of a data series: colour and dashes."""
     lengths = SERIES[number % len(SERIES)].dashes
     written = " ".join(f"{length * LINE_PX:.3g}" for length in lengths)
     dashes = f' stroke-dasharray="{written}"' if lengths else ""
@@ -436,7 +436,7 @@ def heat_chart(
     """Draw a heat map; a cell's opacity is linear in the logarithm of the cell's value.
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; rows have values of
-    shape (bins,). ``limits`` are the values of the lightest and the darkest cell, both above 0.
+    shape (bins,). ``limits`` are the values of the lightest and the darkest colour, both above 0.
     ``x_ticks`` are drawn on the x axis instead of round values.
     """
     bottom = TOP_PX + CELL_PX * len(rows)
@@ -455,7 +455,7 @@ def heat_chart(
 
 
 def opacity(value: float, limits: tuple[float, float]) -> float:
-    """Return the opacity of a value, from ``LEAST`` to 1."""
+    """Return the opacity of a value's colour, from ``LEAST`` to 1."""
     low, high = limits
     if isinf(value) or value >= high:
         return 1.0
@@ -493,7 +493,7 @@ class Dot(NamedTuple):
 
 
 class DotRow(NamedTuple):
-    """A row of the chart, with a name and marks."""
+    """A row of the dot chart, with a name and marks."""
 
     label: str
     dots: Sequence[Dot]

@@ -39,7 +39,7 @@ def page_markdown(page: Page) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
 ) -> Iterator[str]:
-    """Yield a table's lines; ``write`` converts a cell to Markdown.
+    """Yield the lines of a Markdown table; ``write`` converts a cell to Markdown.
 
     If a row is short, empty cells are added.
     """

@@ -157,7 +157,7 @@ class _Metric(NamedTuple):
 def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
     """Yield figures of latency, throughput and fair share over each axis, by configuration.
 
-    A sweep without a numeric axis has no such figures.
+    A sweep without a numeric axis has no line figures.
     """
     tail, column = tail_of(cells), latency_column(cells)
     metrics = (

@@ -28,7 +28,7 @@ MOST_TIMES = 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients that get a colour: heavy clients, then clients by decreasing load."""
+    """Return the clients that get a colour: heavy clients first, then by decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
@@ -39,8 +39,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    A heavy client always counts as visible. If only one client is invisible, the client counts as
-    visible, too.
+    A heavy client always counts as visible. If only one client would be invisible, that client also
+    counts as visible.
     """
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -161,7 +161,7 @@ def waits_figure(
 
 
 def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
-    """Return the waits (seconds) of the lightest and the darkest colour.
+    """Return the waits (seconds) that get the lightest and the darkest colour.
 
     Times to first token that no user notices have the lightest colour, so that a picture of short
     waits does not look alarming. Whole responses always take long, so the shortest response has the

@@ -63,7 +63,7 @@ def is_above_bound(summary: Summary) -> bool:
 
 
 def window_is_short(summary: Summary, tail: int) -> bool:
-    """Return whether the well-behaved clients' high percentile exceeds the window's length."""
+    """Return whether the well-behaved clients' high percentile is longer than the window."""
     slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 

@@ -17,10 +17,10 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class UnbookedTokens:
     """A buffer of decoded tokens, each of which adds ``each`` to the client's entry in ``sums``.
 
-    The additions are made only when a balance is needed. Late additions are exact because the sums
-    are whole numbers. Without a buffer, every step would update the balances of the whole batch,
-    although a scheduler compares only the few clients that also wait. ``changed`` are the clients
-    whose number of running requests may have changed since the last counted steps.
+    The additions are made only when a balance is needed. Tokens can be added late without error
+    because the sums are whole numbers. Without a buffer, every step would update the balances of
+    the whole batch, although a scheduler compares only the few clients that also wait. ``changed``
+    are the clients whose number of running requests may have changed since the last counted steps.
     """
 
     sums: dict[str, float]
@@ -114,7 +114,7 @@ class Account(ABC):
         """Charge a client with requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request here, such as one of several prefix owners."""
+        """Charge a client that may have no request here, such as one of a prefix's owners."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
@@ -153,15 +153,15 @@ class Account(ABC):
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return how far a node's service is ahead; only comparable between siblings."""
+        """Return how far a node's service is ahead, comparable only between siblings."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
-        """Return the balance of every client, after all decoded tokens are booked."""
+        """Return every client's balance, after all decoded tokens have been booked."""
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the smallest number of quanta that lift a credit of at most 0 above 0."""
+    """Return the smallest number of quanta that raise a credit of at most 0 above 0."""
     rounds = -credit // quantum + 1
     # If the quantum is a fraction, the quotient is rounded, so the result can be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -16,7 +16,7 @@ class Counters(Account):
     The waiting client with the lowest counter is served next, and clients with equal counters take
     turns. A tenant's counter is the sum over all clients below the tenant. The search for the next
     client descends from the top of the tree, and chooses the waiting node with the lowest counter
-    at each level. The counter of a returning tenant is lifted like the counter of a returning
+    at each level. When a tenant returns, its counter is lifted like the counter of a returning
     client.
 
     Args:
@@ -109,7 +109,7 @@ class Counters(Account):
 
     @property
     def last_left(self) -> str | None:
-        """The client whose request left the queue last, or its outermost tenant."""
+        """The client (or its outermost tenant) whose request left the queue last."""
         return self._left.get(ROOT)
 
     @last_left.setter

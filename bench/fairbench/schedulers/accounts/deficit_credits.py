@@ -1,4 +1,4 @@
-"""Deficit credits of DLPM: the service that a client may use before other clients get their turns.
+"""Deficit credits of DLPM: how much service a client may use before it is another client's turn.
 
 ``Turns`` applies the credits in one admission pass over a queue.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # no worker.
 HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
-"""The rules by which idle clients leave and rejoin the client list.
+"""The rules by which idle clients leave and rejoin the list of clients with credits.
 
 Under ``keep``, an idle client leaves once its credit is positive, and a debt is never erased. Under
 ``min0``, an idle client leaves immediately; a debt is kept, and a credit is lost. Under
@@ -33,17 +33,17 @@ holds.
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12). The rule ``rejoin`` decides when an
-    idle client leaves the list. The ``quantum`` Q^u of a client of weight 1 is a number of weighted
-    tokens.
+    A client joins the client list with its first request (line 12). The rule ``rejoin`` decides
+    when an idle client leaves the client list. The ``quantum`` Q^u of a client of weight 1 is a
+    number of weighted tokens.
 
-    With ``welcomes``, a client joins with a credit of one quantum instead of 0. A client that left
-    the list since the last refill joins with its former credit instead, so that a client gets at
-    most one such quantum between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2 therefore
-    still hold.
+    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
+    left the list since the last refill joins with its former credit instead, so that a client gets
+    at most one such quantum between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2
+    therefore still hold.
 
-    With ``tenants``, a client is in credit only if all its tenants are in credit, too. All siblings
-    below a tenant are granted quanta at the same time.
+    With ``tenants``, a client has positive credit only if all its tenants have positive credit,
+    too. All siblings below a tenant are granted their quanta at the same time.
     """
 
     def __init__(
@@ -163,12 +163,13 @@ class Credits(Account):
         return {node: left for node, left in members.items() if self.tenant_of(node) == tenant}
 
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
-        """Repeat lines 6-7 below a tenant until a waiting node is in credit.
+        """Repeat lines 6-7 below a tenant until a waiting node has positive credit.
 
         ``clients`` are the waiting clients; the result is False if no client waits. All rounds of
-        quanta are computed in a single step. Clients that wait at other ranks also count as
-        waiting. While a client in credit waits at another rank, the clients of this rank get loans
-        instead of quanta. A loan is a credit that only this rank knows.
+        quanta are computed in a single step. Clients that wait at other data-parallel ranks also
+        count as waiting. While a client with positive credit waits at another rank, the clients of
+        this rank get loans instead of quanta. A loan is an additional credit that only this rank
+        knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -197,14 +198,14 @@ class Credits(Account):
         return [client for client, waits in self.elsewhere.items() if waits]
 
     def _lends(self) -> bool:
-        """Return whether a client that waits at another rank is in credit without its loan."""
+        """Return whether a client that waits at another rank has credit left without its loan."""
         return any(self._without_loan(client) > 0 for client in self._waiting_elsewhere())
 
     def _without_loan(self, client: str) -> float:
         return self.of[client] - self.loans.get(client, 0)
 
     def call_in(self, waiting: Collection[str]) -> None:
-        """Cancel all loans, unless all clients in credit wait at other ranks."""
+        """Cancel all loans, unless all clients with positive credit wait at other ranks."""
         if not self.loans:
             return
         if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):
@@ -212,7 +213,7 @@ class Credits(Account):
                 self.of[client] -= self.loans.pop(client)
 
     def apply_remote(self, client: str, change: CreditChange) -> None:
-        """Apply quanta and charges of a client, as reported by another rank."""
+        """Apply another rank's report of a client's quanta and charges."""
         self.add_to_list(client)
         quanta = change.rounds * self.quantum_of(client)
         self.of[client] += quanta - sum(change.charged.values())
@@ -242,7 +243,7 @@ class Credits(Account):
             self._granted[client] = self._most.get(self.tenant_of(client), 0) - 1
 
     def drop_if_idle(self, client: str) -> None:
-        """Remove an idle client from the list if the rule ``rejoin`` allows."""
+        """Remove an idle client from the client list if the rule ``rejoin`` allows."""
         if self.requests[client] or client in self.elsewhere:
             return
         self.decoded.book((client,))
@@ -267,16 +268,16 @@ class Credits(Account):
 
 
 MayRefill = Callable[[WaitingView, str], bool]
-"""A function that returns whether a tenant without waiting clients in credit gets quanta now."""
+"""A function that returns whether a tenant whose waiting clients have no credit gets quanta now."""
 
 
 @dataclass
 class Turns:
     """The procedure CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one admission pass.
 
-    ``may_refill`` returns whether quanta may be granted when no waiting client is in credit. If
-    ``may_refill`` returns False, ``over`` becomes true, and the pass ends. With ``stops``, the
-    first request for which the engine has no room also ends the pass.
+    ``may_refill`` returns whether quanta may be granted when no waiting client has positive credit.
+    If ``may_refill`` returns False, ``over`` becomes true and the admission pass ends. If ``stops``
+    is set, the first request for which the engine has no room also ends the pass.
     """
 
     bounded = True
@@ -294,9 +295,9 @@ class Turns:
         self.credits.call_in(self.view.clients())
 
     def check_refill(self, client: str, scan: Scan) -> None:
-        """Grant quanta at each level at which the client is in debt and no sibling is in credit.
+        """Grant quanta at each level at which the client is in debt and no sibling has credit.
 
-        The ``scan`` skips a client that is in debt while a sibling is in credit.
+        The ``scan`` skips a client that is in debt while a sibling has positive credit.
         """
         credits = self.credits
         for node in credits.nodes(client):
@@ -332,7 +333,7 @@ class Turns:
         return self.view.clients()
 
     def someone_in_credit(self, tenant: str = ROOT) -> bool:
-        """Return whether some waiting client below a tenant is in credit (lines 4-5)."""
+        """Return whether some waiting client below a tenant has positive credit (lines 4-5)."""
         of, siblings = self.credits.of, self.credits.siblings(tenant, self.waiting_clients())
         return any(of[client] > 0 for client in siblings)
 
@@ -348,7 +349,7 @@ class Turns:
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:
-        """Let the scan offer skipped clients again if no sibling of the client is in credit now."""
+        """Let the scan offer skipped clients again if no sibling of the client has credit now."""
         self._known.clear()
         credits, waits = self.credits, client in self.waiting_clients()
         for node in credits.nodes(client):

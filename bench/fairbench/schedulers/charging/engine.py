@@ -17,7 +17,7 @@ from fairbench.schedulers.views import Read
 class Charging:
     """The base class of rules that turn an engine's events into charges to an ``account``.
 
-    A method that a subclass does not override charges nothing.
+    A method that the subclass does not override charges nothing.
     """
 
     # If ``refunds`` is true, output tokens that were charged in advance and not produced are
@@ -69,7 +69,8 @@ class Prices:
 
     ``input_weight`` and ``output_weight`` are the prices of a prompt token and an output token.
     ``whole_input`` also charges cached prompt tokens ([VTC]); by default only computed prompt
-    tokens are charged. ``recompute`` also charges the second prefill of a retracted request.
+    tokens are charged. ``recompute`` means that the second prefill of a retracted request is also
+    charged.
     """
 
     input_weight: int = 1
@@ -81,8 +82,8 @@ class Prices:
 class TokenCharging(Charging):
     """A charging that charges tokens at ``prices``.
 
-    ``sharing`` divides the charge for a prefix among the clients that share the prefix. Without
-    ``sharing``, the client whose request computes a prefix pays.
+    ``sharing`` divides the charge for a prefix among the clients that share the prefix. If
+    ``sharing`` is not set, the client whose request computes a prefix pays for it.
     """
 
     def __init__(self, account: Account, prices: Prices, sharing: Sharing | None = None) -> None:
@@ -164,8 +165,8 @@ class GPUCharges:
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
         """Return the GPU time of a computed chunk minus the charge in advance, in picoseconds.
 
-        ``complete`` is true for the last chunk of a prompt. The result is negative if the charge in
-        advance was too high.
+        ``complete`` is true for the last chunk of a prompt. The result is negative if the client
+        was charged too much in advance.
         """
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)

@@ -88,7 +88,7 @@ def _known(name: str) -> str:
 
 
 CostName = Annotated[str, AfterValidator(_known)]
-"""A parameter that selects the charge: ``linear``, ``profiled`` or a file."""
+"""A parameter that selects the cost function: ``linear``, ``profiled`` or a file."""
 
 
 # The moving average approximates the mean output length of the last ``WINDOW`` requests.
@@ -99,8 +99,8 @@ class PredictedCharging(TokenCharging):
     """A charging of the predicted output at admission, corrected as the output is produced.
 
     ``predict`` returns the expected output tokens of a request, given the moving average of the
-    client's last outputs (0 before the first output). Without a ``cost`` function of input and
-    output tokens, ``prices`` apply. With ``charges_at_finish``, a step in which a request ends
+    client's last outputs (0 before the first output). If ``cost``, a function of input and output
+    tokens, is missing, ``prices`` apply. With ``charges_at_finish``, a step in which a request ends
     charges one further token for every request whose output exceeds its prediction, as in
     [VTC-artifact].
     """

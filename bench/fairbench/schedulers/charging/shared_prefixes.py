@@ -35,8 +35,8 @@ class SharedCharges:
     Under ``split``, all clients that use a prefix pay equal parts: the n-th client pays 1/n, and
     the n - 1 earlier clients get a refund. When the prefix is computed again, the division
     restarts. Under ``owner``, the client that first sent the prefix pays for each computation.
-    Under ``each``, every client pays for the whole prefix, cached or not. Under ``split`` and
-    ``owner``, the charged tokens always equal the computed tokens.
+    Under the rule ``each``, every client pays for the whole prefix, cached or not. Under the rules
+    ``split`` and ``owner``, the charged tokens always equal the computed tokens.
     """
 
     def __init__(self, sharing: Sharing) -> None:
@@ -47,7 +47,7 @@ class SharedCharges:
     def tokens_by_client(self, request: Request, computed_tokens: int) -> dict[str, float]:
         """Return the tokens charged to each client for a prompt; negative numbers are refunds.
 
-        The last ``computed_tokens`` tokens of the prompt were not cached.
+        Only the last ``computed_tokens`` tokens of the prompt were not cached.
         """
         if self._sharing == "each":
             return {request.client: request.input_tokens}

@@ -26,8 +26,8 @@ class Leaf(NamedTuple):
 
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the stretch.
-    - ``keep_s`` is the time in seconds until which ``on_finish`` asked to keep the stretch.
-    - ``awaited`` is true if the cached prefix of a waiting request ends at the stretch.
+    - ``keep_s`` is the time in seconds until which ``on_finish`` asked to keep the tokens cached.
+    - ``awaited`` is true if the cached prefix of a waiting request ends at these tokens.
     """
 
     access: Access
@@ -39,9 +39,9 @@ class Leaf(NamedTuple):
 class Claimant(NamedTuple):
     """A client that has claims on cached tokens of the pool. All amounts are numbers of tokens.
 
-    - ``held`` is the client's share of the running and cached tokens.
-    - ``unpinned`` is the part of ``held`` that no running request uses, and is above 0.
-    - ``wanted`` is the memory for which the client's requests wait.
+    - ``held`` is the number of running and cached tokens that count for the client.
+    - ``unpinned`` is the part of ``held`` that no running request uses; it is above 0.
+    - ``wanted`` is the memory that the client's waiting requests need.
 
     A token that k clients claim counts 1/k for each client.
     """

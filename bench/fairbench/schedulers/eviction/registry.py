@@ -37,9 +37,9 @@ ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
 
 @dataclass(frozen=True)
 class MemoryParams:
-    """The parameter that switches fair shares of KV memory on.
+    """The parameter that turns fair shares of KV memory on.
 
-    With ``share``, admission counts the running and cached tokens of each client, and a client
+    If ``share`` is set, admission counts the running and cached tokens of each client, and a client
     above its share waits while another client needs the memory.
     """
 

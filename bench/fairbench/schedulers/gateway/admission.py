@@ -96,19 +96,19 @@ class Estimator:
       the client has finished, N is M, and M is 1 until any request has finished.
 
     The waiting requests are the requests that wait at the worker, and an equal part of the requests
-    queued before the workers. The parameter ``ahead`` decides which of the waiting requests count
-    in q:
+    queued before the workers. The parameter ``ahead`` decides which of the waiting requests q
+    counts:
 
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
-    - ``ahead="edf"`` counts requests that are due earlier, and assumes that the running requests
-      are due earlier, too.
+    - ``ahead="edf"`` counts requests with earlier deadlines, and assumes that the running requests
+      have earlier deadlines, too.
     - ``ahead="fair"`` counts the requests that are served first if clients take turns. These are as
       many requests of each client as the new request's client has waiting; the estimate assumes
       that every client has an equal share of the running requests.
 
-    The prefill time excludes cached tokens if the caches are known. Estimates tend to be too short,
-    because HTTP and the prefills of other requests during the decode do not count. The estimator
-    never uses the true length of an answer.
+    If the caches are known, the estimated prefill time excludes cached tokens. Estimates tend to be
+    too short, because HTTP and the prefills of other requests during the decode do not count. The
+    estimator never uses the true length of an answer.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Estimator:
         return min(request.max_new_tokens, self._answers.expected(request.client) or 1.0)
 
     def any_free(self) -> bool:
-        """Return whether at least one worker has no waiting request."""
+        """Return whether at least one worker has no request waiting."""
         loads = map(self._fleet.load, self._fleet.workers())
         return any(not _waiting_requests(one) and not one.saturated for one in loads)
 
@@ -183,7 +183,7 @@ class Estimator:
     def _before(
         self, request: Request, worker: int, load: WorkerLoad, held: RequestTotals
     ) -> float:
-        """Return the estimated number of requests that are served before this request."""
+        """Return the estimated number of requests that will be served before this one."""
         part = 1 / max(1, len(self._fleet.workers()))
         here, waiting = self._sent.get(worker, NOBODY), _waiting_requests(load) + part * len(held)
         if self._ahead == "all" or not waiting:

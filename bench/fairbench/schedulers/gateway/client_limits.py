@@ -77,7 +77,7 @@ class ClientLine:
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a request and a turn of its client; return False if the request is not in line."""
+        """Remove a request and a turn of its client; return False if the request is not queued."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
@@ -136,8 +136,8 @@ class ClientLimits:
       clients leave free. Otherwise a second heavy client would use up the reserve that the first
       heavy client left free.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
-    - Running requests are never removed for clients that arrive later. A part is therefore kept
-      free for such clients, as for a client of weight ``client_reserve``.
+    - Running requests are never removed to make room for clients that arrive later. Therefore, a
+      part is kept free for clients that arrive later, as for a client of weight ``client_reserve``.
 
     Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
@@ -177,7 +177,7 @@ class ClientLimits:
         return False
 
     def admit_freed(self) -> Iterator[Request]:
-        """Admit and yield the requests in line that can enter now."""
+        """Admit and yield the waiting requests that can enter now."""
         if not self._lines:
             return
         # The total weight is constant during the loop, because the clients in line are already
@@ -193,7 +193,7 @@ class ClientLimits:
                 del self._lines[owner]
 
     def leave_line(self, request: Request) -> bool:
-        """Withdraw a request from its line; return False if the request is not in line."""
+        """Withdraw a request from its queue; return False if the request is not queued."""
         owner = self._owner(request)
         line = self._lines.get(owner)
         if line is None or not line.drop_request(request):

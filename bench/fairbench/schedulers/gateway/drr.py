@@ -17,11 +17,11 @@ from fairbench.schedulers.params import Positive
 class DRR(SharePolicy):
     """Deficit round robin: a turn grants a client a quantum, which pays for its next requests.
 
-    A client without requests loses its remaining credit, and keeps a debt. No client starves.
-    Without corrections of prices, the charges over weight of two waiting clients differ by less
-    than a quantum plus the highest price of a request of each client. Charges are prices
-    (``PriceParams``), which may differ from the cluster's work. In a tree of tenants, the child
-    nodes of each tenant take turns by the same rule. InferGrid's "deficit round robin" is a
+    A client without queued requests loses its remaining credit, but keeps a debt. No client
+    starves. Unless prices are corrected, the charges over weight of two waiting clients differ by
+    less than a quantum plus the highest price of a request of each client. Charges are prices
+    (``PriceParams``), which may differ from the work of the cluster. In a tree of tenants, the
+    child nodes of each tenant take turns by the same rule. InferGrid's "deficit round robin" is a
     different rule, ``infergrid-drr``.
     """
 
@@ -44,7 +44,7 @@ class DRR(SharePolicy):
         self.params = params
         self.deficits: dict[str, float] = {}
         self._rotation: defaultdict[str, list[str]] = defaultdict(list)
-        """``_rotation`` has the waiting child nodes by tenant, the next node first."""
+        """``_rotation`` maps each tenant to its waiting child nodes, the next node first."""
         # ``_turn`` maps each tenant to the child node whose turn it is.
         self._turn: dict[str, str] = {}
         self._waiting: Collection[str] = ()

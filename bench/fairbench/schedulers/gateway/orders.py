@@ -31,7 +31,7 @@ class Order(ABC):
         """Return the rank that the request has at present."""
 
     def first_of(self, flow: Iterable[Request]) -> Request:
-        """Return the request of ``flow`` that this order serves first.
+        """Return the request of ``flow`` (a client's queue) that this order serves first.
 
         Precondition: the flow is not empty, and is sorted by arrival.
         """

@@ -18,7 +18,7 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class FlowPolicy(LocalScheduler):
-    """A policy that chooses the client whose request is sent next.
+    """A policy that chooses the client whose request the gateway sends next.
 
     An ``Order`` then chooses one of the client's requests. A flow is the requests of one client in
     one band, and a band is all requests of one priority. Each band (priority) has a policy object
@@ -30,7 +30,7 @@ class FlowPolicy(LocalScheduler):
 
     Two methods of a policy are optional. ``place(request, now_s)`` returns the worker for a request
     that is sent now, or None if the router chooses. ``given_up(now_s)`` returns the queued requests
-    that the policy refuses now.
+    that the policy now refuses.
     """
 
     orders_bands: ClassVar[bool] = False
@@ -80,8 +80,9 @@ def earliest(view: WaitingView, client: str) -> tuple[float, int]:
 class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
-    A number of ``assumed_output_tokens`` is charged when a request is sent. With ``corrected``, the
-    difference from the real number of output tokens is charged or refunded when the request ends.
+    When a request is sent, ``assumed_output_tokens`` output tokens are charged in advance. If
+    ``corrected`` is set, the difference from the real number of output tokens is charged or
+    refunded when the request ends.
     """
 
     input_weight: Positive = 1.0
@@ -121,9 +122,9 @@ class ShareParams(PriceParams):
 class SharePolicy(FlowPolicy):
     """A policy that divides service among siblings.
 
-    If there is no tree of tenants, all clients are siblings. With a tree, siblings are the nodes
-    directly below one tenant. The policy chooses a node at each level, from the outermost tenants
-    down to a client. A request is charged to its client and to all tenants of the client.
+    If there is no tree of tenants, all clients are siblings. In a tree of tenants, siblings are the
+    nodes directly below one tenant. The policy chooses a node at each level, from the outermost
+    tenants down to a client. A request is charged to its client and to all tenants of the client.
     """
 
     params: ShareParams
@@ -185,7 +186,7 @@ class SharePolicy(FlowPolicy):
         return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:
-        """Yield (tenant, node) from the outermost tenant to the client."""
+        """Yield the pairs (tenant, node) on the path from the outermost tenant to the client."""
         if self.params.tenants is None:
             yield ROOT, client
         else:

@@ -59,7 +59,7 @@ class OutputsAhead:
 
 
 class IdleClients:
-    """A record of idle clients, at most ``MAX_CLIENTS`` of which are remembered."""
+    """A record of idle clients; at most ``MAX_CLIENTS`` clients are remembered."""
 
     def __init__(self) -> None:
         # ``_requests`` maps each client to its number of queued and unfinished requests.
@@ -73,7 +73,7 @@ class IdleClients:
         self._idle.pop(client, None)
 
     def end_request(self, client: str) -> Collection[str]:
-        """Record the end of a request, and return the clients to forget."""
+        """Record the end of a request, and return the clients that can be forgotten."""
         self._requests[client] -= 1
         if self._requests[client] > 0:
             return ()
@@ -159,7 +159,7 @@ class HoldsRequests(Protocol):
         now_s: float | None = None,
         read: Read | None = None,
     ) -> None:
-        """Handle the end of a sent request that produced ``output_tokens``.
+        """Handle the end of a sent request that has produced ``output_tokens`` tokens.
 
         ``now_s`` is the time in seconds, or None for the time of the latest event. ``read`` is the
         server's report with which to correct the charge for the prompt, or None.
@@ -179,7 +179,7 @@ T = TypeVar("T")
 class QueueHost(Generic[T]):
     """A host of a queue before the workers, in the simulator or in a real router.
 
-    ``held`` maps each queued request to the data with which the host will send the request.
+    ``held`` maps each queued request to the data that the host needs to send the request.
     """
 
     def __init__(self, queue: HoldsRequests) -> None:
@@ -189,7 +189,7 @@ class QueueHost(Generic[T]):
         self._sent: set[Request] = set()
 
     def is_sent(self, request: Request) -> bool:
-        """Return whether the request was sent and has not ended."""
+        """Return whether the request was sent to a worker and has not ended."""
         return request in self._sent
 
     def end_sent(self, request: Request) -> bool:
@@ -199,7 +199,7 @@ class QueueHost(Generic[T]):
         return was_sent
 
     def shed_queue(self, now_s: float, refuse: Callable[[Request], None]) -> None:
-        """Call ``refuse`` for each queued request that the queue drops."""
+        """Call ``refuse`` for each request that the queue drops now."""
         for request in self.queue.shed(now_s):
             refuse(request)
 
@@ -447,7 +447,7 @@ class Gateway(HoldsRequests):
     def _enter_band(
         self, request: Request, priority: int, queue: GatewayQueue, now_s: float
     ) -> bool:
-        """Put the request into its band's queue or in line; return False if it is refused."""
+        """Put the request into the queue of its band; return False if the request is refused."""
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.admits(request, priority):
@@ -530,11 +530,11 @@ class Gateway(HoldsRequests):
 
     @property
     def shares_counters(self) -> bool:
-        """Return whether the gateway shares its policy's counters with peers."""
+        """Return whether the gateway shares the counters of its policy with its peers."""
         return self._make_queue().shared is not None
 
     def join_peers(self) -> None:
-        """Do nothing, because the queues share counters from the start."""
+        """Do nothing: the queues share their counters from the start."""
 
     def export_totals(self, since: int = 0) -> Totals:
         shared = self._shared_by_band()
@@ -579,7 +579,7 @@ class Gateway(HoldsRequests):
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply the charges and waiting clients of another router's gateway."""
+        """Apply the charges and the waiting clients that another router's gateway reports."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return

@@ -63,7 +63,7 @@ ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked_lim
 class GatewayParams:
     """The gateway parameters that apply under every policy; a limit of 0 means no limit.
 
-    - ``order`` is the order of the requests of a flow.
+    - ``order`` is the order of the requests in each client's queue.
     - ``ttl_s`` is the time in seconds after which a queued request is refused.
     - ``band_requests`` limits the queued requests of each band, and ``max_requests`` limits the
       queued requests of all bands together. A request that arrives at a full gateway displaces the
@@ -113,8 +113,8 @@ class GatewayParams:
 class AdmissionParams:
     """Parameters of admission control.
 
-    ``policy`` decides what happens to a request that would be late. ``ahead`` selects the waiting
-    requests that the ``Estimator`` expects to be served first, and should match the local
+    ``policy`` decides what happens to a request that would miss its deadline. ``ahead`` selects the
+    waiting requests that the ``Estimator`` expects to be served first, and should match the local
     scheduler. ``margin`` multiplies the estimate, so a value above 1 refuses more requests. A
     request that would be late at the router's worker, and in time at another worker, goes to the
     worker where the request would end first. A demoted request is treated like other requests
@@ -199,7 +199,7 @@ def default_detector(policy: str, usual: str) -> str:
 
 
 def needs_sessions(policy: str | None) -> bool:
-    """Return whether a policy decides by session; False without a policy (None).
+    """Return whether a policy decides by session; False if there is no policy (None).
 
     Raises UsageError for an unknown gateway policy.
     """

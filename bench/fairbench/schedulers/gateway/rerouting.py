@@ -39,8 +39,8 @@ def rerouting(router: Router) -> Rerouting:
 class Rerouting(Router):
     """A router with a ``choose`` step after the inner router's choice of a worker.
 
-    The inner router counts its own decisions, even if ``choose`` changes them. If a request is
-    routed again because its worker left, the inner router's earlier decision counts as failed.
+    The inner router counts its own decision, even if ``choose`` changes the decision. If a request
+    is routed again because its worker left, the inner router's earlier decision counts as failed.
     """
 
     def __init__(self, router: Router) -> None:

@@ -154,8 +154,8 @@ class Utilization(Detector):
     two ratios: waiting requests to ``waiting``, and KV usage to ``kv_usage``. The score is 1 if the
     last poll is older than ``stale_s`` seconds. All requests that arrive between two polls are
     therefore either all sent or all queued. ``credit``, an option of llm-d, counts requests that
-    were sent since the last poll as waiting. Unlike llm-d, the router sees all workers, including
-    full workers.
+    were sent since the last poll as waiting. Unlike llm-d, fairbench's router sees all workers,
+    including full workers.
     """
 
     name = "utilization"

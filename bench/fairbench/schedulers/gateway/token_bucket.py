@@ -29,10 +29,10 @@ class TokenBucket(LocalScheduler):
     class Params:
         """Parameters of the buckets: ``rate_per_min`` and ``burst`` are numbers of requests.
 
-        With ``tenants=tree``, each outermost tenant has a bucket for all its clients. With
-        ``weights``, the rate and the burst (at least 1) are multiplied by the weight of the client
-        or tenant. ``weights`` override the experiment's weights; without ``weights`` every weight
-        is 1.
+        With ``tenants=tree``, each outermost tenant has one bucket for all its clients. If
+        ``weights`` are given, the rate and the burst (at least 1) are multiplied by the weight of
+        the client or tenant. ``weights`` override the experiment's weights; without ``weights``
+        every weight is 1.
         """
 
         rate_per_min: Positive = 600.0

@@ -24,12 +24,12 @@ KEPT_AS_IN_DLPM = (
 
 
 class DLPM(FairScheduler):
-    """Longest cached prefix first among clients in credit; credit is granted in quanta.
+    """Longest cached prefix first among clients with positive credit; credit is granted in quanta.
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client is in credit. As the paper prints it, Algorithm 1 does not end in two cases. In this
-    class, a pass over the whole queue without an admission ends the selection (line 17), and
+    client has a positive credit. As the paper prints it, Algorithm 1 does not end in two cases. In
+    this class, a pass over the whole queue without an admission ends the selection (line 17), and
     refills that leave all clients in debt are repeated in a single step (line 7).
     """
 
@@ -47,8 +47,8 @@ class DLPM(FairScheduler):
         ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
         printed and by default, or one ``quantum``, so that a newcomer need not wait until the other
         clients have used up their quanta. ``rejoin`` is the rule by which idle clients leave the
-        list. ``charge_recompute`` also charges the second prefill of a retracted request.
-        ``sharing``, ``charge``, ``tenants`` and ``weights`` are as in ``FairParams``; with
+        list. ``charge_recompute`` means that the second prefill of a retracted request is also
+        charged. ``sharing``, ``charge``, ``tenants`` and ``weights`` are as in ``FairParams``; with
         ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed tokens. When memory
         runs out, ``preempt=fair`` retracts running requests of the client that is furthest ahead in
         service, the newest request first; by default the engine chooses the request.
@@ -120,7 +120,7 @@ class DLPM(FairScheduler):
             progressed = turns.take_refilled() or progressed
 
     def _turns(self, view: WaitingView) -> Turns:
-        """Return the procedure CHECKREFILL (lines 3-8) for one admission pass."""
+        """Return the procedure CHECKREFILL (lines 3-8 of Algorithm 1) for one admission pass."""
         return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
@@ -128,7 +128,7 @@ class DLPM(FairScheduler):
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Return whether quanta may be granted, given that no waiting client is in credit."""
+        """Return whether quanta may be granted, given that no waiting client has credit left."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:

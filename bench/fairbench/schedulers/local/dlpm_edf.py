@@ -1,6 +1,7 @@
 """Combinations of DLPM with deadlines: deadlines within fair shares, and shares within deadlines.
 
-``ReorderedDLPM`` is the base of schedulers that change DLPM's order among clients in credit.
+``ReorderedDLPM`` is the base of schedulers that change DLPM's order among clients with positive
+credit.
 """
 
 from __future__ import annotations
@@ -79,12 +80,12 @@ class ReorderedDLPM(DLPM):
     """The base class of schedulers with DLPM's credits and another order of requests.
 
     Subclasses replace the order by longest cached prefix. DLPM's bound still holds, because the
-    bound does not depend on the order among clients in credit.
+    bound does not depend on the order among clients with positive credit.
     """
 
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
-        """Yield all requests of the scan in the order of the subclass."""
+        """Yield all requests of the scan in the order that the subclass defines."""
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         scan = super()._scan(view, now_s, refresh)
@@ -107,7 +108,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         """The parameters of ``UrgentDLPM``, and where deadlines apply.
 
         With ``within=client``, deadlines order the requests of each client. ``within=credit``
-        orders the requests of all clients in credit together by deadline. Deadlines then decide
+        orders the requests of all clients with positive credit by deadline. Deadlines then decide
         which of these clients goes first, but do not change the clients' shares.
         """
 
@@ -130,12 +131,12 @@ class EDFThenDLPM(UrgentDLPM):
     """Earliest deadline first for requests that can be in time, and DLPM for all other requests.
 
     All requests are charged in full, so a client that received much service through its deadlines
-    waits longer once its requests are late. Among equal deadlines, clients in credit go first, then
-    the longest cached prefix. A late request, or a request without a deadline, that has waited for
-    ``aging_s`` seconds goes before all deadlines while its client is in credit. Without aging, a
-    flood of deadlines would starve requests without deadlines. If aged requests did not need
-    credit, a flood of late requests would only have to wait. No theorem bounds shares: a client
-    that claims tighter deadlines gets more service.
+    waits longer once its requests are late. Among equal deadlines, clients with positive credit go
+    first, then the longest cached prefix. A late request, or a request without a deadline, that has
+    waited for ``aging_s`` seconds goes before all deadlines while its client has positive credit.
+    Without aging, a flood of deadlines would starve requests without deadlines. If aged requests
+    did not need credit, a flood of late requests would only have to wait. No theorem bounds shares:
+    a client that claims tighter deadlines gets more service.
     """
 
     name = "edf-dlpm"

@@ -1,4 +1,4 @@
-"""DLPM that keeps room free for a client in credit without a waiting request."""
+"""DLPM that keeps room free for a client that has credit, but no waiting request."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ QUANTUM = 5_000
 
 
 class HoldingDLPM(DLPM):
-    """DLPM that leaves room for running clients in credit, the local scheduler of ``fair-finish``.
+    """DLPM that leaves room for running clients with credit; local scheduler of ``fair-finish``.
 
-    DLPM grants quanta as soon as no *waiting* client is in credit. A client whose calls follow one
-    another, as in a tree of calls, rarely waits. Under DLPM, other clients therefore get quanta
-    repeatedly and fill the batch while this client is in credit. ``HoldingDLPM`` makes requests
-    wait as long as three conditions hold: no waiting client is in credit, a running client without
-    waiting requests is in credit, and the batch is large enough to be efficient. The wait always
-    ends, because running requests spend credit or finish; with an idle engine, no request waits.
-    DLPM's bound holds, because quanta are granted later than by DLPM, but still to all waiting
-    clients together.
+    DLPM grants quanta as soon as no *waiting* client has positive credit. A client whose calls
+    follow one another, as in a tree of calls, rarely waits. Under DLPM, other clients therefore get
+    quanta repeatedly and fill the batch while this client has positive credit. ``HoldingDLPM``
+    makes requests wait as long as three conditions hold: no waiting client has positive credit, a
+    running client without waiting requests has positive credit, and the batch is large enough to be
+    efficient. The wait always ends, because running requests spend credit or finish; with an idle
+    engine, no request waits. DLPM's bound holds, because quanta are granted later than by DLPM, but
+    still to all waiting clients together.
     """
 
     name = "dlpm-hold"

@@ -42,7 +42,7 @@ class EDF(LocalScheduler):
     ended and still be in time. Among these, the victim with the most time to spare goes first; the
     time to restore the victim's memory is subtracted. A request that was preempted is not preempted
     again until it has produced ``progress`` more tokens, and an aged request is never preempted. No
-    request is preempted if the freed memory would not suffice. When memory runs out, the engine
+    request is preempted if the freed memory would not be enough. When memory runs out, the engine
     retracts requests in the same order. The preemption rules are new in fairbench; the order is the
     classical order (Jackson 1955, Liu and Layland 1973).
     """
@@ -55,9 +55,9 @@ class EDF(LocalScheduler):
     class Params:
         """Parameters of the order, of the preemption and of the step size.
 
-        ``default_s`` is the deadline in seconds of a request without a deadline. ``aging_s`` is the
-        wait in seconds after which a request goes first; inf turns aging off. With ``rescue_s``
-        inf, a request without room preempts at once.
+        ``default_s`` is the deadline, in seconds after arrival, of requests without a deadline.
+        ``aging_s`` is the wait in seconds after which a request goes first; inf turns aging off.
+        If ``rescue_s`` is inf, a request that finds no room preempts at once.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
         (copies from CPU memory, or recomputation if CPU memory has no room), or the ``quicker`` of

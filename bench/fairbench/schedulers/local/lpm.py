@@ -40,9 +40,9 @@ class LPM(LocalScheduler):
 class ClientCappedLPM(LPM):
     """Longest cached prefix first among clients with fewer running requests than their limit.
 
-    This policy is a baseline with which policies with credits are compared. The limit counts
-    requests without regard to cost, and leaves room unused while only clients at their limit wait.
-    If the requests of some clients at their limit fill the engine, other clients may starve.
+    This policy is a baseline for policies that give clients credits. The limit counts requests
+    without regard to cost, and leaves room unused while only clients at their limit wait. If the
+    requests of some clients at their limit fill the engine, other clients may starve.
     """
 
     name = "lpm-client-cap"

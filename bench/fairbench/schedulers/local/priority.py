@@ -111,7 +111,7 @@ class SGLangPriority(LocalScheduler):
                 return
 
     def _preempted_for(self, request: Request, view: WaitingView) -> list[Request]:
-        """Return the requests to preempt for ``request``, or [] if all of them free too little."""
+        """Return the requests to preempt for ``request``, or [] if even all free too little."""
         if not self.params.preempt:
             return []
         running = list(view.running)

@@ -65,7 +65,7 @@ class Slack:
 
     @property
     def costs(self) -> CostModel | None:
-        """The cost model of the timing profile, or None at unmeasured servers."""
+        """The cost model of the timing profile; None at servers without a profile."""
         return self._setup.costs
 
     def prefill_s(self, tokens: int) -> float:
@@ -94,7 +94,7 @@ class Slack:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
     def untrack_request(self, request: Request) -> None:
-        """Delete a request that has ended, and record its output length."""
+        """Forget a request that has ended, and record its output length."""
         state = self.states.pop(request, None)
         if state is None:
             return
@@ -165,9 +165,9 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
     """Return the largest token limit of a step with which decoding requests stay in time.
 
     [Sarathi] sizes chunks by the target time between tokens. This function uses the time that
-    remains until each request is due, divided by its remaining tokens. Requests that are late with
-    any limit do not count. The time of a step is the time of its prompts plus the time of its
-    outputs.
+    remains until each request is due, divided by its remaining tokens. Requests that will be late
+    under any token limit do not count. The time of a step is the time of its prompts plus the time
+    of its outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -236,7 +236,7 @@ class Victims:
         return due_s - now_s - self.slack.states[request].prefill_s <= self.rescue_s
 
     def by_spare_time(self, running: RunningView, now_s: float) -> list[Request]:
-        """Return the running requests, most spare time first; spared requests come last."""
+        """Return running requests, those with most spare time first and spared requests last."""
 
         def last(one: Running) -> tuple[bool, float]:
             left_s = self.slack.due_s(one.request) - now_s
@@ -277,7 +277,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return for how many seconds a request can pause and be in time; inf if it is late.
+        """Return for how many seconds a request can pause and still be in time; inf if it is late.
 
         Args:
             left_s: The seconds until the request's deadline.
@@ -286,7 +286,7 @@ class Victims:
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
-        """Return the seconds that preempting a request costs, for copies or recomputation."""
+        """Return the seconds lost by preempting a request, for copies or recomputation."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s

@@ -97,7 +97,7 @@ class VTC(FairScheduler):
 
     @property
     def counters(self) -> dict[str, float]:
-        """The service of each client divided by the client's weight."""
+        """Each client's service divided by the client's weight."""
         return self.account.balances()
 
     def service_bound(self) -> ServiceBound | NoBound:

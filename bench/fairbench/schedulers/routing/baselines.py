@@ -84,7 +84,7 @@ class LeastLoaded(FleetRouter):
 class PowerOfTwo(CountingRouter):
     """A router that picks the less loaded of two random workers, the first on a tie.
 
-    The rule is that of smg, SGLang's gateway (lightseekorg/smg @73da68c, power_of_two.rs). The
+    The rule is that of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
     router compares the KV pool usage if both workers report their usage, and otherwise the requests
     in flight. The router does not look at clients and prefixes. AIBrix and Ray Serve have routers
     that compare the requests in flight of two random workers.
@@ -117,7 +117,7 @@ class PowerOfTwo(CountingRouter):
 
 
 def two_of(workers: list[int], request: Request) -> tuple[int, int]:
-    """Return two different random workers, or the only worker twice."""
+    """Return two different random workers, or the only worker twice if there is one."""
     count = len(workers)
     first = int(draw(request.request_id) * count)
     step = 1 + int(draw(request.request_id, 1) * (count - 1)) if count > 1 else 0

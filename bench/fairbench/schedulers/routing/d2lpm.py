@@ -28,12 +28,12 @@ from fairbench.tenants import Tenants
 class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix while credit there lasts.
 
-    Each client has a separate credit at each worker. Among the workers where the client is in
-    credit, the router considers the workers with the longest cached prefix, and chooses the worker
-    with the fewest requests in flight; ties rotate. A client without credit at any worker gets
-    quanta until the client is in credit at some worker. ``route`` implements stream 1 of Algorithm
-    2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict`` implements stream 3 (lines
-    24 to 27).
+    Each client has a separate credit at each worker. Among the workers where the client has
+    positive credit, the router considers the workers with the longest cached prefix, and chooses
+    the worker with the fewest requests in flight; ties rotate. A client without credit at any
+    worker gets quanta until the client has positive credit at some worker. ``route`` implements
+    stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict``
+    implements stream 3 (lines 24 to 27).
     """
 
     name = "d2lpm"
@@ -53,7 +53,7 @@ class D2LPM(CreditExchange, PrefixRouter):
         whole history; Algorithm 2 inserts prompts only (line 18). ``tenants=tree`` keeps credits at
         every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree
         in nodes, a million by default. ``weights`` of clients override the experiment's weights.
-        ``Filling`` describes ``fill_below``; with None or 0, Algorithm 2 works as published.
+        ``Filling`` describes ``fill_below``; if it is None or 0, Algorithm 2 works as published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

@@ -50,10 +50,11 @@ class FairFinish(PrefixRouter):
         ``slack`` is the advantage that another worker needs, as a multiple of the prefill time of
         the cached prefix.
 
-        With 0, the lowest estimate always decides; with inf, the longest cached prefix decides.
-        With ``tenants=tree``, siblings share fairly at every level of ``org/team/user``.
-        ``length_factor`` multiplies the expected outputs, in order to measure the effect of wrong
-        expectations. ``max_tree_nodes`` and ``weights`` have the same meaning as in D2LPM.
+        If ``slack`` is 0, the lowest estimate always decides; if it is inf, the longest cached
+        prefix decides. With ``tenants=tree``, siblings share fairly at every level of
+        ``org/team/user``. ``length_factor`` multiplies the expected outputs, in order to measure
+        the effect of wrong expectations. ``max_tree_nodes`` and ``weights`` have the same meaning
+        as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
@@ -106,7 +107,7 @@ class FairFinish(PrefixRouter):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return the advantage that another worker needs, in tokens of prefill."""
+        """Return the advantage that another worker must offer, in tokens of prefill."""
         if not matched_tokens:
             # An infinite slack is handled apart, because the product of 0 and infinity is NaN.
             return 0.0

@@ -25,7 +25,7 @@ class RequestWork:
     """The work of a request: the GPU time that the request adds, measured in tokens of prefill.
 
     The fixed time of a step does not count as work, because the whole batch shares this time.
-    Without ``costs``, work is input + 2 x output tokens.
+    If ``costs`` is missing, work is measured as input + 2 x output tokens.
     """
 
     def __init__(self, costs: CostModel | None = None) -> None:
@@ -201,8 +201,8 @@ class FinishBounds:
     + s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients at
     the worker. G is concave and increasing, so a chord between two levels lies below G. The values
     at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending requests
-    leave no rounding error. With numpy, a change takes O(levels) time, and a query takes O(workers)
-    time. The arrays take O(workers x levels) memory.
+    leave no rounding error. If numpy is used, a change takes O(levels) time, and a query takes
+    O(workers) time. The arrays take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
@@ -304,7 +304,7 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the earliest end after an examination of few workers.
+        """Return the earliest end of the request, after examining only a few workers.
 
         The examined workers are one idle worker for each cost, and busy workers in the order of
         their bounds.
@@ -333,7 +333,7 @@ def _mask(workers: int, number: int) -> NDArray[np.bool_]:
 class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
     """The backlogs of unfinished work at all workers.
 
-    With ``lineage``, clients are leaves of a tree of tenants.
+    If ``lineage`` is given, clients are leaves of a tree of tenants.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from fairbench.errors import RunFailed
 
 
 def as_bits(workers: Iterable[int]) -> int:
-    """Return the set of workers as the bits of an integer."""
+    """Return a set of workers as the bits of an integer."""
     bits = 0
     for worker in workers:
         bits |= 1 << worker
@@ -35,9 +35,9 @@ def members(bits: int) -> Iterator[int]:
 class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
-    When a worker leaves, its requests are no longer counted. If such a request finishes later,
-    ``end_request`` returns False, even if the worker has joined again. Routing requires at least
-    one live worker. ``everyone`` is the set of all live workers, as bits.
+    When a worker leaves, its requests are no longer counted. If a request of a worker that has left
+    finishes later, ``end_request`` returns False, even if the worker has joined again. Routing
+    requires at least one live worker. ``everyone`` is the set of all live workers, as bits.
     """
 
     def __init__(self, workers: int) -> None:
@@ -82,7 +82,7 @@ class Fleet:
         self._with[0] = self.idle_workers | 1 << worker
 
     def remove_worker(self, worker: int) -> None:
-        """Remove a worker, if live, and the worker's requests in flight."""
+        """Remove a live worker and its requests in flight."""
         if worker in self:
             in_flight = self._in_flight.pop(worker)
             self._with[in_flight] ^= 1 << worker
@@ -109,7 +109,7 @@ class Fleet:
         return True
 
     def least_loaded(self, candidates: int) -> int:
-        """Return the candidate with the fewest requests in flight; ties rotate.
+        """Return the candidate with the fewest requests in flight; equal candidates take turns.
 
         ``candidates`` are the workers to choose from, as bits. The running time depends on how many
         different numbers of requests in flight exist, not on the number of workers. Precondition:
@@ -140,7 +140,7 @@ class Fleet:
         return self._last_turn
 
     def _recount(self, worker: int, more: int) -> None:
-        """Add ``more`` to the requests in flight at a live worker."""
+        """Add ``more`` to the number of requests in flight at a live worker."""
         before, bit, those = self._in_flight[worker], 1 << worker, self._with
         those[before] ^= bit
         if not those[before]:
@@ -158,12 +158,12 @@ class Filling:
     """A rule that sends a request to a nearly idle worker if the chosen worker is overloaded.
 
     Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
-    client is in credit there. A worker that joins holds no prefix, so the worker would idle until
-    every client has used up its credit at other workers: quantum x clients tokens. Under this rule
-    a worker with fewer than ``below`` requests in flight takes the request if the worker that
+    client has positive credit there. A worker that joins holds no prefix, so the worker would idle
+    until every client has used up its credit at other workers: quantum x clients tokens. Under this
+    rule a worker with fewer than ``below`` requests in flight takes the request if the worker that
     Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below`` requests in flight. Only workers
-    where the client is in credit are filled, so every credit stays within the bounds of Algorithm
-    2.
+    where the client has positive credit are filled, so every credit stays within the bounds of
+    Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.

@@ -19,7 +19,7 @@ EVICTION_SCAN_NODES = 128
 
 
 class EvictionCost:
-    """The cost of the evictions that a request would cause ([gaps] D1).
+    """The cost of the evictions that a request would cause (gap D1 in [gaps]).
 
     The cost of an evicted node is its prefill time times the fraction of the GPU's requests that
     use the node.
@@ -36,7 +36,7 @@ class EvictionCost:
     def price_us(
         self, worker: int, missed: int, keep: Collection[PrebleNode], requests: int
     ) -> float:
-        """Return the cost of making room for ``missed`` tokens, in microseconds.
+        """Return the cost, in microseconds, of making room for ``missed`` tokens.
 
         ``requests`` is the number of requests in the worker's window. ``keep`` is the path of the
         new request, whose nodes are never evicted for this request.

@@ -35,7 +35,7 @@ class PrebleE2(PrefixRouter):
     loaded GPU goes to the least loaded GPU if the loads (L) differ by more than the threshold.
     Otherwise, if the queueing time of the prefix on its GPU keeps growing, the request goes to the
     least loaded GPU without the prefix, which computes a copy of the prefix. Half of the load below
-    the prefix then moves to this GPU. Ties rotate.
+    the prefix in the tree then moves to this GPU. Ties rotate.
     """
 
     name = "preble-e2"

@@ -67,7 +67,7 @@ class PrebleNode(LocationNode):
 class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also knows which nodes each worker would evict next.
 
-    Dispatches are numbered, and a dispatch touches all nodes of its prompt. The nodes whose last
+    Dispatches are numbered; a dispatch marks all nodes of its prompt as used. The nodes whose last
     dispatch is n form one path, and ``_ends[worker]`` lists the deepest node of each such path in
     order of n. The upward paths from these nodes, in this order, are the LRU order, leaves first.
     """
@@ -112,8 +112,8 @@ class PrebleTree(LocationTree[PrebleNode]):
 
         The least recently used node comes first, and leaves come before their parents. Of the last
         node, only the tokens that are needed count. Nodes in ``keep``, the path of the new request
-        up to the root, are never evicted. The iteration ends early if no further node can be
-        evicted. During the iteration, the tree must not change.
+        up to the root, are never evicted. The iteration ends early if no other node can be evicted.
+        During the iteration, the tree must not change.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):

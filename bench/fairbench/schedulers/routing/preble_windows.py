@@ -1,4 +1,4 @@
-"""Preble's loads of GPUs in a recent window ([Preble] Section 3.2)."""
+"""The loads of GPUs in a recent window, as in Preble ([Preble] Section 3.2)."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ class Windows:
             self._update_sums(worker)
 
     def decode_heavy(self, imbalance_ratio: float) -> int:
-        """Return the GPUs (bits) with unusually much decoding per prefill, or 0.
+        """Return, as bits, the GPUs with unusually much decoding per prefill.
 
         The ratio of a GPU is its decoding time over prefill time, relative to all GPUs together.
         The GPUs with the highest ratio are returned if the ratio is above ``imbalance_ratio``. A

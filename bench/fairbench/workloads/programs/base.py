@@ -50,7 +50,7 @@ class Job(ABC):
 
 
 class Program(Job):
-    """A job of a kind that workload files can name.
+    """A program: one job of a client, of a kind that workload files can name.
 
     To define a kind, write a subclass with ``kind``, a frozen dataclass ``Params`` without defaults
     (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class to
@@ -73,7 +73,7 @@ class Program(Job):
             rng: The random stream of the program.
             program_id: The number of the program in the run.
             client: The name of the client that runs the program.
-            item: Item of a real data set, or None for random lengths.
+            item: Item of a real data set, or None if lengths are random.
         """
 
     @classmethod
@@ -158,7 +158,7 @@ def sample_exchanges(
 
 
 def sample_gap(rng: random.Random, mean_s: float) -> float:
-    """Draw an exponential gap in seconds (0 if the mean is 0)."""
+    """Draw a random gap in seconds from an exponential distribution (0 if the mean is 0)."""
     return rng.expovariate(1 / mean_s) if mean_s > 0 else 0.0
 
 

@@ -15,7 +15,7 @@ from fairbench.workloads.programs import base
 
 
 class Question(NamedTuple):
-    """A question: seconds after the program's arrival, and lengths in tokens."""
+    """A question about the document: seconds after the program's arrival, and lengths in tokens."""
 
     after_s: float
     question_tokens: int

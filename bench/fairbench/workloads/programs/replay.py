@@ -67,7 +67,7 @@ class ReplayProgram(CallSequence):
 
 
 class _Strand:
-    """A sequence of calls of a program or of a sub-agent.
+    """A sequence of calls that one program or sub-agent makes.
 
     ``name`` is the prefix of the outputs' names, and ``depth`` the number of calls of the program
     that come before the first call of the sequence.

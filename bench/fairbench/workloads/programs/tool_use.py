@@ -21,7 +21,7 @@ GOLDEN = 0.6180339887498949  # golden ratio; its multiples modulo 1 are spread e
 
 
 class _Tools(NamedTuple):
-    """The tools, most popular first: cumulative fraction of programs, tokens of descriptions."""
+    """The tools, most popular first: cumulative fraction of programs, and description tokens."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Changes of traces (parts, combinations, other rates, made-up clients), and writing traces.
+"""Changes of traces (parts, combinations, other rates, made-up clients), and writing of traces.
 
 A written trace has fairbench's own format, one JSON line per request.
 """
@@ -38,8 +38,8 @@ def cut_trace(
     """Return the first ``head`` requests of the given clients in [``start_s``, ``end_s``).
 
     ``largest`` is the number of clients to keep; the clients with the most requests in the interval
-    are kept. A session that crosses an end of the interval is cut. Raises UsageError for an unknown
-    client, or if no request is left.
+    are kept. A session that crosses an end of the interval is cut. Raises UsageError if a client is
+    unknown, or no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")

@@ -28,7 +28,7 @@ class FileTraffic(Protocol):
     Attributes:
         clients: The names of the clients.
         span_s: The duration of the trace in seconds.
-        drawn: Whether times and lengths are random, drawn from measured distributions.
+        drawn: Whether times and lengths are drawn at random from measured distributions.
         synthetic: Descriptions of the parts that were not recorded, as the file states.
         pauses: Whether a program has several calls with time between the calls.
         left_out: Number of requests in the file that the trace leaves out.
@@ -59,7 +59,7 @@ class FileTraffic(Protocol):
 class Runs(NamedTuple):
     """Runs of blocks: a run is a sequence of blocks that all prompts contain as a whole.
 
-    A run may be cut only at the end of a prompt.
+    A run of blocks may be cut only at the end of a prompt.
 
     The prompt of request i consists of the runs ``first[i]`` to ``first[i + 1]`` - 1. ``key`` is
     the name of a run, and ``blocks`` the number of the run's blocks in the prompt.
@@ -218,7 +218,7 @@ class RecordedTrace:
 
 
 def _ends(table: TraceTable, rows: list[int]) -> Floats:
-    """Return the time at which each answer was complete, or the arrival if this time is unknown."""
+    """Return the time at which each answer was complete, or its arrival time if this is unknown."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 

@@ -67,7 +67,7 @@ class TraceParams:
         line: Number of the run to read from a file with several runs, counted from 1.
         block_size: Tokens of each block in ``hash_ids``; 0 means the size that the file or the
             format defines.
-        time_unit: Unit of times without a unit, "" if unknown.
+        time_unit: Unit of times that have no unit, or "" if unknown.
     """
 
     file: str
@@ -104,10 +104,10 @@ class ReadTrace:
     """A trace, with facts about the file that it comes from.
 
     ``unit`` is the unit of the file's times, if known; ``clock`` describes the time zone if the
-    times are dates. ``nameless`` is a remark for the user if no column names clients. ``cached`` is
-    the name of a column of cached tokens, which a replay ignores ("" if the file has no such
-    column). ``counted`` is False if the file has no token counts; then each request is replayed
-    with one token.
+    times are dates. ``nameless`` is a remark for the user, used if no column names clients.
+    ``cached`` is the name of a column of cached tokens, which a replay ignores ("" if the file has
+    no such column). ``counted`` is False if the file has no token counts; then each request is
+    replayed with one token.
     """
 
     trace: FileTraffic
@@ -195,7 +195,7 @@ def trace_of(
 
 
 def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
-    """Return the table with spread times and made-up clients, where ``params`` ask for them."""
+    """Return the table with spread times and made-up clients, if ``params`` ask for these."""
     table = spread_out(table) if params.spread else table
     return assigned(table, params.clients) if params.clients else table
 

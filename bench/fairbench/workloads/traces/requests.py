@@ -71,8 +71,8 @@ def _block_id(value: Any) -> Any:
 def block_ids(value: Any, where: str) -> list[int]:
     """Return the block identities in a cell: a JSON list, or a text of separated numbers.
 
-    An unsigned 64-bit identity becomes the signed number with equal bits. Identities may be texts
-    or whole floats, because some tools cannot write 64-bit integers exactly.
+    An unsigned 64-bit identity becomes the signed number with the same bits. Identities may be
+    texts or whole floats, because some tools cannot write 64-bit integers exactly.
     """
     if given(value) is None:
         return []
@@ -126,7 +126,7 @@ CONVERT = {"text": _prompt_blocks, "hash_ids": _block_array}
 
 
 def trace_asked(names: Mapping[str, FieldColumn], layout: str | None, line: int) -> ReadOptions:
-    """Return options for reading a trace file; with ``layout`` None, the layout is detected."""
+    """Return options for reading a trace file; if ``layout`` is None, the layout is detected."""
     calls = {} if layout is None else {layout: CALLED.get(layout, layout)}
     return ReadOptions(*(FIELDS, names, layout, calls, line, "--trace-line"), convert=CONVERT)
 
@@ -251,7 +251,7 @@ def _check_counts(columns: FileColumns, field: str, found: Floats) -> None:
 
 
 def _converted(columns: FileColumns, field: str) -> list[Any]:
-    """Return the converted values of a field; a missing value becomes None."""
+    """Return the converted values of a field; missing values become None."""
     found: list[Any] = [None] * len(columns)
     for column in columns.of_fields(field):
         found = [b if a is None else a for a, b in zip(found, column.values, strict=True)]
@@ -305,7 +305,7 @@ def _request_times(
 
 
 def _check_range(columns: FileColumns, seconds: Floats, ns: Ints, field: str) -> None:
-    """Raise DataError for a time that 64 bits cannot hold in ns."""
+    """Raise DataError for a time that does not fit into 64 bits in ns."""
     wrong = ~np.isnan(seconds) & (ns == NEVER_NS)
     if wrong.any():
         row, column = int(np.argmax(wrong)), columns.of_fields(field)[0]
@@ -327,7 +327,7 @@ def _place_steps(
 ) -> None:
     """Set, in place, arrivals of requests that have only a delay after the session's previous step.
 
-    A session whose requests have no times begins at 0. Raises DataError if other times in the file
+    A session whose requests have no times begins at 0. Raises DataError if the file's other times
     are dates.
     """
     columns = requests.columns
@@ -427,7 +427,7 @@ def _synthetic_parts(columns: FileColumns, rows: Ints) -> tuple[str, ...]:
 
 
 def _unused_cached_column(requests: FileRequests, kept: Flags, parts: PromptBlocks) -> str:
-    """Return the column of cached tokens, which replays ignore, or "" without such a column."""
+    """Return the column of cached tokens, which replays ignore, or "" if there is none."""
     cached = requests.cached_tokens[kept]
     found = requests.columns.of_fields("cached_tokens")
     lost = bool(found) and bool(((np.nan_to_num(cached) > 0) & (parts.counts == 0)).any())

@@ -5,8 +5,8 @@ coefficient of variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for 
 values and probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from
 data/ of alibaba/ServeGen (f891d11). Clients that have no tables of lengths are left out.
 
-The number of requests in a window equals the measured number. The gaps between requests, and
-between requests and the ends of the window, are drawn from the window's distribution and then
+The number of requests in a window equals the number that was measured. The gaps between requests,
+and between requests and the ends of the window, are drawn from the window's distribution and then
 scaled to fill the window. The result is a renewal process conditioned on the number of requests;
 Gamma gaps with a coefficient of 1 give a Poisson process.
 """
@@ -138,7 +138,7 @@ class WindowedTrace:
 
 
 def times_in(window: RenewalWindow, rng: random.Random) -> list[float]:
-    """Return the times of a window's requests in seconds, in order."""
+    """Return the times in seconds of a window's requests, in ascending order."""
     gaps = [1.0] * (window.count + 1)
     if window.cv > CONSTANT_BELOW:
         if window.law == "Gamma":

@@ -30,15 +30,15 @@ class TraceRow(NamedTuple):
         client: The name of the client.
         input_tokens: Number of tokens in the prompt.
         output_tokens: Number of tokens in the answer.
-        max_tokens: Output limit of the request in tokens, 0 if unknown.
+        max_tokens: Limit on the output tokens of the request, or 0 if unknown.
         session: Name of the program to which the request belongs, "" if the request is a program.
-        end_ns: Time at which the answer was complete, None if unknown.
+        end_ns: Time in ns at which the answer was complete, or None if unknown.
         blocks: Identities of the blocks at the beginning of the prompt. Blocks with equal
             identities have equal content; the rest of the prompt is unique.
         block_size: Number of tokens in a block.
         synthetic: Description of the parts that were not recorded.
         estimated: Approximate tokens in the text of the blocks, 0 if the blocks have no text.
-        think_ns: Delay after the answer to the previous step, None if unknown.
+        think_ns: Delay in ns after the answer to the previous step, or None if unknown.
         branch: Number of the sub-agent that made the request, 0 for the session itself.
         shared: Tokens at the beginning of the prompt that other sessions may also have.
     """
@@ -88,7 +88,7 @@ def blocks_of_one_size(
         counts: Number of blocks in each prompt.
         ids: The ids of the blocks of all prompts.
         tokens: Known number of tokens in each prompt.
-        estimated: Estimated tokens of each prompt's text, 0 without a text.
+        estimated: Estimated tokens of each prompt's text, or 0 if there is no text.
 
     Returns:
         Blocks of each prompt, identities of all blocks, and tokens of a block.
@@ -106,8 +106,8 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
-    With more identities than wanted, the last block stands for all further text. With fewer
-    identities, further identities are derived from the last block. A text with less than half the
+    If there are more identities than wanted, the last block stands for all further text. If there
+    are too few identities, more are derived from the last block. A text with less than half the
     wanted blocks was shortened in the log; the missing text is unknown and gets no blocks.
     """
     if wanted > 2 * len(ids):
@@ -140,16 +140,16 @@ class TraceTable:
         client: The code (number) of the client.
         input_tokens: Number of tokens in the prompt.
         output_tokens: Number of tokens in the answer.
-        max_tokens: Output limit of the request in tokens, 0 if unknown.
-        session: Number of the session, -1 for a request without a session.
+        max_tokens: Limit on the output tokens of the request, or 0 if unknown.
+        session: Number of the session, or -1 for a request without a session.
         end_s: End of the answer in seconds after the first request, NaN if unknown.
-        think_s: Seconds since the answer to the previous step, NaN if unknown.
+        think_s: Seconds after the answer to the previous step, or NaN if unknown.
         block_size: Number of tokens in a block.
         first_block: For each request, the index of its first block in ``blocks``; one more entry
             at the end holds the number of blocks.
         blocks: The ids of the blocks of all prompts.
         branch: Number of a sub-agent of the session, 0 for the session itself.
-        shared: Tokens at the prompt's beginning that other sessions may also have.
+        shared: Tokens at the prompt's beginning that other sessions may share.
         left_out: Number of requests in the file that the table leaves out.
         who_left_out: Description of the requests that are left out.
         synthetic: Descriptions of the parts that were not recorded.
@@ -202,7 +202,7 @@ COLUMNS = ("arrival_s", "end_s", "think_s", *COUNTS)
 
 
 def _sums_before(counts: Ints) -> Ints:
-    """Return, for each count, the sum of all earlier counts."""
+    """Return, for each element, the sum of all earlier elements."""
     return np.cumsum(counts) - counts
 
 

@@ -63,8 +63,8 @@ class Weka:
     ) -> Iterator[TraceRow | None]:
         """Yield the requests of the sessions, or None for a failed request.
 
-        ``names`` are the columns that the user named, by field. Raises DataError with the session
-        and the turn.
+        ``names`` maps each field to the column that the user named. Raises DataError with the
+        session and the turn.
         """
         identities = _Identities()
         for where, record in records:

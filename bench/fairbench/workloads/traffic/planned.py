@@ -31,8 +31,8 @@ from fairbench.workloads.traffic.source import (
 class Phase:
     """A phase of ``for_s`` seconds at ``multiple`` (to ``to_multiple``) times the client's rate.
 
-    With ``on_s`` above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence alternate.
-    The last phase continues without end, at its final multiple.
+    If ``on_s`` is above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence alternate.
+    The last phase continues without end, at the multiple that it reached.
     """
 
     for_s: Annotated[float, Gt(0)]
@@ -80,8 +80,8 @@ class Piece(NamedTuple):
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
     """Yield the pieces of a client's rate in order of time, without pieces of rate 0.
 
-    The iterator ends only if no further program arrives. With ``repeat``, the phases start again
-    after the last phase; otherwise the last phase continues without end.
+    The iterator ends only if no further program arrives. If ``repeat`` is set, the phases start
+    again after the last phase; otherwise the last phase continues without end.
     """
     start_s = 0.0
     for phase in _repeated(phases) if repeat else phases[:-1]:
@@ -129,7 +129,7 @@ Gaps = Literal["even", "gamma"]
 class PacedArrivals(ArrivalSource):
     """The arrivals of a client whose rate has phases.
 
-    With ``burstiness`` None, gaps are even, and the first gap begins at a random time.
+    If ``burstiness`` is None, gaps are even, and the first gap begins at a random time.
     """
 
     programs_per_s: float
@@ -224,7 +224,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """No parameters: the scenario and the command line set the rate."""
+        """This kind has no parameters: the scenario and the command line set the rate."""
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)
@@ -237,7 +237,7 @@ class OnOff(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """The lengths of the phases in seconds, and the kind of gaps."""
+        """The lengths of the phases in seconds, and the kind of gaps between programs."""
 
         on_s: Annotated[float, Gt(0)]
         off_s: Annotated[float, Gt(0)]
@@ -332,7 +332,7 @@ class Diurnal(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """Times in seconds; the run begins at the beginning of a period."""
+        """Times are in seconds; the run begins with a new period."""
 
         swing: Annotated[float, Ge(0), Le(1)]
         period_s: Annotated[float, Gt(0)] = 86400.0

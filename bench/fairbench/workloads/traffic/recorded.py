@@ -49,13 +49,13 @@ class AzureArrivals(GammaArrivals):
 class Azure(Gamma):
     """The kind ``azure``: the request times of a file such as Azure's LLM inference trace.
 
-    Each client begins at a different position in the trace. The scenario sets the rate;
+    Each client starts at a different position in the recorded trace. The scenario sets the rate;
     ``--burstiness`` is not supported.
     """
 
     @dataclass(frozen=True)
     class Params:
-        """``path`` names a CSV file (.gz allowed), sorted by the column ``TIMESTAMP``."""
+        """``path`` names a CSV file (or .csv.gz), sorted by the column ``TIMESTAMP``."""
 
         path: str
 
@@ -207,8 +207,8 @@ class TraceArrivals(ArrivalSource):
 class TraceTraffic:
     """The kind ``trace``; the rate of a client multiplies the trace's speed (1: as recorded).
 
-    The clients of a run are the trace's clients in order of ids. A client without requests in the
-    trace sends no requests.
+    The clients of a run are the trace's clients in order of ids. A client that has no requests in
+    the trace sends none.
     """
 
     @dataclass(frozen=True)

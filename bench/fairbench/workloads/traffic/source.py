@@ -150,11 +150,11 @@ class GammaArrivals(ArrivalSource):
 
 
 class Gamma(TrafficKind):
-    """The kind ``gamma``: the requested rates, and gaps with the requested burstiness."""
+    """The kind ``gamma``: arrivals with the requested rates and burstiness."""
 
     @dataclass(frozen=True)
     class Params:
-        """No parameters: the scenario and the command line set rate and burstiness."""
+        """No parameters: the scenario and the command line set the rate and the burstiness."""
 
     def __init__(self, params: Any) -> None:
         self.params = params

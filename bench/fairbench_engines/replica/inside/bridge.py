@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     """Answer operations until the input ends; return the exit code.
 
     The first argument is the name of the engine. The second argument is a file descriptor through
-    which the sockets of replicas arrive. With a third argument, ``SOURCE_ONLY``, the only operation
+    which the sockets of replicas arrive. If a third argument is ``SOURCE_ONLY``, the only operation
     is ``source``, and the slow import of the engine is left out.
     """
     # After Ctrl-C, the simulator itself closes the input of this process.
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 def _served_by_copy(answers: BinaryIO, bridge: Callable[[], EngineReplicas], passing: int) -> bool:
     """Serve a run in a copy of this process; return False if the run failed or broke off.
 
-    ``passing`` is the file descriptor through which the sockets of replicas arrive.
+    ``passing`` is the file descriptor over which the sockets of replicas arrive.
     """
     copy = os.fork()
     if copy:

@@ -55,7 +55,7 @@ class EngineReplicas(ABC):
 class ClockedReplica:
     """A replica whose engine reads the simulator's clock instead of the machine's clock.
 
-    With ``charges_pass``, each plan contains ``pass_ns``, the CPU time of the admission pass.
+    If ``charges_pass`` is set, each plan contains ``pass_ns``, the CPU time of the admission pass.
     """
 
     def __init__(self, worker: Any, clock: VirtualTime, *, charges_pass: bool) -> None:

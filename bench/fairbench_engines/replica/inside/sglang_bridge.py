@@ -91,7 +91,7 @@ class SGLangWorker:
     ) -> None:
         """Add a request to the engine's queue. A segment is a list [key, length].
 
-        ``prompt`` is a list of segments; ``output`` is one segment.
+        ``prompt`` is a list of segments; ``output`` is a single segment.
         """
         tokens = self._tokens
         ids, answer = tokens.of(prompt), tokens.of([output])
@@ -101,8 +101,8 @@ class SGLangWorker:
     def turn(self, *, whole: bool) -> dict[str, Any]:
         """Plan the next batch; return the plan and the scheduler's state.
 
-        With ``whole``, the plan contains the context length of each decoding request. A plan
-        without a batch has neither "prefill" nor "decode".
+        If ``whole`` is True, the plan contains each decoding request's context length. A plan
+        without a batch lacks the keys "prefill" and "decode".
         """
         batch = self._batch = self.engine.plan()
         answer = self._state()

@@ -1,8 +1,8 @@
 """SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
 
 The scheduler, batch, policy, adder, radix cache and allocator are SGLang's classes. Stand-ins
-replace the process, the model, the tokenizer and the metrics. Overlap scheduling is off in this
-engine. The module imports only the standard library and SGLang.
+replace SGLang's process, model, tokenizer and metrics. Overlap scheduling is off in this engine.
+The module imports only the standard library and SGLang.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ OFF = (
 class Absent:
     """A stand-in for a part of SGLang that does not affect scheduling.
 
-    Each attribute that is not set is a function that does nothing. A MagicMock would be slower than
+    An attribute that was not set is a function that does nothing. A MagicMock would be slower than
     SGLang itself, because a MagicMock stores every call.
     """
 
@@ -337,8 +337,8 @@ def configured(
 class SGLangScheduling:
     """A SGLang scheduler with an empty KV pool. Precondition: ``configured`` was called.
 
-    - ``hooks`` are the hooks of fairbench's plugin, which then decides. With hooks, ``policy`` must
-      be "fcfs".
+    - ``hooks`` are hooks of fairbench's plugin; if given, the plugin decides. With hooks,
+      ``policy`` must be "fcfs".
     - ``longest`` is the limit on prompt and output tokens of a request.
     - ``on_evict`` receives each evicted node of the radix tree.
     - ``tree`` is RADIX for SGLang's RadixCache, HICACHE for a ``hierarchical_cache``, or else the
@@ -425,7 +425,7 @@ class SGLangScheduling:
     def complete(self, batch: Any) -> list[Any]:
         """Give SGLang the next output tokens in place of the model; return the finished requests.
 
-        Requests that had ended before the batch are left out.
+        Requests that had ended before this batch are left out.
         """
         processor = self.scheduler.batch_result_processor
         requests = list(batch.reqs)

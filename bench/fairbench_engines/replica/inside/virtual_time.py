@@ -12,7 +12,7 @@ NAMES = ("time", "monotonic", "perf_counter")
 
 
 class VirtualTime:
-    """The simulator's clock as an engine's code reads the clock.
+    """The simulator's clock, in the form in which an engine's code reads a clock.
 
     Each reading is later than the previous reading, if only by the least difference of floats, so
     that two entries of an LRU cache never have equal times.

@@ -110,7 +110,7 @@ class VLLMWorker:
     ) -> None:
         """Add a request to the engine's queue. A segment is a list [key, length].
 
-        ``prompt`` is a list of segments; ``output`` is one segment.
+        ``prompt`` is a list of segments; ``output`` is a single segment.
         """
         request = self.engine.request(
             number,
@@ -126,7 +126,7 @@ class VLLMWorker:
     def turn(self, *, whole: bool) -> dict[str, Any]:
         """Plan the next step; return the plan and the scheduler's state.
 
-        With ``whole``, the plan contains the context length of each decoding request. A plan that
+        If ``whole`` is True, the plan contains each decoding request's context length. A plan that
         contains no step has no key "decode".
         """
         plan = self._plan = self.engine.plan()

@@ -298,7 +298,7 @@ class VLLMScheduling:
         return finished
 
     def _sampled(self, name: str, plan: Any) -> list[int]:
-        """Return the output tokens that a step gives a request.
+        """Return the output tokens that a request gets from a step.
 
         The result is empty while the prompt is incomplete, and [0] if the request has ended. With
         drafts, the result also contains the accepted drafts.
@@ -319,7 +319,7 @@ class VLLMScheduling:
         return rest + [0] * (1 + accepted - len(rest))
 
     def _draft(self, names: list[str]) -> None:
-        """Give vLLM draft tokens for each request, if speculative decoding is on.
+        """Give vLLM draft tokens for each request if speculative decoding is used.
 
         With several steps in flight, vLLM's scheduler receives no drafts, because the drafts stay
         on the model's side.

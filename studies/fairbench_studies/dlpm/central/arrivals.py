@@ -1,4 +1,4 @@
-"""An endless stream of tree-of-thought requests, to time a central scheduler."""
+"""An endless stream of tree-of-thought requests, with which a central scheduler is timed."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fairbench.schedulers.views import ListView
 
 
 class TreeDelta(NamedTuple):
-    """The changes of a worker's cache since the worker's last turn.
+    """The changes of a worker's cache since the last turn of this worker.
 
     ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of evicted tokens
     at the prefix's end. Content that was inserted and evicted since the last report is left out.

@@ -99,7 +99,7 @@ def time_rounds(
 
 
 class _Seconds(NamedTuple):
-    """The durations of the parts of one round, in seconds."""
+    """The durations in seconds of the parts of one round."""
 
     synchronisation: float
     update: float
@@ -108,7 +108,7 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """A round of the central scheduler, which serves each worker once."""
+    """A single round of the central scheduler, in which each worker is served once."""
 
     seconds: _Seconds
     dispatched: list[Request]

@@ -40,7 +40,7 @@ MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
     GEOMETRIC: geometric_mean,
     ARITHMETIC: fmean,
 }
-"""The kinds of mean that the paper's "on average" may stand for."""
+"""The kinds of mean that "on average" in the paper may stand for."""
 BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
@@ -91,7 +91,7 @@ def _median_gap(tallies: Sequence[Tally]) -> str:
 def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) -> Part:
     """Judge that D2LPM is nearer to VTC than to Preble, in each configuration and by the medians.
 
-    The first of the indices whose values are known decides.
+    The first index whose values are known decides.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"
@@ -143,7 +143,7 @@ def judge_latency(cells: Source) -> list[Part]:
 
 
 def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
-    """Judge that the mean factor is largest under RR+LPM, by both kinds of mean."""
+    """Judge whether the mean factor is largest under RR+LPM, for both kinds of mean."""
     under, shown = {}, []
     for kind, mean in MEANS.items():
         means = {name: mean(of) for name, of in factors.items()}

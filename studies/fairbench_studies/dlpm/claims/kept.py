@@ -1,9 +1,9 @@
-"""Verdicts of earlier runs, for figures whose per-seed values are not stored.
+"""Verdicts from earlier runs, for figures without stored per-seed values.
 
-``claims.csv`` has the earlier verdict of each part of a claim. ``seeds/fig7-configurations.csv``
-has the outcome and the value of each pair of schedulers in each configuration of figure 7, so that
-claims about pairs are judged again. Each value in this file is the ratio or difference of two means
-over the seeds.
+``claims.csv`` contains the earlier verdict on each part of a claim.
+``seeds/fig7-configurations.csv`` has the outcome and the value of each pair of schedulers in each
+configuration of figure 7, so that claims about pairs are judged again. Each value in this file is
+the ratio or difference of two means over the seeds.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Return whether the step is the default value of its axis."""
+        """Return whether this step is the default value of its axis."""
         return not self.changes
 
 

@@ -80,7 +80,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """The outcome of a claim's measure at one value of an axis."""
+    """The outcome of a claim's measure at one value of one axis."""
 
     claim: int
     measure: Measure

@@ -65,7 +65,7 @@ def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Read
 
 
 def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
-    """Return a row per claim, measure, configuration and value of an axis."""
+    """Return one row per claim, measure, configuration and value of an axis."""
     return [
         {
             "claim": one.claim,

@@ -1,4 +1,4 @@
-"""Claim 16: a mix of workloads over time (figure 12)."""
+"""Claim 16 of the DLPM paper: a mix of workloads over time (figure 12)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Pair:
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
-        """Compare the two schedulers over the seeds that both have."""
+        """Compare the two schedulers over those seeds that both have."""
         above, below = at[self.above], at[self.below]
         seeds = sorted(above.keys() & below.keys())
         less, more = (

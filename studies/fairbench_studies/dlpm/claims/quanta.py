@@ -68,7 +68,7 @@ def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
 
 
 def _stable(swept: Swept, where: str) -> Part:
-    """Judge that throughput is stable in the last step of Q^w."""
+    """Judge whether throughput is stable in the last step of the quantum Q^w."""
     before, last = list(swept)[-2:]
     rise = mean_over(swept[last], RATE) / mean_over(swept[before], RATE)
     text = f"throughput is stable in the end (within {SAME_RATE:.0%}), {where}"
@@ -77,7 +77,7 @@ def _stable(swept: Swept, where: str) -> Part:
 
 
 def _finally(late: Sequence[str], name: str, at: At, where: str) -> Part:
-    """Judge that D2LPM exceeds a scheduler's throughput at the largest quanta."""
+    """Judge whether D2LPM has a higher throughput than a scheduler at the largest quanta."""
     one = _part(f"finally above {CALLED[name]}, {where}", gains(late[-1], name), at)
     return replace(one, under={_called(q): gains(q, name)[0].seen(at).outcome for q in late})
 
@@ -157,7 +157,7 @@ def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _falls_in_steps(swept: Swept) -> Part:
-    """Judge that Jain's index falls in most steps of Q^u."""
+    """Judge whether Jain's index falls in most steps of the quantum Q^u."""
     metric = INDICES["while all are active"]
     course = [mean_over(runs, metric) for runs in swept.values()]
     falls = sum(later < earlier for earlier, later in pairwise(course))

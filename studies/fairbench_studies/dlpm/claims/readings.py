@@ -24,7 +24,7 @@ from fairbench_studies.kit.seeds import read_seeds, value_at
 
 
 class Reading(NamedTuple):
-    """A reading: what changes, and the key and value of an experiment that show the change."""
+    """A reading (interpretation) of the paper: the change, and the experiment's key and value."""
 
     name: str
     key: str
@@ -47,9 +47,9 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 
 
 class Tried(NamedTuple):
-    """The outcomes under a reading, and the outcomes of the runs without the change.
+    """The outcomes under a reading of the paper, and those of the runs without its change.
 
-    If no runs without the change are given, each outcome counts.
+    If there are no runs without the change, each outcome counts.
     """
 
     outcomes: Outcomes

@@ -63,7 +63,7 @@ def _means(cells: Sequence[SchedulerResults], scheduler: str, metric: str) -> di
 
 
 def _flat(text: str, values: Collection[float]) -> Part:
-    """Judge that the largest value exceeds the smallest by at most ``FLAT``."""
+    """Judge whether the largest value exceeds the smallest by at most ``FLAT``."""
     spread = max(values) / min(values) - 1
     return number(text, spread, 0.0, FLAT, f"its spread is {spread:.0%}")
 

@@ -160,7 +160,7 @@ def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> st
 
 
 def _remarks(judged: Sequence[Judged]) -> list[str]:
-    """Return remarks on the readings in the column "holds under": how each was tested."""
+    """Return remarks on the readings in the column "holds under": how each reading was tested."""
     tried = {name for one in judged for of in one.parts.values() for p in of for name in p.under}
     names = [*sorted(RERUN_NAMES), LONG_QA_QUANTUM.name]
     missing = [name for name in names if name not in tried]

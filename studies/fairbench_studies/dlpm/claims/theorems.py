@@ -89,7 +89,7 @@ def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that round-robin within each client keeps VTC's bounds on several workers.
+    """Judge whether round-robin within each client keeps VTC's bounds on several workers.
 
     Theorem A.6 multiplies a scheduler's bounds by the number of workers. VTC's bound is 2U between
     backlogged clients ([VTC] Theorem 4.4), and 4U against other clients ([VTC] Theorem 4.9).

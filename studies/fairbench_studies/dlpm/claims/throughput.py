@@ -140,7 +140,7 @@ def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
 
 
 def judge_worst_case(cells: Source) -> list[Part]:
-    """Judge that D2LPM is furthest behind each Preble in long-context QA."""
+    """Judge whether D2LPM is furthest behind each form of Preble in long-context QA."""
     at = by_place(cells)
     found = {name: tally(Pair("", RATE, "d2lpm", name, NEARLY), at) for name in PREBLES}
     return [

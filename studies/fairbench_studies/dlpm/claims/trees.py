@@ -56,7 +56,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge D2LPM's response times (§7.1): lower than under VTC and under LPM."""
+    """Judge whether D2LPM's response times are lower than VTC's and LPM's (§7.1)."""
     others = run_of(("vtc", "lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_responses, others=others), ("d2lpm", *others))
     mean = {name: fmean(one[name].mean_s for one in found) for name in ("d2lpm", *others)}

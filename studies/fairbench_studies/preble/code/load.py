@@ -44,7 +44,7 @@ class CodeGpu:
         self.tpot_s = median(self._tpots)
 
     def expire(self, now_s: float) -> None:
-        """Drop prompts that are too old for the hit ratio."""
+        """Forget prompts that are too old to count in the hit ratio."""
         while self._hits and self._hits[0][0] <= now_s - self._hit_window_s:
             _, cached, tokens = self._hits.popleft()
             self._cached -= cached

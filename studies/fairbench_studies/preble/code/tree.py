@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of prompt tokens that lie in the requests' own leaves."""
+        """The fraction of prompt tokens that lie in the leaf of the request itself."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
@@ -80,7 +80,7 @@ class CodeTree(PrebleTree):
         Args:
             now_s: The present time on the host's clock, in seconds.
             end: The tree node at which the prompt ends.
-            context: Tokens of the prompt above the request's own leaf.
+            context: Tokens of the prompt above the leaf of the request itself.
             prompt: Number of tokens in the whole prompt.
             output: Limit on the tokens of the output.
         """

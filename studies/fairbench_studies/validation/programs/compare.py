@@ -48,7 +48,7 @@ class ProgramComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The missed targets, with the simulated and the measured value."""
+        """Return the missed targets, with the simulated and the measured value."""
         return list(self._misses())
 
     def _misses(self) -> Iterator[str]:

@@ -71,13 +71,13 @@ class EvenArrivals:
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """Return the time of the last arrival in seconds; 0 without arrivals."""
+        """Return the time of the last arrival in seconds, or 0 without arrivals."""
         return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """A simulated run. Times are seconds from the first arrival; clients are numbers.
+    """A simulated run. Times are in seconds after the first arrival; clients are numbers.
 
     The fields ``requests_*`` describe finished requests, and ``service`` holds their input + 2 x
     output tokens. The fields ``programs_*`` describe the programs that finished.
@@ -103,7 +103,7 @@ class Replay:
         return min(float(ends_s[self.programs_client == one].max()) for one in users)
 
     def service_by(self, time_s: float) -> Floats:
-        """Return the service of requests finished by a time, shape (n_users,)."""
+        """Return the service of the requests that finished by a time, shape (n_users,)."""
         done = self.requests_finish_s <= time_s
         users = int(self.requests_client.max()) + 1
         total = np.bincount(self.requests_client[done], self.service[done], minlength=users)

@@ -61,7 +61,7 @@ class ServingFit:
 
     @property
     def profile(self) -> TimingProfile:
-        """The timing profile from operator tables, with the fitted constants."""
+        """The timing profile made from operator tables with the fitted constants."""
         return _profile(self.gpu, self.values)
 
 

@@ -92,7 +92,7 @@ class EventLoop:
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
-        """Read the unread answers, and count the tokens of their prompts."""
+        """Read the answers that were not yet read, and count their prompts' tokens."""
         batch, self._unread = self._unread, []
         end_ps = self._clock.now_ps
         self._starts_ps.append(end_ps)
@@ -112,10 +112,10 @@ class EventLoop:
 class ClosedLoop:
     """A load generator that sends ``total`` requests, at most ``concurrency`` at a time.
 
-    The latency of a request is measured from its creation. A request is sent when one of the
-    ``connections`` is free, and requests get connections in the order of their creation. With
-    ``counted`` (tokens of each prompt), the client's ``thread`` counts the prompt of each answer
-    before the client continues.
+    The latency of a request counts from the request's creation. A request is sent when one of the
+    ``connections`` is free, and requests get connections in the order of their creation. If
+    ``counted`` (tokens of each prompt) is given, the client's ``thread`` counts the prompt of each
+    answer before the client continues.
     """
 
     def __init__(

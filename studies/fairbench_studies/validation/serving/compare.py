@@ -98,14 +98,15 @@ def groups(run: ServingRun) -> list[str]:
 
 
 def too_long(run: ServingRun) -> Flags:
-    """Return the mask of requests that the engine refused for their length."""
+    """Return the mask of requests that the engine refused because of their length."""
     return np.array([refused_by_length(run, request) for request in requests_of(run)])
 
 
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
     """Return input and output tokens per second from first request to last answer.
 
-    With ``until_tokens``, the period ends at the answer that completes this number of tokens.
+    If ``until_tokens`` is given, the period ends at the answer that completes this number of
+    tokens.
     """
     served = np.flatnonzero(run.served)
     ends_s = (run.submit_s + run.latency_s)[served]

@@ -61,7 +61,7 @@ SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp
 
 
 class _Server(FCFS):
-    """A simulated server that refuses prompts that are too long."""
+    """A simulated server, which refuses prompts that are too long."""
 
     def __init__(self, run: ServingRun) -> None:
         super().__init__(FCFS.Params())

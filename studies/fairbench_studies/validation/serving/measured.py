@@ -117,7 +117,7 @@ class ServingRun:
 
     @property
     def steady(self) -> Flags:
-        """The mask of requests that count, which are requests after the warm-up."""
+        """The mask of requests that count: the requests after the warm-up."""
         return np.asarray(self.submit_s >= self.warm_up_s)
 
 

@@ -35,7 +35,7 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
     "ttft_p99_s",
 )
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
-"""Seconds by which a TTFT may be off beside its factor.
+"""The seconds by which a TTFT may differ in addition to the allowed factor.
 
 TTFT below 0.1 s is modelled coarsely, and pauses of 0.3 s of real servers are in no profile.
 """

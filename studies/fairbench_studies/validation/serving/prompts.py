@@ -2,9 +2,9 @@
 
 The file of measured runs does not contain the texts of prompts. A closed-loop run sends a set of
 prompts without a common prefix; all runs of a set send the same prompts. An open loop without
-``prompt_tokens`` repeats eight sentences of 9 to 16 tokens. With ``prompt_tokens``, the run sends
-fresh text of about 0.8 times the requested length (the source's word list makes fewer tokens than
-words). A run without a gateway sends fresh text of exactly ``prompt_tokens``, which the server
+``prompt_tokens`` repeats eight sentences of 9 to 16 tokens. If ``prompt_tokens`` is given, the run
+sends fresh text of about 0.8 times the requested length (the source's word list makes fewer tokens
+than words). A run without a gateway sends fresh text of exactly ``prompt_tokens``, which the server
 counted.
 """
 

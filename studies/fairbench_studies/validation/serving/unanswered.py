@@ -24,8 +24,8 @@ _NUMBERED = re.compile(r"(\d+)$")
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
     """Return the run with the missing requests added, and the mask of the recorded requests.
 
-    A client sends in each of its turns, from the client's first recorded request to the last
-    recorded turn of any client. A missing request is a copy of the client's nearest recorded
+    A client sends one request in each of its turns, from the client's first recorded request to the
+    last recorded turn of any client. A missing request is a copy of the client's nearest recorded
     request, with latencies of NaN.
     """
     every = np.ones(len(run), dtype=bool)

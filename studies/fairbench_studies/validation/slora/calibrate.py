@@ -1,10 +1,10 @@
 """A fit of the measured server's constants that no data sheet or profile contains.
 
-The fitted numbers are times that the host adds to the GPU's work. The first is the time to start
-and merge a minibatch. The second is the time that a running request adds to each decode step. The
-third is the delay on the way in and out of the server. The time per decode step has one value for
-each date of recording, because hosts differed. The cost of a prefilled token is published, and the
-rest of a decode step is derived, so neither is fitted. The fitted values are constants of the
+The fitted numbers are times that the host adds to the GPU's work. The first number is the time to
+start and merge a minibatch. The second is the time that a running request adds to each decode step.
+The third is the delay on the way in and out of the server. The time per decode step has one value
+for each date of recording, because hosts differed. The cost of a prefilled token is published, and
+the rest of a decode step is derived, so neither is fitted. The fitted values are constants of the
 module ``replay``.
 """
 
@@ -40,7 +40,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Two fitted constants, and their error on the runs of one date.
+    """Two fitted constants, and their error on runs of one date.
 
     ``error`` is the root mean square of the logarithms of the ratios simulated / measured.
     """

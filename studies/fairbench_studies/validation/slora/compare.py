@@ -28,7 +28,10 @@ FEW_CLIENTS = 3  # With at most this number of clients, each client has its own 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A measured run, with its simulation. Rates are in tokens/s; service is input + 2 x output."""
+    """A measured run, with its simulation.
+
+    Rates are in tokens per second; service is input + 2 x output tokens.
+    """
 
     name: str
     scenario: str

@@ -57,7 +57,7 @@ class CrossCheck:
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types, which the table uses, too."""
+        """Return the values as JSON types, which are also the source of the table."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
@@ -128,7 +128,7 @@ def _capacity_per_min(profile: TimingProfile) -> float:
 
 
 def _formulas() -> list[_Formula]:
-    """Return the formulas, with the published number of each entry's text."""
+    """Return the formulas, each with the published number that its entry contains."""
     a100, h100, h200 = (
         f"{gpu}/llama-3.1-8b/tp1/vllm-{version}"
         for gpu, version in (

@@ -1,4 +1,4 @@
-"""The dates of measured runs, which determine how the servers charged.
+"""The dates of measured runs; the date decides how the server charged.
 
 The records of VTC-artifact contain no dates. The table below has the dates of the commits of
 VTC-artifact that last wrote the files (192c2e2 and its ancestors). A record may state another date

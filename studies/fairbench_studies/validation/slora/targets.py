@@ -17,7 +17,7 @@ GAP_TARGET_FACTOR = 1.5
 
 
 def p50_target(pair: Pair) -> str:
-    """Return a text on the target of a median TTFT."""
+    """Return a text that states the target of a median TTFT."""
     return f"{P50_TARGET_PCT:g}%" if pair.measured > LONG_TTFT_S else f"{SHORT_P50_TARGET_S:g} s"
 
 

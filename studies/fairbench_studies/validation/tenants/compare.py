@@ -84,7 +84,7 @@ class TenantComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The missed targets, with the simulated and the measured value."""
+        """Return the missed targets, with the simulated and the measured value."""
         return list(self._misses())
 
     def _misses(self) -> Iterator[str]:
@@ -132,7 +132,7 @@ def compare_tenants(
 
     Args:
         run: The run that was measured.
-        replayed: The replay, which may have more requests than the record.
+        replayed: The replay, which may have more requests than the recorded run.
         recorded: Requests of the replay that the record has, shape (n_replayed,).
         profile: The id of the timing profile.
         fitted: Whether the profile, or the host's cost, was fitted to the run.
