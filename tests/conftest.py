@@ -32,7 +32,7 @@ SMOKE = {
     "cli/test_cli_list.py",
     "cli/test_cli_run.py",
     "config/test_config_resolve.py",
-    "gate/test_gate_judge.py",
+    "gate/test_gate_judged_clauses.py",
     "hardware/test_hardware_timing.py",
     "live/test_live_connections.py",
     "emulator/test_live_emulator_http.py",

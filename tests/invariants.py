@@ -13,13 +13,13 @@ import numpy as np
 from fairbench.engine.sequence import FINISHED, REFUSED, UNFINISHED
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import Frontend, TimingProfile
-from fairbench.metrics.call_limit import least_makespan_by_calls
 from fairbench.metrics.limit import TimeSpent, least_work
 from fairbench.metrics.records import Programs, Requests
 from fairbench.metrics.tables import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class
 from fairbench.sim.run import Simulation
+from fairbench_studies.limit.call_limit import least_makespan_by_calls
 from tests.worker_invariants import check_rest, check_worker, watch
 
 TOLERANCE_S = 1e-9

@@ -5,6 +5,7 @@
 """
 
 import json
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -43,8 +44,9 @@ plugins always refuse releases that are older than the tested releases.
 With [`--engine-code PYTHON`](own-code.md), the installed engine's own code takes every decision in
 a simulation, so a release or a fork may differ from fairbench's model. `fairbench engine-check
 --engine-code PYTHON` finds the first decision in which the installed engine and fairbench's model
-differ. In ten random runs each, all records were equal for SGLang 0.5.17 and 0.5.18 and for vLLM
-0.31.0 and 0.33.0, compared with the model of the same release.
+differ. The scripts above also run `engine-check`, which compares the release with the model of the
+same release in random runs.
+CHECKED
 
 The simulator follows the rules of SGLang 0.5.23. To simulate an older release of SGLang, set the
 release: `--set engine.release=0.5.17`. If `engine.release` names an older release, the simulator
@@ -225,7 +227,35 @@ def page():
     for engine, supported in (("SGLang", SGLANG), ("vLLM", VLLM)):
         seen = rows.get(engine, {})
         lines += [_line(engine, release, seen.get(release)) for release in supported]
-    return HEAD + "\n".join(lines) + "\n" + FEATURES + table() + DETAILS + RANKS
+    head = HEAD.replace("CHECKED\n", _checked(rows))
+    return head + "\n".join(lines) + "\n" + FEATURES + table() + DETAILS + RANKS
+
+
+def _checked(rows):
+    """Return the sentences on the runs of ``engine-check`` whose records are equal."""
+    groups = {}
+    for engine, seen in rows.items():
+        for release, row in seen.items():
+            if "checked_runs" in row:
+                counts = row["equal_runs"], row["checked_runs"]
+                groups.setdefault(counts, []).append(f"{engine} {release}")
+    text = [
+        f"The records are equal in {equal} of {runs} runs with each of {', '.join(names)}."
+        for (equal, runs), names in groups.items()
+    ]
+    filled = textwrap.fill(" ".join(text), 100, break_on_hyphens=False)
+    return f"{filled}\n" if text else ""
+
+
+def checked(engine, runs=10):
+    """Return how many random runs ``engine-check`` compared, and how many have equal records.
+
+    The compared engine is the engine of the running Python.
+    """
+    from fairbench_calibration.validate import check_engine
+
+    equal = [not one.differing for one in check_engine("installed", engine, range(runs))]
+    return {"checked_runs": len(equal), "equal_runs": sum(equal)}
 
 
 def _line(engine, release, row):

@@ -35,7 +35,7 @@ FLOORS = (
     ("live",),  # the emulator uses the simulator's engine
     ("execute",),
     ("report",),
-    ("figures", "scoring", "capacity"),
+    ("figures", "scoring", "planning"),
     ("diagnosis",),
     ("api",),
     ("cli",),

@@ -10,63 +10,39 @@ a file. ``import fairbench`` is fast, because modules are imported at first use.
     result.to_pandas()
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fairbench.named import lazy_names
 from fairbench.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fairbench.api.comparison import Comparison, compare
-    from fairbench.api.logs import Answer, diagnose, plan, score
-    from fairbench.api.result import Result, load, run
-    from fairbench.api.sweeps import SweepResult, load_sweep, sweep
-    from fairbench.errors import DataError, FairbenchError, Interrupted, RunFailed, UsageError
+    from fairbench.api.comparison import Comparison as Comparison
+    from fairbench.api.comparison import compare as compare
+    from fairbench.api.logs import Answer as Answer
+    from fairbench.api.logs import diagnose as diagnose
+    from fairbench.api.logs import plan as plan
+    from fairbench.api.logs import score as score
+    from fairbench.api.result import Result as Result
+    from fairbench.api.result import load as load
+    from fairbench.api.result import run as run
+    from fairbench.api.sweeps import SweepResult as SweepResult
+    from fairbench.api.sweeps import load_sweep as load_sweep
+    from fairbench.api.sweeps import sweep as sweep
+    from fairbench.errors import DataError as DataError
+    from fairbench.errors import FairbenchError as FairbenchError
+    from fairbench.errors import Interrupted as Interrupted
+    from fairbench.errors import RunFailed as RunFailed
+    from fairbench.errors import UsageError as UsageError
 
-__all__ = [
-    "Answer",
-    "Comparison",
-    "DataError",
-    "FairbenchError",
-    "Interrupted",
-    "Result",
-    "RunFailed",
-    "SweepResult",
-    "UsageError",
-    "compare",
-    "diagnose",
-    "load",
-    "load_sweep",
-    "plan",
-    "run",
-    "score",
-    "sweep",
-]
-
-_HOMES = {
-    "Answer": "api.logs",
-    "Comparison": "api.comparison",
-    "DataError": "errors",
-    "FairbenchError": "errors",
-    "Interrupted": "errors",
-    "Result": "api.result",
-    "RunFailed": "errors",
-    "SweepResult": "api.sweeps",
-    "UsageError": "errors",
-    "compare": "api.comparison",
-    "diagnose": "api.logs",
-    "load": "api.result",
-    "load_sweep": "api.sweeps",
-    "plan": "api.logs",
-    "run": "api.result",
-    "score": "api.logs",
-    "sweep": "api.sweeps",
+_NAMES = {
+    "api.comparison": "Comparison compare",
+    "api.logs": "Answer diagnose plan score",
+    "api.result": "Result load run",
+    "api.sweeps": "SweepResult load_sweep sweep",
+    "errors": "DataError FairbenchError Interrupted RunFailed UsageError",
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__ = sorted(" ".join(_NAMES.values()).split())
+__getattr__ = lazy_names(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:

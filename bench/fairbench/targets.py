@@ -22,7 +22,6 @@ class RequestCosts(Protocol):
     """A ``core.CostModel`` that also knows the time that a request spends outside the engine."""
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float: ...
-
     def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
 
     def frontend_s(self, input_tokens: int) -> float:

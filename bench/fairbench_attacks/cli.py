@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    ExecutorName,
-    NoProgress,
-    RayAddress,
-    ResultDir,
-    Settings,
-    above_0,
-    json_option,
-    only_resumed,
-    option_of,
-    takes,
-)
+from fairbench.cli import options
 from fairbench.config.flag import parse_assignments, value_or_default
 from fairbench.config.flags import RESUME, SEEDS
 from fairbench.doors import STUDY_GROUP, through
@@ -42,7 +30,7 @@ QUICK_S = 60.0  # With ``--quick``, requests arrive for this number of seconds i
 LENGTHS = {"trials", "cpu_hours"}  # options that can be combined with ``--resume``
 
 
-@takes(AttackFlags)
+@options.takes(AttackFlags)
 def attack(
     files: Annotated[
         list[Path] | None,
@@ -54,7 +42,7 @@ def attack(
     ] = None,
     num_runs: Annotated[
         int | None,
-        option_of(SEEDS, "Number of seeds of each trial.", default="2, or 1 with --quick"),
+        options.option_of(SEEDS, "Number of seeds of each trial.", default="2, or 1 with --quick"),
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[
@@ -63,20 +51,20 @@ def attack(
             "--rediscover", help="Test whether the search finds six attacks that are already known."
         ),
     ] = False,
-    settings: Settings = None,
-    result_dir: ResultDir = DEFAULT_RESULT_DIR,
+    settings: options.Settings = None,
+    result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
-        option_of(
+        options.option_of(
             RESUME,
             "Directory of an interrupted search to continue. --trials and --cpu-hours "
             "count from its start.",
         ),
     ] = None,
-    as_json: Annotated[bool, json_option(panel=None)] = False,
-    executor: ExecutorName = LOCAL,
-    ray_address: RayAddress = None,
-    disable_tqdm: NoProgress = False,
+    as_json: Annotated[bool, options.json_option(panel=None)] = False,
+    executor: options.ExecutorName = LOCAL,
+    ray_address: options.RayAddress = None,
+    disable_tqdm: options.NoProgress = False,
     **flags: Unpack[AttackFlags],
 ) -> None:
     """Search for the attack that harms others most, or gains most.
@@ -112,7 +100,7 @@ def attack(
         return
     if resume is not None:
         if any((files, quick, settings, num_runs, attacked, searched - LENGTHS)):
-            raise only_resumed(resume, "search", "only --trials and --cpu-hours can")
+            raise options.only_resumed(resume, "search", "only --trials and --cpu-hours can")
     elif files and ("scenario" in flags or searched):
         raise UsageError(
             f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
@@ -133,7 +121,7 @@ def attack(
             if searched:
                 # The lock prevents another process from continuing the same search.
                 with run_folder(resume, "search"):
-                    store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
+                    store.go_on_for(trials, options.above_0("--cpu-hours", cpu_hours))
             _check_plan(store.spec(), store.plan())
         else:
             plan = SearchPlan(
@@ -144,11 +132,11 @@ def attack(
                 confirm=flags.get("confirm") or (3 if quick else 5),
                 keep=3,
                 victims=flags.get("victims") or Stakes().victims,
-                multiple=above_0("--multiple", flags.get("multiple")) or Stakes().multiple,
-                budget=above_0("--budget", flags.get("budget")),
+                multiple=options.above_0("--multiple", flags.get("multiple")) or Stakes().multiple,
+                budget=options.above_0("--budget", flags.get("budget")),
                 scenario=value("scenario"),
-                gpu_budget=above_0("--gpu-budget", flags.get("gpu_budget")),
-                cpu_hours=above_0("--cpu-hours", cpu_hours),
+                gpu_budget=options.above_0("--gpu-budget", flags.get("gpu_budget")),
+                cpu_hours=options.above_0("--cpu-hours", cpu_hours),
             )
             spec = _experiment(attacked | {"workload": value("workload")}, settings, plan.scenario)
             _check_plan(spec, plan)

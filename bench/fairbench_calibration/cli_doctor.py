@@ -10,15 +10,8 @@ import typer
 from typer import Option
 
 from fairbench import live
+from fairbench.cli import options
 from fairbench.cli.exits import FAILED
-from fairbench.cli.flags import (
-    Headers,
-    ServedModel,
-    ServerUrl,
-    json_option,
-    option_of,
-    parse_headers,
-)
 from fairbench.cli.output import print_json
 from fairbench.config.flags import HEADER
 from fairbench.errors import RunFailed
@@ -26,7 +19,7 @@ from fairbench_calibration import profiling
 
 
 def doctor(
-    base_url: ServerUrl,
+    base_url: options.ServerUrl,
     yes: Annotated[
         bool, Option("--yes", help="Send the flood of test requests without asking first.")
     ] = False,
@@ -40,16 +33,16 @@ def doctor(
             "number is unknown]",
         ),
     ] = None,
-    seconds: Annotated[
-        float, Option(min=1.0, help="Duration of the flood test in seconds.")
-    ] = 60.0,
-    served_model_name: ServedModel = None,
-    header: Headers = None,
+    seconds: Annotated[float, Option(min=1.0, help="Length of the flood test.")] = 60.0,
+    served_model_name: options.ServedModel = None,
+    header: options.Headers = None,
     flood_header: Annotated[
         list[str] | None,
-        option_of(HEADER, "Header of the flood only, such as another API key; may be repeated."),
+        options.option_of(
+            HEADER, "Header of the flood only, such as another API key; may be repeated."
+        ),
     ] = None,
-    as_json: Annotated[bool, json_option("the findings", panel=None)] = False,
+    as_json: Annotated[bool, options.json_option("the findings", panel=None)] = False,
 ) -> None:
     """Test whether a flood of one client makes another client wait.
 
@@ -60,9 +53,9 @@ def doctor(
     from fairbench_calibration import server_checks as checks
 
     live.require_live_extra()
-    root, headers = profiling.root_of(base_url), parse_headers(header)
-    of_flood = parse_headers(flood_header, "--flood-header")
-    # The constructor checks the URL and the headers.
+    root, headers = profiling.root_of(base_url), options.parse_headers(header)
+    of_flood = options.parse_headers(flood_header, "--flood-header")
+    # This call checks the URL and the headers.
     live.DriverTarget(root, headers={**headers, **of_flood})
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()

@@ -9,7 +9,7 @@ from typer import Option
 
 from fairbench import execute
 from fairbench.cli.exits import FAILED
-from fairbench.cli.flags import json_option, option_of
+from fairbench.cli.options import json_option, option_of
 from fairbench.cli.output import print_json
 from fairbench.config.flags import ENGINE_CODE, RUN
 from fairbench.errors import UsageError

@@ -14,20 +14,13 @@ from typer import Option
 from typer.core import TyperGroup
 
 from fairbench import figures, files, hardware, live, results, scoring
-from fairbench.cli.flags import (
-    Headers,
-    ServedModel,
-    ServerUrl,
-    json_option,
-    option_of,
-    parse_headers,
-)
+from fairbench.cli import options
 from fairbench.cli.output import print_json
 from fairbench.config.flags import PICTURE, RUN
 from fairbench.doors import STUDY_GROUP, through
 from fairbench.errors import UsageError
-from fairbench.hardware.gpus import GPU, Interconnect
 from fairbench_calibration import profiling
+from fairbench_calibration.profiling.gpus import GPU, Interconnect, find_gpu, read_gpu
 
 if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
@@ -67,7 +60,7 @@ TensorParallel = Annotated[
 ]
 GPUName = Annotated[
     str | None,
-    option_of(
+    options.option_of(
         GPU_OPTION,
         "GPU: a10g, l4, rtx4090, rtx5090, a40, l40s, rtxpro6000, a100, h100, gh200, h200, b200, "
         "mi300x or b300.",
@@ -117,7 +110,7 @@ def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | Non
     """
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")
-    card = hardware.read_gpu(spec) if spec is not None else hardware.find_gpu(gpu or "")
+    card = read_gpu(spec) if spec is not None else find_gpu(gpu or "")
     return card if interconnect is None else card.with_link(interconnect)
 
 
@@ -147,33 +140,35 @@ def write_profile(path: Path, table: Mapping[str, Any]) -> None:
 
 
 def probe(
-    base_url: ServerUrl,
+    base_url: options.ServerUrl,
     gpu: GPUName = None,
     gpu_spec: GPUFile = None,
     model: Annotated[
         str | None,
-        option_of(
+        options.option_of(
             RUN["model"],
             "Model of the server, with the names of `profile MODEL`.",
             default="the name that the server reports",
         ),
     ] = None,
-    served_model_name: ServedModel = None,
+    served_model_name: options.ServedModel = None,
     tp: TensorParallel = 1,
     dtype: WeightFormat = None,
-    engine: Annotated[TableEngine, option_of(ENGINE, "Engine of the server.")] = TableEngine.SGLANG,
+    engine: Annotated[
+        TableEngine, options.option_of(ENGINE, "Engine of the server.")
+    ] = TableEngine.SGLANG,
     chunked_prefill_size: Annotated[
         int | None,
-        option_of(
+        options.option_of(
             RUN["chunked_prefill_size"],
             "Limit on prompt tokens in one iteration.",
             default="SGLang's for the GPU",
             least=64,
         ),
     ] = None,
-    header: Headers = None,
+    header: options.Headers = None,
     output: Output = None,
-    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
+    as_json: Annotated[bool, options.json_option("the profile", panel=None)] = False,
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 
@@ -186,7 +181,7 @@ def probe(
     weights, card = dtype and dtype.value, _gpu_of(gpu, gpu_spec)
 
     async def measured() -> tuple[TimingProfile, str]:
-        async with profiling.session_of(base_url, parse_headers(header)) as session:
+        async with profiling.session_of(base_url, options.parse_headers(header)) as session:
             served = served_model_name or await profiling.served_model(session, base_url)
             start = profiling.derive(
                 model or served, card, tp=tp, dtype=weights, engine=engine.value
@@ -245,19 +240,19 @@ def derive_profile(
     dtype: WeightFormat = None,
     kv_dtype: KVFormat = KVDtype.FP16,
     engine: Annotated[
-        TableEngine, option_of(ENGINE, "Engine whose kernels the estimate assumes.")
+        TableEngine, options.option_of(ENGINE, "Engine whose kernels the estimate assumes.")
     ] = TableEngine.SGLANG,
     roofline: FromDataSheet = False,
     output: Output = None,
     plot: Annotated[
         Path | None,
-        option_of(
+        options.option_of(
             PICTURE,
             "File to which a picture of the fit is drawn. Needs the extra `plot`.",
             metavar="FILE",
         ),
     ] = None,
-    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
+    as_json: Annotated[bool, options.json_option("the profile", panel=None)] = False,
 ) -> None:
     """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
@@ -295,7 +290,7 @@ def calibrate(
     ],
     model: Annotated[
         str,
-        option_of(
+        options.option_of(
             RUN["model"].but(default=""), "Model of the server, with the names of `profile MODEL`."
         ),
     ],
@@ -305,10 +300,12 @@ def calibrate(
     interconnect: GPUPath = None,
     dtype: WeightFormat = None,
     kv_dtype: KVFormat = KVDtype.FP16,
-    engine: Annotated[TableEngine, option_of(ENGINE, "Engine of the server.")] = TableEngine.SGLANG,
+    engine: Annotated[
+        TableEngine, options.option_of(ENGINE, "Engine of the server.")
+    ] = TableEngine.SGLANG,
     roofline: FromDataSheet = False,
     output: Output = None,
-    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
+    as_json: Annotated[bool, options.json_option("the profile", panel=None)] = False,
 ) -> None:
     """Calibrate a derived profile with the output of one benchmark.
 
@@ -337,7 +334,7 @@ def fit(
             help="File of runs that were measured on real servers, one JSON object per line.",
         ),
     ],
-    as_json: Annotated[bool, json_option(panel=None)] = False,
+    as_json: Annotated[bool, options.json_option(panel=None)] = False,
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
 
@@ -347,7 +344,6 @@ def fit(
 
 
 def _fit_points(found: Derived) -> list[Points]:
-
     it, ours = found.held, profiling.predicted_ms(found.profile.coefficients_ms, found.held)
     kinds = {
         "prefill": (it.prefills > 0) & (it.decodes == 0),

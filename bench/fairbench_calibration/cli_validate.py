@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fairbench import results, sim
-from fairbench.cli.flags import json_option, option_of
+from fairbench.cli.options import json_option, option_of
 from fairbench.cli.output import print_json
 from fairbench.config.flags import RUN
 from fairbench.doors import STUDY_GROUP, through
@@ -148,7 +148,6 @@ def _only_overview(**others: Any) -> None:
 def _validate_live(
     path: Path, gpu: str | None, model: str | None, output_dir: Path | None, *, as_json: bool
 ) -> None:
-
     run = results.read_run(path)
     spec = validation.simulated_spec(run, gpu, model)
     if output_dir is not None:

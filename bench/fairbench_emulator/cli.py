@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import Weights, option_of
+from fairbench.cli.options import Weights, option_of
 from fairbench.config.flag import parse_assignments, parse_weights
 from fairbench.config.flags import HOST, PORT, RUN, SETTINGS
 from fairbench.errors import UsageError

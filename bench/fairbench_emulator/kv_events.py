@@ -17,16 +17,7 @@ import zmq.asyncio
 from fairbench.core import Prompt
 from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.errors import UsageError
-from fairbench.live.kv_event_wire import (
-    SEQ_BYTES,
-    AllBlocksCleared,
-    BlockRemoved,
-    BlockStored,
-    Event,
-    EventBatch,
-    encode,
-    end_of_replay,
-)
+from fairbench.live import kv_event_wire
 from fairbench.schedulers.prefix_tree import Place
 from fairbench_emulator.tokens import TokenStreams
 
@@ -45,14 +36,17 @@ class PublishingCache(KVCache):
     """
 
     def __init__(
-        self, capacity: int, streams: TokenStreams, send: Callable[[list[Event]], None] | None
+        self,
+        capacity: int,
+        streams: TokenStreams,
+        send: Callable[[list[kv_event_wire.Event]], None] | None,
     ) -> None:
         super().__init__(capacity)
         self._streams = streams
         self._send = send
         # ``_hashes`` maps each tree node to the hashes of the blocks that end in the node.
         self._hashes: dict[KVNode, list[int]] = {}
-        self._events: list[Event] = []
+        self._events: list[kv_event_wire.Event] = []
 
     def publish(self) -> None:
         if self._events and self._send is not None:
@@ -64,7 +58,7 @@ class PublishingCache(KVCache):
         self._hashes.clear()
         self.evict(self.capacity)
         if self._send is not None:
-            self._events.append(AllBlocksCleared())
+            self._events.append(kv_event_wire.AllBlocksCleared())
             self.publish()
 
     def extend(self, node: KVNode, prompt: Prompt, place: Place, depth: int) -> KVNode:
@@ -75,7 +69,9 @@ class PublishingCache(KVCache):
         ids = self._streams.ids_of(prompt, first * BLOCK_TOKENS, last * BLOCK_TOKENS)
         parent = self._last_hash(node)
         hashes = self._hashes[child] = _chain(parent, ids)
-        self._events.append(BlockStored(hashes, parent, ids, BLOCK_TOKENS, None, MEDIUM))
+        self._events.append(
+            kv_event_wire.BlockStored(hashes, parent, ids, BLOCK_TOKENS, None, MEDIUM)
+        )
         return child
 
     def on_split(self, upper: KVNode, lower: KVNode) -> None:
@@ -87,7 +83,7 @@ class PublishingCache(KVCache):
 
     def remove(self, leaf: KVNode) -> KVNode:
         if hashes := self._hashes.pop(leaf, None):
-            self._events.append(BlockRemoved(hashes, MEDIUM))
+            self._events.append(kv_event_wire.BlockRemoved(hashes, MEDIUM))
         return super().remove(leaf)
 
     def _last_hash(self, node: KVNode) -> int | None:
@@ -143,24 +139,24 @@ class Publisher:
             raise
         self._replays = asyncio.get_running_loop().create_task(self._serve_replays())
 
-    def publish(self, events: list[Event]) -> None:
+    def publish(self, events: list[kv_event_wire.Event]) -> None:
         seq = self._next_seq
         self._next_seq += 1
-        frames = encode(seq, EventBatch(time.time(), events))
+        frames = kv_event_wire.encode(seq, kv_event_wire.EventBatch(time.time(), events))
         self._kept.append((seq, frames))
         self._pub.send_multipart(frames)
 
     async def _serve_replays(self) -> None:
         while True:
             frames = await self._router.recv_multipart()
-            if len(frames) != 3 or len(frames[2]) != SEQ_BYTES:
-                continue  # The request is malformed, so its sender could not read an answer.
+            if len(frames) != 3 or len(frames[2]) != kv_event_wire.SEQ_BYTES:
+                continue  # The request is malformed, so the sender could not read an answer.
             peer, _, start = frames
             first = int.from_bytes(start, "big")
             for seq, message in list(self._kept):
                 if seq >= first:
                     await self._router.send_multipart((peer, b"", *message))
-            await self._router.send_multipart((peer, b"", *end_of_replay()))
+            await self._router.send_multipart((peer, b"", *kv_event_wire.end_of_replay()))
 
     async def close(self) -> None:
         self._replays.cancel()

@@ -11,30 +11,17 @@ from typing import Any
 import msgspec
 
 from fairbench.live.openai import Media, Message, beside_messages, pieces_of
-from fairbench_emulator.calls import (
-    LENGTH,
-    STOP,
-    BadRequest,
-    Count,
-    EmulatedCall,
-    Generation,
-    One,
-    StopFields,
-    TokenIds,
-    decoded,
-    make_call,
-    prompt_ids,
-)
+from fairbench_emulator import calls
 from fairbench_emulator.tokens import Text
 
 
-class _SamplingParams(StopFields, kw_only=True):
-    max_new_tokens: Count | None = None
+class _SamplingParams(calls.StopFields, kw_only=True):
+    max_new_tokens: calls.Count | None = None
 
 
 class _GenerateBody(msgspec.Struct):
     text: str | None = None
-    input_ids: TokenIds | None = None
+    input_ids: calls.TokenIds | None = None
     sampling_params: _SamplingParams | None = None
     stream: bool | None = None
     rid: str | None = None
@@ -45,7 +32,7 @@ class EmulatedApi(ABC):
     """An HTTP API that the emulator serves."""
 
     @abstractmethod
-    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
         """Parse the body ``raw`` and the ``headers``.
 
         The object ``text`` tokenizes a prompt that is a text.
@@ -54,11 +41,11 @@ class EmulatedApi(ABC):
         """
 
     @abstractmethod
-    def chunks(self, generation: Generation) -> Iterator[Any]:
+    def chunks(self, generation: calls.Generation) -> Iterator[Any]:
         """Yield the next events of a stream, each as a JSON value."""
 
     @abstractmethod
-    def whole(self, generation: Generation) -> Any:
+    def whole(self, generation: calls.Generation) -> Any:
         """Return the complete answer as a JSON value."""
 
     @abstractmethod
@@ -72,15 +59,15 @@ class EmulatedGenerate(EmulatedApi):
     By default, each chunk of the stream repeats the output so far.
     """
 
-    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        body = decoded(raw, _GenerateBody)
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
+        body = calls.decoded(raw, _GenerateBody)
         prompt = body.input_ids or body.text
         if prompt is None:
-            raise BadRequest("the body must have text or input_ids")
+            raise calls.BadRequest("the body must have text or input_ids")
         sampling = body.sampling_params or _SamplingParams()
-        return make_call(
+        return calls.make_call(
             headers,
-            prompt_ids(prompt, text),
+            calls.prompt_ids(prompt, text),
             sampling.max_new_tokens,
             sampling,
             stream=bool(body.stream),
@@ -88,18 +75,18 @@ class EmulatedGenerate(EmulatedApi):
             client=body.routing_key,
         )
 
-    def chunks(self, generation: Generation) -> Iterator[Any]:
+    def chunks(self, generation: calls.Generation) -> Iterator[Any]:
         for _, produced, done in generation.steps():
             yield self._answer(generation, produced, done=done)
 
-    def whole(self, generation: Generation) -> Any:
+    def whole(self, generation: calls.Generation) -> Any:
         return self._answer(generation, generation.produced, done=generation.done)
 
-    def _answer(self, generation: Generation, produced: int, *, done: bool) -> Any:
+    def _answer(self, generation: calls.Generation, produced: int, *, done: bool) -> Any:
         ending = generation.ending
-        reason: dict[str, Any] = {"type": STOP, "matched": ending.matched}
-        if ending.reason == LENGTH:
-            reason = {"type": LENGTH, "length": ending.tokens}
+        reason: dict[str, Any] = {"type": calls.STOP, "matched": ending.matched}
+        if ending.reason == calls.LENGTH:
+            reason = {"type": calls.LENGTH, "length": ending.tokens}
         return {
             "text": generation.text(0, produced),
             "output_ids": generation.ids(produced),
@@ -123,10 +110,10 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Common(StopFields, kw_only=True):
+class _Common(calls.StopFields, kw_only=True):
     model: str | None = None
-    max_tokens: Count | None = None
-    n: One | None = None
+    max_tokens: calls.Count | None = None
+    n: calls.One | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
 
@@ -136,12 +123,12 @@ class _Common(StopFields, kw_only=True):
 
 
 class _Completion(_Common, kw_only=True):
-    prompt: str | TokenIds
+    prompt: str | calls.TokenIds
 
 
 class _Chat(_Common, kw_only=True):
     messages: list[Message]
-    max_completion_tokens: Count | None = None
+    max_completion_tokens: calls.Count | None = None
 
 
 class OpenAIApi(EmulatedApi):
@@ -161,7 +148,7 @@ class OpenAIApi(EmulatedApi):
     def _message(self, text: str) -> dict[str, Any]:
         """Return the part of an answer's choice that contains the whole text."""
 
-    def chunks(self, generation: Generation) -> Iterator[Any]:
+    def chunks(self, generation: calls.Generation) -> Iterator[Any]:
         for start, end, done in generation.steps():
             delta = self._delta(generation.text(start, end), first=not start)
             choice = _choice(generation, delta, done=done)
@@ -169,13 +156,13 @@ class OpenAIApi(EmulatedApi):
         if generation.done and generation.call.include_usage:
             yield self._answer(self.chunk_name, generation, []) | {"usage": _usage(generation)}
 
-    def whole(self, generation: Generation) -> Any:
+    def whole(self, generation: calls.Generation) -> Any:
         message = self._message(generation.text(0, generation.produced))
         choice = _choice(generation, message, done=generation.done)
         answer = self._answer(self.object_name, generation, [choice])
         return answer | {"usage": _usage(generation)}
 
-    def rendered(self, call: EmulatedCall) -> Any:
+    def rendered(self, call: calls.EmulatedCall) -> Any:
         """Return the prompt's token ids in the format that vllm-router 0.1.17 reads."""
         return {"request_id": call.rid, "token_ids": call.ids.tolist(), "model": call.model}
 
@@ -183,7 +170,9 @@ class OpenAIApi(EmulatedApi):
         error_type = "BadRequestError" if status < 500 else "InternalServerError"
         return {"object": "error", "message": message, "type": error_type, "code": status}
 
-    def _answer(self, name: str, generation: Generation, choices: list[Any]) -> dict[str, Any]:
+    def _answer(
+        self, name: str, generation: calls.Generation, choices: list[Any]
+    ) -> dict[str, Any]:
         return {
             "id": generation.call.rid,
             "object": name,
@@ -198,12 +187,12 @@ class EmulatedCompletions(OpenAIApi):
 
     object_name = chunk_name = "text_completion"
 
-    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        body = decoded(raw, _Completion)
-        return _openai_call(body, prompt_ids(body.prompt, text), body.max_tokens, headers)
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
+        body = calls.decoded(raw, _Completion)
+        return _openai_call(body, calls.prompt_ids(body.prompt, text), body.max_tokens, headers)
 
-    def rendered(self, call: EmulatedCall) -> Any:
-        # vLLM answers with a list, because a completion request may contain several prompts.
+    def rendered(self, call: calls.EmulatedCall) -> Any:
+        # vLLM returns a list, because a completion request may contain several prompts
         return [super().rendered(call)]
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
@@ -221,10 +210,10 @@ class EmulatedChat(OpenAIApi):
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
-    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        body = decoded(raw, _Chat)
+    def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
+        body = calls.decoded(raw, _Chat)
         if not body.messages:
-            raise BadRequest("messages: must not be empty")
+            raise calls.BadRequest("messages: must not be empty")
         seen = msgspec.json.decode(raw, type=dict[str, Any])
         turns = [pieces_of(turn, f"\n<{turn['role']}>") for turn in seen["messages"]]
         texts = [one.words() if isinstance(one, Media) else one for one in chain(*turns)]
@@ -242,8 +231,8 @@ class EmulatedChat(OpenAIApi):
 
 def _openai_call(
     body: _Common, ids: list[int], max_new_tokens: int | None, headers: Mapping[str, str]
-) -> EmulatedCall:
-    return make_call(
+) -> calls.EmulatedCall:
+    return calls.make_call(
         headers,
         ids,
         max_new_tokens,
@@ -254,11 +243,11 @@ def _openai_call(
     )
 
 
-def _choice(generation: Generation, content: dict[str, Any], *, done: bool) -> dict[str, Any]:
+def _choice(generation: calls.Generation, content: dict[str, Any], *, done: bool) -> dict[str, Any]:
     return {"index": 0, **content, "finish_reason": generation.ending.reason if done else None}
 
 
-def _usage(generation: Generation) -> dict[str, Any]:
+def _usage(generation: calls.Generation) -> dict[str, Any]:
     prompt, produced = len(generation.call.ids), generation.produced
     return {
         "prompt_tokens": prompt,

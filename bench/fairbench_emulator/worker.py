@@ -66,18 +66,13 @@ class EmulatorConfig:
                 raise UsageError(
                     f"{name} = {value}: must be from {MIN_TIME_SCALE:g} to {MAX_TIME_SCALE:g}"
                 )
-        _check_settings(self.local, self.settings)
-
-
-def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError unless each setting is known, applies to the emulator, and has its type."""
-    used: dict[str, type] = {local: local_class(local).Params, ENGINE: EngineParams}
-    for key in settings:
-        owner = key.partition(".")[0]
-        if owner not in used:
-            raise unknown_name("part in a setting", owner, used)
-    for owner, params in used.items():
-        make_params(owner, params, settings)
+        used: dict[str, type] = {self.local: local_class(self.local).Params, ENGINE: EngineParams}
+        for key in self.settings:
+            owner = key.partition(".")[0]
+            if owner not in used:
+                raise unknown_name("part in a setting", owner, used)
+        for owner, params in used.items():
+            make_params(owner, params, self.settings)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from itertools import compress, count, filterfalse
 from operator import attrgetter
@@ -22,13 +23,15 @@ from fairbench.live.headers import untagged
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.token_pages import narrow, segments_of
-from fairbench.schedulers.views import WaitingView
+from fairbench.schedulers.views import Running, WaitingView
 from fairbench_engines.ranks import RankLink
 from fairbench_engines.step_times import FittedCosts, StepTimes
 
 Theirs = Any  # an engine's request
 REQUEST, PRODUCED, CLIENT = map(attrgetter, ("request", "produced", "client"))
 IS_POSITIVE = (0).__lt__
+# ``RUNNING`` makes a ``Running`` of a tuple, and runs no Python code, unlike the class.
+RUNNING: Callable[[Any], Running] = partial(tuple.__new__, Running)
 
 
 @dataclass(slots=True, eq=False)

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from fairbench_gate.baseline import keep as keep
     from fairbench_gate.baseline import metrics_stored as metrics_stored
     from fairbench_gate.baseline import read_specs as read_specs
+    from fairbench_gate.clauses import Verdict as Verdict
+    from fairbench_gate.clauses import parse_clause as parse_clause
     from fairbench_gate.formats import as_commands as as_commands
     from fairbench_gate.formats import as_junit as as_junit
     from fairbench_gate.formats import outcome_markdown as outcome_markdown
     from fairbench_gate.formats import outcome_text as outcome_text
-    from fairbench_gate.judge import Verdict as Verdict
-    from fairbench_gate.judge import parse_clause as parse_clause
     from fairbench_gate.outcome import NOTHING as NOTHING
     from fairbench_gate.points import read_pairs as read_pairs
 
@@ -25,7 +25,7 @@ __getattr__ = lazy_names(
     {
         "baseline": "check_stored difference keep metrics_stored read_specs",
         "formats": "as_commands as_junit outcome_markdown outcome_text",
-        "judge": "Verdict parse_clause",
+        "clauses": "Verdict parse_clause",
         "outcome": "NOTHING",
         "points": "read_pairs",
     },

@@ -14,16 +14,9 @@ import fairbench_gate as gate
 from fairbench import execute, report
 from fairbench import results as stored
 from fairbench.cli.exits import complain
-from fairbench.cli.flags import NoProgress
+from fairbench.cli.options import NoProgress
 from fairbench.cli.output import terminal_look
-from fairbench_gate.cli_check import (
-    CheckFormat,
-    FormatOption,
-    judged,
-    limit_option,
-    print_outcome,
-    reporting,
-)
+from fairbench_gate import cli_check
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -51,16 +44,16 @@ DEFAULT_FOLDER = Path("results/baseline")
 def check(
     folder: Folder = DEFAULT_FOLDER,
     fail_if: Annotated[
-        list[str] | None, limit_option("[default: no difference is allowed]")
+        list[str] | None, cli_check.limit_option("[default: no difference is allowed]")
     ] = None,
-    output: FormatOption = CheckFormat.TABLE,
+    output: cli_check.FormatOption = cli_check.CheckFormat.TABLE,
     disable_tqdm: NoProgress = False,
 ) -> None:
     """Rerun all experiments; exit 1 if a result differs from the stored result.
 
     The exit code is 3 if a run failed, for example because its scheduler raised an error.
     """
-    with reporting(output):
+    with cli_check.reporting(output):
         specs = gate.read_specs(folder)
         gate.check_stored(folder, specs)
         # The limits are parsed first, so that a wrong limit is refused before the runs.
@@ -70,13 +63,13 @@ def check(
         with _rerun(specs, show=not disable_tqdm) as rerun:
             outcome = gate.NOTHING
             if rerun.runs:
-                outcome = judged(folder, rerun.path, fail_if or [], left_out=rerun.failed)
+                outcome = cli_check.judged(folder, rerun.path, fail_if or [], left_out=rerun.failed)
     for error in rerun.failed.values():
         complain(str(error), getattr(error, "__notes__", ()))
     names = dict(zip(specs, stored.point_names(list(specs.values())), strict=True))
     outcome = outcome.with_errors({names[name]: str(e) for name, e in rerun.failed.items()})
     advice = f". If this is intended: fairbench baseline update {folder}"
-    print_outcome(outcome, output, advice=advice)
+    cli_check.print_outcome(outcome, output, advice=advice)
 
 
 @baseline.command()

@@ -159,7 +159,6 @@ def print_outcome(
 
 
 def _print(outcome: Outcome, output: CheckFormat, *, inconclusive_fails: bool = True) -> None:
-
     if output is CheckFormat.TABLE:
         show(gate.outcome_text, outcome)
     elif output is CheckFormat.MARKDOWN:

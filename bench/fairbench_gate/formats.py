@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench_gate.judge import Verdict
+from fairbench_gate.clauses import Verdict
 from fairbench_gate.outcome import Change, ClauseRow, Outcome, counted, of_the_cluster
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}

@@ -14,7 +14,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.intervals import mean_value
 from fairbench.results.store import Summary
 from fairbench.results.summary import ABSENT, Value, basis, values_of
-from fairbench_gate.judge import (
+from fairbench_gate.clauses import (
     Clause,
     Verdict,
     judge_exact,

@@ -12,19 +12,8 @@ from typing import Any
 from fairbench.config.resolve import read_spec
 from fairbench.config.serving import SCHEDULING
 from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.results import experiments
 from fairbench.results.comparison import ComparedRun, runs_below
-from fairbench.results.experiments import (
-    CHOSEN,
-    WHERE,
-    Experiment,
-    Label,
-    SpecChanges,
-    grid_labels,
-    key_of,
-    old_defaults,
-    spec_changes,
-    used_values,
-)
 from fairbench.results.store import EXPERIMENT, Summary
 
 # If two experiments differ, a message names at most ``MAX_SHOWN`` keys of the difference.
@@ -40,7 +29,7 @@ class GatePoint:
     """
 
     runs: tuple[ComparedRun, ...]
-    experiment: Experiment
+    experiment: experiments.Experiment
 
     @property
     def simulated(self) -> bool:
@@ -87,7 +76,7 @@ def read_pairs(
     causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
     _refuse_unlike(after, before, baseline)
-    names = grid_labels([point.runs[0].experiment for point in before.values()])
+    names = experiments.grid_labels([point.runs[0].experiment for point in before.values()])
     return [
         PairedPoint(
             _point_name(names[index], point),
@@ -127,7 +116,7 @@ def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePo
     for run in runs_below(path):
         if run.run.path.name in left_out:
             continue
-        groups.setdefault(key_of(_shared(run)), []).append(run)
+        groups.setdefault(experiments.key_of(_shared(run)), []).append(run)
     points = [
         GatePoint(
             tuple(runs),
@@ -139,7 +128,7 @@ def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePo
         if point.simulated and len(point.runs) > 1:
             one, two = (run.run.path for run in point.runs[:2])
             raise DataError(f"{one} and {two} are the same simulated experiment; remove one run")
-    return {key_of(point.experiment): point for point in points}
+    return {experiments.key_of(point.experiment): point for point in points}
 
 
 def _shared(run: ComparedRun) -> dict[str, Any]:
@@ -152,7 +141,7 @@ def _is_simulated(run: ComparedRun) -> bool:
 
 
 def _require_known(allowed: Collection[str], points: Sequence[GatePoint]) -> None:
-    known = {key for point in points for key in used_values(point.experiment)}
+    known = {key for point in points for key in experiments.used_values(point.experiment)}
     for key in allowed:
         if key not in known:
             raise unknown_name("--allow", key, known)
@@ -181,15 +170,15 @@ def _pair_over_changes(
             del lonely[same[0]]
             found = changes[same[0]]
             causes[key] = (
-                *(f"default changed: {one} ({WHERE})" for one in _of_both(found)),
+                *(f"default changed: {one} ({experiments.WHERE})" for one in _of_both(found)),
                 *(f"allowed change: {one.replace('(not ', '(now ')}" for one in found.by_choice),
             )
     return causes
 
 
-def _changes(one: GatePoint, other: GatePoint) -> SpecChanges:
-    told = (point.runs[0].run.manifest.get(CHOSEN) for point in (one, other))
-    return spec_changes(one.experiment, next(told), other.experiment, next(told))
+def _changes(one: GatePoint, other: GatePoint) -> experiments.SpecChanges:
+    told = (point.runs[0].run.manifest.get(experiments.CHOSEN) for point in (one, other))
+    return experiments.spec_changes(one.experiment, next(told), other.experiment, next(told))
 
 
 def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
@@ -197,12 +186,12 @@ def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
     # An experiment that another version of fairbench stored may be invalid in this version.
     with suppress(UsageError):
         if point.simulated:
-            changed = old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))
+            changed = experiments.old_defaults(read_spec(point.runs[0].run.path / EXPERIMENT))
             return tuple(f"default changed: {one}, but these runs keep the old" for one in changed)
     return ()
 
 
-def _of_both(found: SpecChanges) -> Iterator[str]:
+def _of_both(found: experiments.SpecChanges) -> Iterator[str]:
     """Yield the changed defaults of the parts that both experiments use."""
     exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
     for one in found.by_default:
@@ -235,7 +224,7 @@ def _nearest(point: GatePoint, others: Sequence[GatePoint]) -> str:
     )
 
 
-def _point_name(label: Label, point: GatePoint) -> str:
+def _point_name(label: experiments.Label, point: GatePoint) -> str:
     seeds = point.experiment["seed"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds"
     return f"{label.place}, {label.scheduler}, {which}"

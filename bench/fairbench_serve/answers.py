@@ -10,21 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairbench.live import openai
 from fairbench.live.http_server import Problem
-from fairbench.live.openai import (
-    DONE,
-    Answered,
-    EventSplitter,
-    Fault,
-    StreamJudge,
-    Typed,
-    answered,
-    choice_texts,
-    data_lines,
-    event_name,
-    typed,
-    usage_in,
-)
 from fairbench_serve.prompts import TOKEN_BYTES
 
 # limit on the bytes of one event of a stream that the router keeps in memory
@@ -60,9 +47,9 @@ def is_object(answer: bytes) -> bool:
     return True
 
 
-def _usage_of(answer: Answered, payload: bytes, *, whole: bool) -> Usage:
+def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
     """Return the usage of an answer or of an event. Raises ``msgspec.MsgspecError``."""
-    told = usage_in(answer.meta_info or answer.usage, payload)
+    told = openai.usage_in(answer.meta_info or answer.usage, payload)
     usage = Usage(failed=answer.error is not None)
     if told is not None:
         usage = Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -77,20 +64,20 @@ def usage_of(answer: bytes) -> Usage:
     For an answer with invalid numbers, the estimate counts the bytes of the whole answer.
     """
     with suppress(msgspec.MsgspecError):
-        if (found := answered(answer)) is not None:
+        if (found := openai.answered(answer)) is not None:
             return _usage_of(found, answer, whole=True)
     return Usage(output_tokens=_tokens(len(answer))) if is_object(answer) else Usage()
 
 
-def _usage_told(named: Typed) -> Usage:
+def _usage_told(named: openai.Typed) -> Usage:
     """Return the token counts of a typed event; all counts are None if any count is invalid."""
     with suppress(msgspec.MsgspecError):
-        if (told := usage_in(named.usage, b"")) is not None:
+        if (told := openai.usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
     return Usage()
 
 
-def problem_of(fault: Fault, worker: int | None = None) -> Problem:
+def problem_of(fault: openai.Fault, worker: int | None = None) -> Problem:
     """Return the error for the client when the stream of ``worker`` is invalid (``fault``)."""
     status = HTTPStatus.BAD_GATEWAY
     if fault.status is not None:
@@ -117,8 +104,8 @@ class StreamReader:
 
     def __init__(self, *, hide_usage: bool, answers: int = 1) -> None:
         self._hide_usage = hide_usage
-        self._splitter = EventSplitter(MAX_EVENT_BYTES)
-        self._judge = StreamJudge(answers)
+        self._splitter = openai.EventSplitter(MAX_EVENT_BYTES)
+        self._judge = openai.StreamJudge(answers)
         self._named = Usage()
         self._names_events = False
         self._waiting = bytearray()
@@ -126,7 +113,7 @@ class StreamReader:
         self._events = 0
         self._text_bytes = 0
         self._last = b""
-        self.fault: Fault | None = None
+        self.fault: openai.Fault | None = None
         self.is_complete = False
         self._is_done = False
         self.has_new_output = False
@@ -146,13 +133,13 @@ class StreamReader:
         if self._is_passing:
             return self._take_waiting()
         if len(self._waiting) > MAX_EVENT_BYTES:
-            self.fault = Fault("a stream without output")
+            self.fault = openai.Fault("a stream without output")
         return b""
 
     def rest(self) -> bytes:
         """Return the bytes that the client still has to receive after the worker's stream."""
         rest = self._splitter.rest()
-        self.is_complete |= data_lines(rest) == [DONE]
+        self.is_complete |= openai.data_lines(rest) == [openai.DONE]
         if self.fault is None and self.is_complete and not self._is_passing:
             self.fault = self._judge.end_fault()
         return self._take_waiting() + rest
@@ -174,7 +161,7 @@ class StreamReader:
         """
         told = Usage()
         with suppress(msgspec.MsgspecError):
-            if (last := answered(self._last)) is not None:
+            if (last := openai.answered(self._last)) is not None:
                 told = _usage_of(last, self._last, whole=False)
         told = told.completed_by(self._named)
         is_error = told.failed
@@ -197,15 +184,15 @@ class StreamReader:
         return piece if self._is_passing else b""
 
     def _passed(self, event: bytes) -> bytes:
-        data = b"\n".join(data_lines(event))
-        if self._is_done or (self.is_complete and data != DONE):
-            return b""  # After the last event of an answer, the client receives nothing more.
+        data = b"\n".join(openai.data_lines(event))
+        if self._is_done or (self.is_complete and data != openai.DONE):
+            return b""  # the client receives nothing after the last event of an answer
         if not data:
             return event if self._is_passing else b""
-        if data == DONE:
+        if data == openai.DONE:
             self.is_complete = self._is_done = True
             return event
-        name = event_name(event)
+        name = openai.event_name(event)
         found = self._judge.judge_event(data, name)
         self._events += found.output or found.typed is None
         self._last = data
@@ -235,9 +222,9 @@ def _text_bytes(texts: Iterable[str]) -> int:
     return sum([len(text.encode()) for text in texts])
 
 
-def _said_bytes(answer: Answered) -> int:
-    texts = [text for choice in answer.choices or () for text in choice_texts(choice)]
-    if (named := typed(answer)) is not None:
+def _said_bytes(answer: openai.Answered) -> int:
+    texts = [text for choice in answer.choices or () for text in openai.choice_texts(choice)]
+    if (named := openai.typed(answer)) is not None:
         texts += named.texts
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 

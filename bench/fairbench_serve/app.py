@@ -17,21 +17,13 @@ from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 from aiohttp.typedefs import Handler
 
 from fairbench.errors import FairbenchError
-from fairbench.live import headers
-from fairbench.live.http_server import (
-    Connections,
-    Problem,
-    errors_as_json,
-    listening,
-    listening_beside,
-    metrics_page,
-    problems_as_answers,
-)
+from fairbench.live import headers, http_server
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.rerouting import is_overruled, rerouting
 from fairbench.schedulers.registry import build_router
+from fairbench_serve import worker_info
 from fairbench_serve.admin import PATH, Membership, admin_app
 from fairbench_serve.background import (
     WorkerTasks,
@@ -55,13 +47,6 @@ from fairbench_serve.prompts import TextTokens, load_text_tokens
 from fairbench_serve.proxy import Proxy
 from fairbench_serve.retries import Attempts, Sessions
 from fairbench_serve.spans import NO_TRACES, Traces
-from fairbench_serve.worker_info import (
-    ASSUMED_POOL_TOKENS,
-    WorkerFacts,
-    WorkerInfo,
-    ask_workers,
-    warn_of_others,
-)
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
@@ -96,11 +81,11 @@ async def running(
         _new_session(TCPConnector(limit=0, force_close=True)) as fresh,
         aclosing(WorkerTasks()) as tasks,
     ):
-        info = await ask_workers(session, workers)
+        info = await worker_info.ask_workers(session, workers)
         access = Access(config.keys, config.keys_file, config.weights, time.monotonic)
         dispatcher = _new_dispatcher(config, router, info, access.weights)
-        warn_of_others(config.local, dict(enumerate(info.locals)))
-        facts = WorkerFacts(session, workers, info, config)
+        worker_info.warn_of_others(config.local, dict(enumerate(info.locals)))
+        facts = worker_info.WorkerFacts(session, workers, info, config)
         breakers, refusals = Breakers(len(workers), time.monotonic), Refusals(time.monotonic)
         poll = await hold_requests(config, session, dispatcher, info, access.weights)
         access.on_weights = dispatcher.router.on_weights
@@ -175,13 +160,13 @@ def _new_session(connector: TCPConnector) -> ClientSession:
 
 
 def _new_dispatcher(
-    config: RouterConfig, router: Router, info: WorkerInfo, weights: Mapping[str, float]
+    config: RouterConfig, router: Router, info: worker_info.WorkerInfo, weights: Mapping[str, float]
 ) -> Dispatcher:
     workers, start_s = config.workers, time.monotonic()
     dispatcher = Dispatcher(
         router,
         len(workers),
-        info.pool_tokens or ASSUMED_POOL_TOKENS,
+        info.pool_tokens or worker_info.ASSUMED_POOL_TOKENS,
         lambda: time.monotonic() - start_s,
         page_tokens=info.page_tokens,
         followed={n for n, worker in enumerate(workers) if worker.kv_events is not None},
@@ -222,7 +207,11 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
     log.info("tokens of text prompts: %s", text.method)
     app = web.Application(
         client_max_size=config.max_body_bytes,
-        middlewares=[errors_as_json, problems_as_answers, _only_hosts(config)],
+        middlewares=[
+            http_server.errors_as_json,
+            http_server.problems_as_answers,
+            _only_hosts(config),
+        ],
     )
 
     async def run(app: web.Application) -> AsyncIterator[None]:
@@ -235,7 +224,7 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
         return web.Response(status=status, headers={headers.ROUTERS: config.router_id})
 
     async def scrape(_: web.Request) -> web.Response:
-        return metrics_page(metrics.registry)
+        return http_server.metrics_page(metrics.registry)
 
     app.cleanup_ctx.append(run)
     app.add_routes([web.post(api.path, _generate(api, metrics)) for api in APIS])
@@ -263,7 +252,7 @@ def _generate(api: Api, metrics: RouterMetrics) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await request.app[SERVICE].proxy.answer_request(request, api)
-        except Problem as problem:
+        except http_server.Problem as problem:
             metrics.count_refusal(problem.status)
             raise
 
@@ -318,7 +307,7 @@ async def serve_router(
     """
     app = router_app(config, traces)
     async with (
-        listening(app, host, port, tls, decompress=False) as server,
+        http_server.listening(app, host, port, tls, decompress=False) as server,
         _administered(app, config),
     ):
         if tls is not None:
@@ -334,11 +323,8 @@ async def serve_router(
                     await asyncio.sleep(POLL_S)
 
 
-def _renew_tls(site: Connections, read_tls: Callable[[], SSLContext | None]) -> None:
-    """Use renewed certificate files for new connections.
-
-    If the files are invalid, log the error and ignore them.
-    """
+def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext | None]) -> None:
+    """Use new certificate files for new connections. Log invalid files and ignore these files."""
     try:
         site.tls = read_tls()
     except FairbenchError as error:
@@ -354,6 +340,6 @@ async def _administered(app: web.Application, config: RouterConfig) -> AsyncIter
         yield
         return
     admin = admin_app(app[SERVICE].membership, config.worker_keys, config.admin_key)
-    async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
+    async with http_server.listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
         log.info("admin endpoint: %s%s", url, PATH)
         yield

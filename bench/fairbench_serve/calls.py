@@ -12,19 +12,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from fairbench.live import openai
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.http_server import bad_request
-from fairbench.live.openai import (
-    DEFAULT_NEW_TOKENS,
-    MEDIA_TOKENS,
-    SEEN,
-    Media,
-    Piece,
-    beside_messages,
-    media_of,
-    pieces_of,
-    turns_of,
-)
 from fairbench_serve import fields as shapes
 from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded
@@ -134,15 +124,18 @@ class BodyReader:
         """
         shapes.check_template_kwargs(self.body.chat_template_kwargs)
         with _readable():
-            read = {n: msgspec.json.decode(self.given[n]) for n in SEEN if n in self.given}
-            turns = [pieces_of(turn, f"{turn.get('role', '')}\n") for turn in turns_of(read)]
-            pieces: list[Piece] = [beside_messages(read), *chain.from_iterable(turns)]
-        media = sum(isinstance(piece, Media) for piece in pieces)
-        self.limits.check_tokens(media * MEDIA_TOKENS)
+            read = {n: msgspec.json.decode(self.given[n]) for n in openai.SEEN if n in self.given}
+            turns = [
+                openai.pieces_of(turn, f"{turn.get('role', '')}\n")
+                for turn in openai.turns_of(read)
+            ]
+            pieces: list[openai.Piece] = [openai.beside_messages(read), *chain.from_iterable(turns)]
+        media = sum(isinstance(piece, openai.Media) for piece in pieces)
+        self.limits.check_tokens(media * openai.MEDIA_TOKENS)
         ids = array("I")
         for piece in pieces:
             if piece:
-                ids += piece.ids() if isinstance(piece, Media) else self.text_ids(piece)
+                ids += piece.ids() if isinstance(piece, openai.Media) else self.text_ids(piece)
         return ids
 
     def media_ids(self) -> array[int]:
@@ -150,8 +143,8 @@ class BodyReader:
         with _readable():
             found = [msgspec.json.decode(self.given[n]) for n in shapes.MEDIA if n in self.given]
         media = [one for each in found for one in (each if isinstance(each, list) else [each])]
-        self.limits.check_tokens(len(media) * MEDIA_TOKENS)
-        return array("I", chain.from_iterable(media_of(one).ids() for one in media))
+        self.limits.check_tokens(len(media) * openai.MEDIA_TOKENS)
+        return array("I", chain.from_iterable(openai.media_of(one).ids() for one in media))
 
     def check_sampling(self, fields: Fields, sampling: shapes.Shared, where: str = "") -> None:
         """Raise Problem for sampling parameters that would crash an engine or slow its steps."""
@@ -253,7 +246,7 @@ class GenerateApi(Api):
         return Call(
             given,
             media + ids,
-            DEFAULT_NEW_TOKENS if most is None else most,
+            openai.DEFAULT_NEW_TOKENS if most is None else most,
             bool(body.stream),
             {BODY_CLIENT: body.routing_key},
             exact=body.input_ids is not None and not media,

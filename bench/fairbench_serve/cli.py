@@ -12,7 +12,7 @@ from typing import Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench.cli.flags import takes
+from fairbench.cli.options import takes
 from fairbench.config.flag import value_or_default
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.plugin_config import allow_untested
@@ -63,12 +63,13 @@ def serve(
     )
 
     require_live_extra()
-    from fairbench.live.http_server import server_tls
-    from fairbench.live.processes.addresses import LOOPBACK, reserved
+    from fairbench.live.processes.addresses import LOOPBACK
+    from fairbench_serve.addresses import reserved
     from fairbench_serve.app import serve_router
     from fairbench_serve.config import RouterConfig, promises
     from fairbench_serve.keys_file import admin_key_of, read_keys, worker_keys
     from fairbench_serve.spans import Traces, otel_traces
+    from fairbench_serve.tls import server_tls
 
     value = partial(value_or_default, flags, SERVE)
     _check_together(flags)

@@ -8,7 +8,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from fairbench.config.cluster import SERVED_DETECTOR
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live import headers
 from fairbench.live.headers import BODY_CLIENT
@@ -17,6 +16,7 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.targets import NO_TARGETS, Due, Targets, laid_over, parse_targets
 from fairbench_serve.flags import SERVE
 from fairbench_serve.keys_file import WorkerKeys
+from fairbench_serve.served_settings import SERVED_DETECTOR
 
 LONGEST_MS = 86_400_000  # longest deadline in milliseconds that a header may set (one day)
 

@@ -10,16 +10,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
-from fairbench.config.cluster import (
-    CLIENT_LIMITS,
-    CLIENT_RESERVE,
-    DEFAULT_RESERVE,
-    HEADROOM,
-    MOST_REQUESTS,
-    SERVED_OUTPUTS,
-    admission_profile,
-    served_routers,
-)
+from fairbench.config.cluster import admission_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.base import Setup
@@ -33,6 +24,15 @@ from fairbench.schedulers.views import FleetView
 from fairbench_serve.background import Work
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
+from fairbench_serve.served_settings import (
+    CLIENT_LIMITS,
+    CLIENT_RESERVE,
+    DEFAULT_RESERVE,
+    HEADROOM,
+    MOST_REQUESTS,
+    SERVED_OUTPUTS,
+    served_routers,
+)
 from fairbench_serve.worker_info import (
     ASSUMED_POOL_TOKENS,
     PolledLoads,

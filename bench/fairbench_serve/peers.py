@@ -19,19 +19,20 @@ from secrets import token_hex
 import msgspec
 from aiohttp import ClientSession, web
 
-from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
 from fairbench.live.http_server import Problem, bad_request
 from fairbench.schedulers.gateway.queue import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.params import own_settings
 from fairbench.schedulers.peers import NOTHING, Exchanges, Totals, shares_counters
+from fairbench.schedulers.registry import params_part
 from fairbench_serve.background import Work
 from fairbench_serve.bodies import check_plain
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.identity import check_bearer, is_name
+from fairbench_serve.served_settings import served_routers
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +257,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 def settings_hash(config: RouterConfig) -> str:
     """Return a hash of all settings that peers must share, because totals depend on them."""
-    names = (config.router, config.gateway)
+    names = (params_part(config.router), config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     equal = *own, [worker.url for worker in config.workers]
     return hashlib.sha256(repr(equal).encode()).hexdigest()[:16]

@@ -20,10 +20,11 @@ from fairbench.files.reader import read_key
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import check_live, running_workers
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.live.processes.addresses import WorkerAddress, parse_worker, same_worker
+from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.schedulers.base import checked_weights
 from fairbench.schedulers.gateway.registry import ADMISSION
-from fairbench.schedulers.registry import router_class, split_pair
+from fairbench.schedulers.registry import params_part, router_class, split_pair
+from fairbench_serve.addresses import same_worker
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -49,17 +50,14 @@ class GatewayChoice(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> GatewayChoice:
-    """Return the gateway that the flags describe.
-
-    Raises UsageError if flags contradict each other.
-    """
-    from fairbench.config.cluster import SERVED_DETECTOR, served_admission, served_gateway
+    """Return the gateway that the flags describe. Raises UsageError for a conflict."""
     from fairbench.schedulers.gateway.registry import (
         ADMISSION,
         GATEWAY,
         NO_GATEWAY,
         default_detector,
     )
+    from fairbench_serve.served_settings import SERVED_DETECTOR, served_admission, served_gateway
 
     parts = (ADMISSION,) if served_admission(settings) else ()
     if gateway in (None, NO_GATEWAY):
@@ -94,7 +92,7 @@ def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
 
 
 def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    from fairbench.config.cluster import MOST_REQUESTS, SERVED_DETECTOR
+    from fairbench_serve.served_settings import MOST_REQUESTS, SERVED_DETECTOR
 
     flag = f"--max-inflight-per-worker {most}"
     if detector != SERVED_DETECTOR:
@@ -118,15 +116,9 @@ def plan_text(
     ``spec`` describes the workers that would be started. ``known`` is the content of the key file,
     if any. Raises UsageError if the workers could not be started.
     """
-    from fairbench.config.cluster import (
-        HEADROOM,
-        MOST_REQUESTS,
-        SERVED_DETECTOR,
-        served_admission,
-        served_gateway,
-    )
     from fairbench.schedulers.params import as_settings, make_params
     from fairbench.schedulers.registry import router_class
+    from fairbench_serve import served_settings
 
     params = make_params(config.router, router_class(config.router).Params, config.settings)
     settings = as_settings(config.router, params)
@@ -141,11 +133,14 @@ def plan_text(
         plan["workers"] = [worker.url for worker in config.workers]
     if config.gateway is not None:
         plan |= {"gateway": config.gateway, "saturation": config.saturation}
-        parts = served_gateway(config.gateway, config.saturation, config.settings)
-        if config.saturation == SERVED_DETECTOR and MOST_REQUESTS not in config.settings:
-            parts = {HEADROOM: AUTO} | parts | {MOST_REQUESTS: AUTO}
+        parts = served_settings.served_gateway(config.gateway, config.saturation, config.settings)
+        if (
+            config.saturation == served_settings.SERVED_DETECTOR
+            and served_settings.MOST_REQUESTS not in config.settings
+        ):
+            parts = {served_settings.HEADROOM: AUTO} | parts | {served_settings.MOST_REQUESTS: AUTO}
         settings = parts | settings
-    settings = served_admission(config.settings) | settings
+    settings = served_settings.served_admission(config.settings) | settings
     plan["client_limit"] = config.limits_clients
     plan["max_queue"] = config.max_queue
     plan["max_queue_per_client"] = config.max_queue_per_client or config.max_queue
@@ -186,12 +181,12 @@ def peers_by(
     Peers cannot be combined with an admin port. Otherwise, the routers would add workers separately
     and number them differently.
     """
-    from fairbench.config.cluster import served_routers
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params
     from fairbench.schedulers.peers import ROUTERS
     from fairbench.schedulers.registry import router_class
     from fairbench_serve.peers import check_peers
+    from fairbench_serve.served_settings import served_routers
 
     if not urls:
         if key_file is not None:
@@ -253,7 +248,7 @@ def named_workers(
     UsageError for a key of an unknown worker, or for a setting of a part that is not used.
     """
     name = router or split_pair(scheduler)[0]
-    _check_settings(settings, *dict.fromkeys((name, *parts)))
+    _check_settings(settings, *dict.fromkeys((params_part(name), *parts)))
     workers = [parse_worker(url) for url in urls]
     found: dict[str, frozenset[str]] = {}
     for number, worker in enumerate(workers):
@@ -287,7 +282,9 @@ def planned_workers(
     # and the router.
     before = {*SPELLINGS, *(key for key in settings if key.startswith(f"{ADMISSION}."))}
     spec = resolve(flags, {key: value for key, value in settings.items() if key not in before})
-    _check_settings(settings, *dict.fromkeys((spec.router, spec.local, ENGINE, *parts)))
+    _check_settings(
+        settings, *dict.fromkeys((params_part(spec.router), spec.local, ENGINE, *parts))
+    )
     moved = table_of({"weights": settings.get(f"{spec.local}.weights")})
     entitled = checked_weights(moved | dict(weights))
     # The experiment cannot check the weights, because no workload names the clients.

@@ -14,15 +14,7 @@ from uuid import uuid4
 import msgspec
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, web
 
-from fairbench.live import headers
-from fairbench.live.http_server import (
-    LONG_BODY_BYTES,
-    Problem,
-    bad_request,
-    error_body,
-    no_such_model,
-    parsed,
-)
+from fairbench.live import headers, http_server
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.gateway.registry import needs_sessions
 from fairbench_serve.answers import HighestCost, is_object
@@ -111,7 +103,7 @@ class Proxy:
                 if last.status == HTTPStatus.OK or is_told:
                     break
         if last is None:
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
+            raise http_server.Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
         return last
 
     async def answer_request(self, http: web.Request, api: Api) -> web.StreamResponse:
@@ -127,7 +119,7 @@ class Proxy:
             try:
                 with self._memory.lease(known) as lease:
                     return await self._answer_body(http, api, sent, trace, lease)
-            except Problem as problem:
+            except http_server.Problem as problem:
                 client = trace.client or known
                 self.attempts.metrics.totals.count_refused(client, problem.status)
                 raise
@@ -178,7 +170,7 @@ class Proxy:
         if number == NO_SESSION:
             number = session_of(http.headers, call.said.get(headers.BODY_SESSION))
         if number == NO_SESSION and needs_sessions(self.config.gateway):
-            raise bad_request(
+            raise http_server.bad_request(
                 f"the gateway {self.config.gateway} needs the session of each request: send the "
                 f"header {headers.SESSION_ALIASES[0]}, or {headers.BODY_SESSION} in the body"
             )
@@ -193,20 +185,17 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse the body of a request into a call.
-
-        To limit memory, only one long body is parsed at a time.
-        """
-        if len(raw) < LONG_BODY_BYTES:
+        """Parse a body into a call. To limit memory, only one long body is parsed at a time."""
+        if len(raw) < http_server.LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:
-            return await parsed(raw, api.read, self.text, limits)
+            return await http_server.parsed(raw, api.read, self.text, limits)
 
     def _headers(self, http: web.Request) -> dict[str, str]:
         passed = http.headers.get(headers.ROUTERS, "")
         if self.config.router_id in passed.split(","):
             said = "this router is reached through one of its own workers"
-            raise Problem(HTTPStatus.LOOP_DETECTED, said)
+            raise http_server.Problem(HTTPStatus.LOOP_DETECTED, said)
         return {
             **{name: http.headers[name] for name in PASSED_ON if name in http.headers},
             **self._authorization(http),
@@ -227,7 +216,7 @@ def _header_number(http: web.Request, name: str, default: int) -> int:
     if text is None:
         return default
     if not _WHOLE.fullmatch(text):
-        raise bad_request(f"{name}: {text[:40]!r} must be a number")
+        raise http_server.bad_request(f"{name}: {text[:40]!r} must be a number")
     return int(text)
 
 
@@ -239,7 +228,9 @@ async def _passed(answer: ClientResponse) -> web.Response:
     """Return a worker's page unchanged; an error that is not JSON is replaced by a JSON error."""
     body, status = await answer.read(), answer.status
     if not (answer.ok or is_object(body)):
-        body = error_body(status, f"the worker answered with status {status} without JSON")
+        body = http_server.error_body(
+            status, f"the worker answered with status {status} without JSON"
+        )
     return web.Response(body=body, status=status, content_type="application/json")
 
 
@@ -262,10 +253,10 @@ def models_in(listed: bytes, name: str | None) -> web.Response:
         models = msgspec.json.decode(listed, type=_Listed).data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         said = "the worker does not list its models"
-        return Problem(HTTPStatus.BAD_GATEWAY, said).response()
+        return http_server.Problem(HTTPStatus.BAD_GATEWAY, said).response()
     if name is None:
         return web.Response(body=listed, content_type="application/json")
     for model in models:
         if model.get("id") == name:
             return web.Response(body=msgspec.json.encode(model), content_type="application/json")
-    return no_such_model(name)
+    return http_server.no_such_model(name)

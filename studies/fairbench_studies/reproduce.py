@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, ExecutorName, NoProgress, RayAddress
+from fairbench.cli.options import DEFAULT_RESULT_DIR, ExecutorName, NoProgress, RayAddress
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, read_formats
 from fairbench.execute.executors import LOCAL, executor_named
 

@@ -30,12 +30,14 @@ from fairbench_studies.dlpm.claims.table import (
     AT_RERUN,
     AUTHORS,
     SEEDS,
+    TIMED,
     claims_markdown,
     judge_all,
     stored_settings,
     with_tests,
     write,
 )
+from fairbench_studies.dlpm.fig4 import write_values
 from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
 from fairbench_studies.frontier.frozen import frozen
 from fairbench_studies.kit.claims_page import Setting
@@ -53,7 +55,6 @@ PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
 # The titles of settings, each with True if the setting is a preset.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
-TIMED = "fig4"  # the only figure that shows measured times instead of simulated runs
 
 
 @dataclass(frozen=True)
@@ -228,9 +229,11 @@ def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
     for setting in settings:
         ending = f"-{AUTHORS}" if PRESETS[setting.title] else ""
         stored[f"{AT_FOUR}{ending}"] = setting.sources[AT_FOUR]
+    paths = {name: claims_dir / SEEDS / f"{name}.csv" for name in (*stored, TIMED)}
     for name, source in stored.items():
-        path = claims_dir / SEEDS / f"{name}.csv"
-        write_seeds(path, source)
+        write_seeds(paths[name], source)
+    write_values(paths[TIMED], read[FIGURES[TIMED]])
+    for path in paths.values():
         typer.echo(path)
 
 

@@ -95,6 +95,7 @@ def test_padding_starves_the_victims_of_lpm():
     assert found["kept"]["mean"] < 0.7
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_that_is_resumed_ends_with_the_same_bytes(tmp_path):
     whole = search(tmp_path / "whole")
     found = whole.run()
@@ -109,6 +110,7 @@ def test_an_interrupted_search_that_is_resumed_ends_with_the_same_bytes(tmp_path
     assert files(cut.store.path) == files(whole.store.path)
 
 
+@pytest.mark.slow
 def test_the_results_of_the_twin_are_kept_with_the_search(tmp_path):
     whole = search(tmp_path / "whole")
     whole.run()
@@ -121,6 +123,7 @@ def test_the_results_of_the_twin_are_kept_with_the_search(tmp_path):
     assert cut.store.spent().simulations == whole.store.spent().simulations
 
 
+@pytest.mark.slow
 def test_a_finished_search_can_be_extended(tmp_path):
     ended = search(tmp_path, replace(PLAN, trials=2))
     ended.run()
@@ -141,6 +144,7 @@ def test_a_resumed_search_keeps_its_settings(tmp_path):
     assert "another process still runs this run; wait for its end" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_most_harmful_attacks_come_first_and_can_be_replayed(tmp_path):
     done = search(tmp_path)
     found = done.run()
@@ -160,6 +164,7 @@ def test_the_most_harmful_attacks_come_first_and_can_be_replayed(tmp_path):
     assert again == [found[0].harm | {"programs": pytest.approx(1.0)}]
 
 
+@pytest.mark.slow
 def test_the_longest_latencies_come_first_by_that_objective(tmp_path):
     spec = spec_of(duration=20.0, request_rate=0.3, seed=4).model_copy(update={"max_drain_s": 20.0})
     store = SearchStore.create(tmp_path, spec, replace(PLAN, objective="latency"))
@@ -189,6 +194,7 @@ def test_lost_hits_are_a_fraction_and_zero_where_there_were_none():
 SCAN = Behaviour(padding_tokens=3000, padding_fresh=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behaviour", [SCAN, replace(SCAN, keep_alive=2)])
 def test_memory_attacks_cost_hits_under_lru_and_are_reproducible(behaviour):
     """A victim uses about two documents of 2,000 tokens at a time, and its share is
@@ -338,6 +344,7 @@ def test_a_behaviour_that_no_workload_can_have_is_kept_with_its_error(tmp_path):
     assert few.harms == seeker.try_all([Behaviour(identities=2)], 0)[0].harms
 
 
+@pytest.mark.slow
 def test_a_search_ends_when_its_cpu_time_is_spent(tmp_path):
     more = SearchPlan(**(vars_of(PLAN) | {"trials": None, "cpu_hours": 1.0}))
     counted = search(tmp_path, more)

@@ -55,6 +55,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_that_a_run_needs():
     names = [name for name in COMMANDS if name != "reproduce"]  # a wheel lacks the studies
     done = subprocess.run(

@@ -7,7 +7,7 @@ from fairbench.cli.app import app
 from fairbench.config.flag import parse_weights
 from fairbench.errors import UsageError
 from fairbench.targets import parse_targets
-from fairbench_gate.judge import SHAPE as CLAUSE
+from fairbench_gate.clauses import SHAPE as CLAUSE
 
 WRONG = [
     ("run", "--weights", "client-0=２"),

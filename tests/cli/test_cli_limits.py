@@ -67,6 +67,7 @@ def test_validate_refuses_a_time_far_from_the_others(refused, tmp_path, far):
     assert said.startswith("r.jsonl, line 1: field 'req_time' must hold times within 1e+07 s of")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["score", "run", "validate", "run --workload", "trace inspect"])
 def test_a_pipe_without_a_writer_is_refused(refused, tmp_path, command):
     os.mkfifo(tmp_path / "pipe.toml")

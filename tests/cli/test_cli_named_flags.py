@@ -101,6 +101,7 @@ def messages():
                 yield f"{path.relative_to(SOURCE)}:{node.lineno}", node.value
 
 
+@pytest.mark.slow
 def test_messages_name_flags_of_some_command():
     known = set().union(*(flags for flags, _ in commands().values())) | FOREIGN
     wrong = [

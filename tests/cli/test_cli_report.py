@@ -202,6 +202,7 @@ def test_a_summary_that_lacks_a_key_is_one_line(run, tmp_path, command):
         assert complaint in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(), ("--num-runs", "2")])
 def test_the_command_to_repeat_runs_of_a_users_scheduler_names_its_file(
     seeds, tmp_path, monkeypatch

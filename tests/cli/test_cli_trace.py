@@ -110,6 +110,7 @@ def test_requests_without_a_client_are_reported(tmp_path, users, told):
     assert ("all stands for requests without a client" in shown) is told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -64,12 +64,22 @@ def test_lpm_and_schedulers_of_fairbench_have_parameters():
         (
             {"eviction": "quota"},
             {},
-            "eviction = 'quota': not supported with engine_code: is a policy of fairbench's model",
+            "eviction = 'quota': not supported with engine_code: needs a scheduler of fairbench",
         ),
         (
-            {"eviction": "lru", "engine": "vllm"},
+            {"eviction": "retention", "local": "dlpm"},
             {},
-            "eviction = 'lru': not supported with engine_code: vllm has only one eviction policy",
+            "eviction = 'retention': not supported with engine_code: choose from lru, lfu, fifo",
+        ),
+        (
+            {"eviction": "fifo", "engine": "vllm"},
+            {},
+            "eviction = 'fifo': not supported with engine_code: choose from lru, lfu, quota",
+        ),
+        (
+            {"eviction": "quota", "local": "dlpm"},
+            {"memory.share": True},
+            "memory.share = True: not supported with engine_code",
         ),
         (
             {"eviction": "lru", "server_args": ["--radix-eviction-policy=lfu"]},
@@ -166,6 +176,15 @@ def test_the_eviction_policy_of_the_engine_is_a_key():
     assert not [name for name in spec.settings if name.startswith("lfu")]
     assert not spec.records_memory
     assert experiment({**CODE, "eviction": "of-a-fork"}, {}).eviction == "of-a-fork"
+    assert resolve({}, {}, file_tables(spec)) == spec
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_an_eviction_policy_of_fairbench_has_parameters(engine):
+    flags = {**CODE, "local": "dlpm", "eviction": "quota", "engine": engine}
+    spec = experiment(flags, {"quota.percent": {"well-behaved-1": 50.0}})
+    assert spec.settings["quota.percent"] == {"well-behaved-1": 50.0}
+    assert not spec.records_memory
     assert resolve({}, {}, file_tables(spec)) == spec
 
 

@@ -9,21 +9,21 @@ from typing import get_args
 
 import pytest
 
-from fairbench.capacity.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.cli.app import load
 from fairbench.config.backend import KINDS, Emulator, Endpoint, RealServers
-from fairbench.config.cluster import SERVED_DETECTOR
 from fairbench.config.flags import COMPARE, PLAN, RUN, SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.execute.comparison import NUM_RUNS as COMPARED_RUNS
 from fairbench.live.driver.target import DriverTarget
 from fairbench.live.headers import BODY_CLIENT
+from fairbench.planning.question import NUM_RUNS as PLANNED_RUNS
 from fairbench.schedulers.gateway.registry import DEFAULT_DETECTOR, NO_GATEWAY
 from fairbench_attacks.flags import ATTACK
 from fairbench_attacks.workload import Stakes
 from fairbench_emulator.worker import EmulatorConfig
 from fairbench_serve.config import RouterConfig
 from fairbench_serve.flags import SERVE
+from fairbench_serve.served_settings import SERVED_DETECTOR
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairbench.capacity.question import Clusters, PlanQuestion
 from fairbench.config.resolve import experiment
+from fairbench.planning.question import Clusters, PlanQuestion
 from tests.shared_data import SHARED, needs
 
 FIELD = SHARED / "data/field2"

@@ -110,6 +110,7 @@ def test_an_overload_delays_half_of_all_clients_and_not_half_of_the_present(pres
     assert (found and found.clients) == clients
 
 
+@pytest.mark.slow
 def test_a_diagnosis_and_a_page_say_that_servers_are_overloaded(tmp_path):
     rows = requests(flooding=False)
     log = written(tmp_path / "access.csv", rows, one_server(rows, 0.3))
@@ -122,6 +123,7 @@ def test_a_diagnosis_and_a_page_say_that_servers_are_overloaded(tmp_path):
     assert "nobody floods, but the servers are overloaded</h1>" in page.read_text()
 
 
+@pytest.mark.slow
 def test_replicas_for_sessions_are_chosen_by_the_latency_of_each_call(tmp_path):
     """Whole sessions last a minute and miss any target in seconds; their calls meet it."""
     header = "time,client,input_tokens,output_tokens,session"
@@ -159,6 +161,7 @@ def invoke(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 def test_one_command_answers_on_one_page(log, tmp_path):
     page = tmp_path / "page.html"
     result = invoke("diagnose", log, "--no-plan", "--dp", 1, "--report", page, "--disable-tqdm")
@@ -176,6 +179,7 @@ def test_one_command_answers_on_one_page(log, tmp_path):
     assert "<strong>-</strong>" not in shown
 
 
+@pytest.mark.slow
 def test_json_contains_the_numbers(log):
     result = invoke("diagnose", log, "--no-plan", "--dp", 1, "--scheduler", "fcfs,vtc", "--json")
     found = json.loads(result.stdout)

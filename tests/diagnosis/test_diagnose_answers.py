@@ -112,6 +112,7 @@ def test_cached_tokens_that_are_not_replayed_are_named(cells, header, ignored, t
         assert ("The log's cached tokens (cached_tokens) are not replayed" in text) == ignored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recorded_s", "like"), [(0.1, True), (0.9, False), (20.0, False)])
 def test_a_replay_that_differs_from_the_log_is_marked_everywhere(recorded_s, like, tmp_path):
     """The replay's waits are about 0.1 s; the log's are constant."""
@@ -129,6 +130,7 @@ def test_a_replay_that_differs_from_the_log_is_marked_everywhere(recorded_s, lik
     assert found["replay_is_like_log"] is like
 
 
+@pytest.mark.slow
 def test_two_separate_floods_do_harm_and_schedulers_are_judged_in_both(tmp_path):
     """The clients wait 10 s from 110 to 130 s, 20 s from 310 to 340 s, and 0.1 s otherwise."""
 
@@ -163,6 +165,7 @@ def test_the_interval_of_the_throughput_is_named_without_the_warm_up(tmp_path):
     assert (int(start_s), int(end_s)) == pytest.approx((20, 200), abs=1)
 
 
+@pytest.mark.slow
 def test_progress_names_the_log_and_few_requests_give_no_diagnosis(tmp_path):
     log = written(tmp_path / "monday.csv", [(*one, 500, 50) for one in steady(4, 5.0, 10.0)])
     result = CliRunner().invoke(app, ["diagnose", str(log), "--scheduler", "fcfs,vtc"])

@@ -62,6 +62,7 @@ def test_the_flood_its_window_and_its_victims_are_named(seed, tmp_path):
     assert victims == {f"team-{n}" for n in range(CLIENTS) if n != 7}
 
 
+@pytest.mark.slow
 def test_fair_queueing_lowers_the_waits_of_others_in_the_text(flooded):
     found = json.loads(diagnosed(flooded, "--no-plan", "--json", "--dp", 1))
     p95_s = {one["scheduler"]: one["others_p95_s"] for one in found["schedulers"]}
@@ -84,6 +85,7 @@ def test_a_replay_on_another_cluster_than_the_logs_is_noted(cluster, unlike):
     assert "of the GPU time is outside the range of the profile's fit." in text
 
 
+@pytest.mark.slow
 def test_a_log_without_floods_is_reported_as_such(tmp_path):
     sent = arrivals(2, floods=False)
     log = written(tmp_path / "log.csv", [f"{at_s:.3f},{client},500,50" for at_s, client in sent])
@@ -92,6 +94,7 @@ def test_a_log_without_floods_is_reported_as_such(tmp_path):
     assert "floods from" not in diagnosed(log, "--no-plan", "--dp", 1)
 
 
+@pytest.mark.slow
 def test_recorded_latencies_show_the_waiting_clients(tmp_path):
     """In this log half of the teams wait, and only while team-7 floods."""
     slow = {f"team-{n}" for n in range(6)}
@@ -108,6 +111,7 @@ def test_recorded_latencies_show_the_waiting_clients(tmp_path):
     assert {one["client"] for one in found["harm"]["victims"]} == slow
 
 
+@pytest.mark.slow
 def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
     page = tmp_path / "page.html"
     asked = "--report", page, "--slo", "victim_p95_s<5s", "--scheduler", "fcfs,vtc"

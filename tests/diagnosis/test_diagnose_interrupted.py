@@ -80,6 +80,7 @@ def test_without_any_replay_the_log_alone_is_diagnosed(measured, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_finished_replays_are_kept(tmp_path):
     log = written(tmp_path / "log.csv", measured=False)
     found = interrupted_after(2, log)
@@ -105,6 +106,7 @@ def test_without_a_replay_of_the_present_scheduler_nothing_is_compared(tmp_path)
     assert "vtc" in text
 
 
+@pytest.mark.slow
 def test_an_interrupted_plan_is_named_as_missing(tmp_path):
     found = interrupted_after(4, written(tmp_path / "log.csv", measured=True), plan=True)
     assert len(found.replays) == 3
@@ -112,6 +114,7 @@ def test_an_interrupted_plan_is_named_as_missing(tmp_path):
     assert "Fair queueing lowers" in shown(found)
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_the_findings_so_far_and_ends_with_130(tmp_path):
     log = written(tmp_path / "log.csv", measured=True, seconds=1000, flood=60.0)
     command = [sys.executable, "-m", "fairbench", "diagnose", str(log), "--disable-tqdm"]

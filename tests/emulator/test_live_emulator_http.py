@@ -204,6 +204,7 @@ def test_a_client_that_leaves_aborts_its_request():
     assert tokens < 100_000
 
 
+@pytest.mark.slow
 def test_a_request_that_leaves_while_waiting_never_runs():
     async def test(emulator, session):
         first = asyncio.create_task(generate(session, [1], new=300, routing_key="a"))

@@ -60,6 +60,7 @@ def test_the_emulator_prints_its_address_serves_and_stops(signum):
         assert process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_failing_scheduler_ends_the_emulator(tmp_path):
     (tmp_path / "failing.py").write_text(FAILING)
     environment = {VARIABLE: str(tmp_path / "failing.py")}

@@ -14,6 +14,7 @@ def wrong_ends(count, seed):
     return [one for one in ended if not well(one[0], one[2])]
 
 
+@pytest.mark.slow
 def test_a_few_mutated_files_end_well():
     assert wrong_ends(12, seed=1) == []
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench_gate.judge import parse_clause
+from fairbench_gate.clauses import parse_clause
 
 KNOWN = {"jain_index", "victim_p99_s", "service_rate_tok_s", "dp", "clients.a.b:c.p99_s"}
 

@@ -7,8 +7,8 @@ import pytest
 
 from fairbench.errors import UsageError
 from fairbench.results.summary import Value
+from fairbench_gate.clauses import Verdict
 from fairbench_gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
-from fairbench_gate.judge import Verdict
 from fairbench_gate.outcome import changes, judge, short_texts
 from fairbench_gate.points import PairedPoint
 from tests.gate.gate_helpers import summary
@@ -183,6 +183,7 @@ def test_markdown_has_three_digits_unless_they_hide_a_difference():
     assert "| duration |" not in text  # Processors add up in different orders.
 
 
+@pytest.mark.slow
 def test_markdown_has_one_line_per_configuration_and_stays_short():
     before, after = summary(), summary(duration=8.0)
     clauses = ["failed:+0", "jain_index:-0.02"]

@@ -8,8 +8,8 @@ import pytest
 
 from fairbench.errors import DataError, UsageError
 from fairbench.report.pages.markdown import escaped
+from fairbench_gate.clauses import Verdict
 from fairbench_gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
-from fairbench_gate.judge import Verdict
 from fairbench_gate.outcome import judge
 from fairbench_gate.points import read_pairs
 from tests.gate.gate_helpers import measured, store

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from fairbench.errors import DataError, UsageError
 from fairbench.files.formats import dumps
 from fairbench.hardware.catalogue import table_of
-from fairbench.hardware.gpus import find_gpu
 from fairbench_calibration.profiling.derived_profile import derive
+from fairbench_calibration.profiling.gpus import find_gpu
 from fairbench_studies.validation.serving.command import validate_serving
 
 ROOT = Path(__file__).parents[2]

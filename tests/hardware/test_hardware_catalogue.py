@@ -11,8 +11,8 @@ from fairbench.hardware.catalogue import (
     model_names,
     profile_ids,
     resolve_profile,
+    with_serving,
 )
-from fairbench.hardware.served import with_serving
 from tests.shared_data import PROFILES, needs
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fairbench.errors import DataError
 from fairbench.files.formats import dumps
-from fairbench.hardware.gpus import GPUS, Interconnect, read_gpu
+from fairbench_calibration.profiling.gpus import GPUS, Interconnect, read_gpu
 
 L20 = {"name": "L20-48gb", "memory_gb": 48, "memory_gb_s": 864, "bf16_tflops": 119.5}
 

@@ -4,9 +4,9 @@ import pytest
 
 from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import load_profile, profile_ids
-from fairbench.hardware.gpus import GPUS, find_gpu
-from fairbench.hardware.model_shape import check_split, shape_of
 from fairbench_calibration.profiling.derived_profile import bundled_models, model_config
+from fairbench_calibration.profiling.gpus import GPUS, find_gpu
+from fairbench_calibration.profiling.model_shape import check_split, shape_of
 
 TINY = {
     "num_hidden_layers": 2,

@@ -13,6 +13,7 @@ from fairbench.hardware.catalogue import (
     profile_ids,
     read_profile,
     table_of,
+    with_serving,
 )
 from fairbench.hardware.engine_params import (
     EngineParams,
@@ -20,11 +21,11 @@ from fairbench.hardware.engine_params import (
     default_batch,
     engine_limits,
     vllm_limits,
+    vllm_pool_tokens,
 )
-from fairbench.hardware.gpus import GPUS
-from fairbench.hardware.model_shape import shape_of
-from fairbench.hardware.served import vllm_memory, vllm_pool_tokens, with_serving
 from fairbench_calibration.profiling.derived_profile import derive, pool_of
+from fairbench_calibration.profiling.gpus import GPUS
+from fairbench_calibration.profiling.model_shape import shape_of, vllm_memory
 
 ENTRIES = json.loads(
     (files("fairbench.hardware") / "profiles/engine_profiles.json").read_text(encoding="utf-8")

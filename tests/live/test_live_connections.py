@@ -136,6 +136,7 @@ def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
     assert asyncio.run(run()) == b""
 
 
+@pytest.mark.slow
 def test_a_connection_stays_open_while_the_event_loop_is_late(monkeypatch):
     """The request may have arrived while the loop was busy with other requests."""
     monkeypatch.setattr(connections, "HEADER_S", 0.5)

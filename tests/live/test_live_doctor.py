@@ -188,6 +188,7 @@ def test_a_server_is_not_loaded_without_consent():
     assert found.output.startswith("active: d2lpm in fairbench serve; the flood was not tried")
 
 
+@pytest.mark.slow
 def test_a_router_is_flooded_with_consent():
     flags = ("--yes", "--seconds", 1, "--flood", 2, "--json")
     found, seen = at_router(lambda url: invoked("--base-url", f"{url}/v1", *flags))
@@ -198,6 +199,7 @@ def test_a_router_is_flooded_with_consent():
     assert clients == {doctor.LIGHT, doctor.FLOOD}
 
 
+@pytest.mark.slow
 def test_a_key_of_each_client_is_sent():
     keys = {"one": "ann", "two": "bob"}
     flags = ("--yes", "--seconds", 1, "--flood", 2, "--header", "Authorization=Bearer one")

@@ -350,6 +350,7 @@ def test_users_in_a_closed_loop_wait_for_the_end_of_their_programs(monkeypatch):
             assert after.arrival_s >= before.finish_s
 
 
+@pytest.mark.slow
 def test_a_low_limit_on_open_files_is_raised():
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     spec = small_spec("chat", {"turns_min": 1, "turns_max": 1}, num_programs=100, request_rate=inf)
@@ -489,6 +490,7 @@ asyncio.run(drive(spec, DriverTarget(sys.argv[1]), Path(sys.argv[2]), vocab=VOCA
 """
 
 
+@pytest.mark.slow
 def test_finished_requests_survive_sigkill(tmp_path):
     async def main():
         async with null_server(chunks=2) as server:

@@ -221,6 +221,7 @@ def test_losing_a_driver_before_its_last_report_ends_the_run(tmp_path, nodes):
         team_on(nodes[1:]).clocks()
 
 
+@pytest.mark.slow
 def test_users_in_a_closed_loop_think_from_the_start(tmp_path, monkeypatch):
     """Thinking starts at the common start, not at the slightly earlier message to the driver."""
     asked = []

@@ -179,6 +179,7 @@ def test_a_driver_that_fails_to_start_is_reported_with_its_output(tmp_path):
         started(Quiet(), tmp_path, lambda: True)
 
 
+@pytest.mark.slow
 def test_callers_without_the_key_are_rejected(tmp_path, monkeypatch):
     """Three strangers say nothing, hang up or guess a key; none becomes a driver or is
     waited for.

@@ -67,6 +67,7 @@ def test_a_simulation_or_an_endpoint_starts_no_servers():
     check_live(resolve({"backend": {"kind": "emulator"}}), options)
 
 
+@pytest.mark.slow
 def test_hosts_alternate_and_replicas_of_one_host_have_separate_gpus():
     wanted = Wanted(5, gpus=2)
     with places_of(by_command("localhost,127.0.0.1"), wanted) as places:

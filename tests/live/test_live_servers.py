@@ -97,6 +97,7 @@ def test_a_server_that_finds_another_disk_full_is_shown_with_that_line(tmp_path)
     assert list(tmp_path.iterdir()) == [tmp_path / "worker-0.log"], "the check leaves no file"
 
 
+@pytest.mark.slow
 def test_a_server_that_is_never_ready_is_stopped(tmp_path, caplog, monkeypatch):
     pids = tmp_path / "pids"
     pids.touch()  # the server may be stopped before it begins
@@ -239,6 +240,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_a_server_has_ended_only_when_the_memory_of_its_children_is_free(tmp_path):
     log = tmp_path / "log"
     process = ServerProcess([sys.executable, "-c", LARGE], log)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from aiohttp import ClientSession
 
-from fairbench.live.processes.addresses import reserved
+from fairbench_serve.addresses import reserved
 from tests.live.live_cli import WAIT_S
 from tests.live.live_cluster import server
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from fairbench.config.resolve import resolve
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
-from fairbench.metrics.call_limit import call_times, least_makespan_by_calls
 from fairbench.metrics.limit import alone_times, least_makespan, least_work
 from fairbench.metrics.records import UNFINISHED, WorkPrices
 from fairbench.metrics.tables import Tables
 from fairbench.results.run_facts import work_prices
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import PAIRS
+from fairbench_studies.limit.call_limit import call_times, least_makespan_by_calls
 from tests.invariants import run_checked
 from tests.metrics.metrics_helpers import facts, log, programs, requests
 from tests.sim.sim_helpers import Home

@@ -28,7 +28,7 @@ from fairbench.results.comparison import compare
 from fairbench.results.intervals import combine_summaries
 from fairbench.results.summary import check_summary, values_of
 from fairbench.sim.run import simulate
-from fairbench_gate.judge import parse_clause
+from fairbench_gate.clauses import parse_clause
 from fairbench_studies.dlpm import fig1, fig7, fig11
 from fairbench_studies.pages.metric_table import metric_table
 from tests.docs_keys import undocumented

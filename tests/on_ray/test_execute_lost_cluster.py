@@ -32,6 +32,7 @@ def run(tmp_path, monkeypatch):
 LONG = [pytest.param(script, marks=pytest.mark.slow) for script in ("x-x--", "xdxd", "xxxxx")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [".", "x-", *LONG])
 def test_no_task_is_lost_and_no_task_runs_twice(run, script):
     found, done = run(script)

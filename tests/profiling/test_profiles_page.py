@@ -34,6 +34,7 @@ def test_the_page_lists_the_derived_profiles():
     assert listed == bundled
 
 
+@pytest.mark.slow
 @needs(RUNS)
 @pytest.mark.parametrize("roofline", [True, False])
 def test_the_errors_against_measured_runs_are_current(tmp_path, roofline):

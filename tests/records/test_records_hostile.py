@@ -97,6 +97,7 @@ def test_a_pattern_is_linear_in_the_length_of_the_text(name):
             assert long_s < MOST * cost_s(pattern, piece, FACTOR * SHORT, end), (piece, end)
 
 
+@pytest.mark.slow
 def test_patterns_are_found():
     assert len(PATTERNS) > 10
     quadratic = re.compile(r"[\s_(\[.-]+(ms|s)[\s)\]]*$")

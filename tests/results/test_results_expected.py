@@ -5,12 +5,12 @@ from functools import cache
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.capacity.question import Clusters, PlanQuestion
 from fairbench.cli.app import app
 from fairbench.config.resolve import experiment, resolve
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import CATALOGUE, metric_of
 from fairbench.metrics.metric import Better, Of
+from fairbench.planning.question import Clusters, PlanQuestion
 from fairbench.results.run_facts import check_metrics_of, why_missing
 from fairbench.sim.run import simulate
 

@@ -78,6 +78,7 @@ def complaint_about(summary):
     return ""
 
 
+@pytest.mark.slow
 def test_every_value_may_be_missing_or_odd(summary):
     refused = shown = 0
     for place in places(summary):

@@ -195,6 +195,7 @@ def test_whole_runs_keep_every_invariant(scheduler, workload):
     assert summary["pinned_beyond_share"]["allocations"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_every_request_ends_although_documents_are_larger_than_a_share(engine):
     size = {"pool": 40_000} if engine == "sglang" else {"vllm__num_gpu_blocks_override": 2_500}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.peers import Changes, Heard, Terms, Totals
-from fairbench.schedulers.routing import d2lpm
+from fairbench.schedulers.routing import worker_credits
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.strategies import examples
@@ -152,8 +152,8 @@ class Told:
 @examples(40)
 def test_a_restarted_peer_gets_everything_and_clients_may_be_forgotten(most, rng):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairbench.schedulers.routing.d2lpm.MAX_CLIENTS", most)
-        patch.setattr(d2lpm, "BATCH", 1)
+        patch.setattr("fairbench.schedulers.routing.worker_credits.MAX_CLIENTS", most)
+        patch.setattr(worker_credits, "BATCH", 1)
         told = Told()
         for _ in range(80):
             what = rng.choice(["serve", "end", "end", "tell", "hear", "answer", "pass", "pass"])

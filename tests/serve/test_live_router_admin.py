@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.live import headers
 from fairbench.live.http_server import listening_beside
-from fairbench.live.processes.addresses import WorkerAddress, same_worker
+from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.routing.bases import FleetRouter
 from fairbench_serve import breaker
+from fairbench_serve.addresses import same_worker
 from fairbench_serve.admin import admin_app
 from fairbench_serve.keys_file import WorkerKeys
 from tests.emulator.live_emulator import running

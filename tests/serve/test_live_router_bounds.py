@@ -20,8 +20,8 @@ from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import Problem, listening
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.routing import baselines, d2lpm
-from fairbench.schedulers.routing.d2lpm import WorkerCredit, to_forget
+from fairbench.schedulers.routing import baselines, worker_credits
+from fairbench.schedulers.routing.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_engines.sglang.requests import client_of
 from fairbench_serve.answers import Charge
@@ -53,7 +53,7 @@ def test_a_router_keeps_a_bounded_number_of_clients(asked):
     """Each client once took 0.42 KB permanently; a returning worker then delayed all requests."""
     limit, quantum = 8, 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(d2lpm, "MAX_CLIENTS", limit)
+        patch.setattr(worker_credits, "MAX_CLIENTS", limit)
         router = build_router("d2lpm", {"d2lpm.worker_quantum": quantum}, 2)
         held = request(-1, "held")
         place = router.route(held, 0.0)

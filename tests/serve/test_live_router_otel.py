@@ -168,6 +168,7 @@ def test_a_client_that_leaves_before_dispatch_counts_as_left(spans):
     assert "fairbench.worker" not in left.attributes
 
 
+@pytest.mark.slow
 def test_serve_sends_spans_where_its_variables_say():
     """The router runs as a process and exports over OTLP until its end."""
     pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed (extra otel)")

@@ -189,6 +189,7 @@ class Flowing(Worker):
             await response.write(delta(content="a" * 60_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readers", [1, 3])
 def test_clients_that_do_not_read_make_no_worker_look_silent(readers, monkeypatch):
     """Without this, a client could take a worker away from the others by reading nothing."""
@@ -237,6 +238,7 @@ class Counting(Telling):
         return f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}\n'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [
@@ -278,6 +280,7 @@ def test_an_invalid_metrics_page_costs_nothing():
     assert asyncio.run(run()) == 502
 
 
+@pytest.mark.slow
 def test_a_worker_that_counts_tokens_may_take_long_over_a_non_streamed_answer():
     async def run():
         worker = Counting(held_at=0)

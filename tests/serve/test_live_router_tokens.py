@@ -14,6 +14,7 @@ from fairbench_serve.prompts import ApproximateTokens, load_text_tokens
 APPROXIMATE = ApproximateTokens()
 
 
+@pytest.mark.slow
 @given(st.text(), st.text(), st.text())
 def test_approximate_tokens_share_a_prefix_as_far_as_the_texts_do(start, a, b):
     first, second = APPROXIMATE.ids(start + a), APPROXIMATE.ids(start + b)

@@ -17,8 +17,8 @@ from fairbench.cli.app import app
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.http_server import bound
-from fairbench.live.processes.addresses import reserved
 from fairbench_serve import plan as routed_workers
+from fairbench_serve.addresses import reserved
 from fairbench_serve.plan import started_workers
 from tests.live import live_null_server
 from tests.serve.live_router import (
@@ -140,6 +140,7 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
     comments = [b": padding\n\n" * 6_000] * 1_000  # 66 MB, which is more than sockets buffer
     padding = [b'data: {"text": "a"}\n\n', *comments]
@@ -168,6 +169,7 @@ async def until_up(url):
             await asyncio.sleep(POLL_S)
 
 
+@pytest.mark.slow
 def test_openais_client_streams_through_the_server():
     openai = pytest.importorskip("openai")
 
@@ -325,6 +327,11 @@ WRONG = [
         "set the same parameter: give only one of them",
     ),
     ((*WORKER, "--set", "dlpm.quantum=1"), "only d2lpm.PARAM can be set here"),
+    (
+        (*WORKER, "--router", "central-dlpm", "--set", "d2lpm.worker_quantum=1"),
+        "only dlpm.PARAM can be set here",
+    ),
+    ((*WORKER, "--router", "central-dlpm", "--set", "dlpm.quantum=0"), "dlpm.quantum"),
     (("--dp", "2", "--backend", "sim"), "choose from emulator, sglang"),
     (("--dp", "2", "--backend", "emulatr"), "Did you mean 'emulator'?"),
     (("--dp", "2", "--backend", "emulator", "--set", "d2lmp.charge=input"), "d2lmp"),

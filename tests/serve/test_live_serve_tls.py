@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
-from fairbench.live.http_server import server_tls
+from fairbench_serve.tls import server_tls
 from tests.serve.live_router import GENERATE, Worker, events, payloads, streamed
 
 OPENSSL = shutil.which("openssl")

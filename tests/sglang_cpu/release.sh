@@ -2,7 +2,8 @@
 # What the plugin does inside another SGLang: release.sh RELEASE [STREAMS]. Needs the environment of
 # install.sh, whose Python FAIRBENCH_SGLANG_PYTHON names. The release's wheel is downloaded without
 # its dependencies and unpacked beside that environment, which stays as it is; its classes are
-# driven on the CPU. The result goes into docs/reference/releases.md. Exits non-zero if a request was lost.
+# driven on the CPU, also by `fairbench engine-check`. The result goes into docs/reference/releases.md.
+# Exits non-zero if a request was lost.
 set -euo pipefail
 
 release=${1:?usage: release.sh RELEASE [STREAMS]}

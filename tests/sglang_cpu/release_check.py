@@ -5,7 +5,7 @@ import sys
 from fairbench.live.plugin_config import plugin_config
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import check_target
-from tests.release_record import record, seen_in
+from tests.release_record import checked, record, seen_in
 from tests.sim.sglang_seam import VERSION, sglang
 from tests.sim.sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
 
@@ -58,7 +58,7 @@ def main(seeds):
         check_target(target, hook.expected)
     row = {"release": VERSION, "targets": len(targets), **seen_in(CASES, range(seeds), play)}
     stock = [as_stock(policy, seed) for policy in ("fcfs", "lpm") for seed in range(seeds)]
-    row |= {"stock_streams": len(stock), "as_stock": sum(stock)}
+    row |= {"stock_streams": len(stock), "as_stock": sum(stock), **checked("sglang")}
     print(row)
     record("SGLang", row)
     sys.exit(row["served"] != row["streams"] or not all(stock))

@@ -173,6 +173,35 @@ def test_the_eviction_policy_of_sglang_decides():
         simulate(spec.model_copy(update={"engine_code": PYTHON, "eviction": "mine"}))
 
 
+def assert_evicts_as_simulated(spec, python):
+    """Assert that fairbench's eviction policy gives the records of the simulator, unlike LRU."""
+    ours, _ = records(spec)
+    theirs, about = records(spec.model_copy(update={"engine_code": python}))
+    assert_same(ours, theirs)
+    assert about["engine_code"]["policy_of"] == "fairbench"
+    assert about["eviction"] == spec.eviction
+    assert "evictions" not in about
+    usual, _ = records(spec.model_copy(update={"eviction": None}))
+    assert content(usual[0]["cached_tokens"]) != content(ours[0]["cached_tokens"])
+
+
+EVICTED = [("quota", "dlpm"), ("quota-lending", "vtc"), ("max-min", "d2lpm")]
+
+
+@pytest.mark.parametrize(("policy", "scheduler"), EVICTED)
+def test_an_eviction_policy_of_fairbench_decides_inside_sglang(policy, scheduler):
+    load = ("tool-use", scheduler, 2.0, 2, 10, 10, 12_000)
+    spec = short_cell(*load, engine__max_running_requests=6, eviction=policy)
+    assert_evicts_as_simulated(spec, PYTHON)
+
+
+def test_an_eviction_policy_of_fairbench_needs_its_scheduler(fork):
+    spec = short_cell(*CHAT, eviction="quota")
+    coded = spec.model_copy(update={"local": "vtc", "engine_code": fork(NAMED_VTC)})
+    with pytest.raises(UsageError, match="needs a scheduler of fairbench, but 'vtc' is a policy"):
+        simulate(coded)
+
+
 def assert_passes_are_charged(engine, python):
     """Assert that the measured time of passes makes every request slower, and that this is said."""
     load = {"workload": "chat", "dp": 1, "duration": 6.0, "request_rate": 0.05, "engine": engine}
@@ -326,7 +355,7 @@ def test_a_changed_signature_is_named(fork):
         simulate(short(fork((old, new))))
     text = str(failed.value)
     assert "__init__() missing 1 required positional argument: 'quota'" in text
-    assert text.startswith("sglang ")
+    assert text.startswith("sglang 0.5.23 with 1 changed file differs from the supported releases ")
     assert "SchedulePolicy" in text
     assert "\n" not in text
 

@@ -153,6 +153,7 @@ def test_skewed_ingress_turns_four_to_one_into_one_to_one():
     assert premium_to_regular() == pytest.approx(1, abs=0.3)
 
 
+@pytest.mark.slow
 def test_routers_that_hear_of_each_other_keep_four_to_one():
     exchange = {"routers.form": "exchange", "routers.every_s": 1.0}
     assert premium_to_regular(None, exchange) == pytest.approx(4, rel=0.05)

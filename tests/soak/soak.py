@@ -22,7 +22,7 @@ from pathlib import Path
 from aiohttp import ClientSession, TCPConnector
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairbench.live.processes.addresses import reserved
+from fairbench_serve.addresses import reserved
 from tests.soak.soak_clients import Crowd
 from tests.soak.soak_faults import Saboteur
 from tests.soak.soak_recount import (

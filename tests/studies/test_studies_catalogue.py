@@ -62,6 +62,7 @@ def test_a_preset_has_only_the_figures_of_its_machine():
         figure_named("fig7", "dlpm")
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_to_every_format_and_its_numbers_to_csv(tmp_path):
     pytest.importorskip("seaborn", reason="figures need the plot extra")
     write_json(tmp_path / "timings.json", TIMINGS)

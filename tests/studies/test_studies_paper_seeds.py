@@ -36,6 +36,7 @@ def of_preble():
     return preble.results(change, noise=(1.0, 1.5, 0.7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paper", "made"), [(VTC, of_vtc), (PREBLE, of_preble)])
 def test_claims_are_the_same_from_runs_and_from_their_values(tmp_path, paper, made):
     results = made()
@@ -57,6 +58,7 @@ def test_the_stored_page_is_what_the_stored_values_give(tmp_path, name):
         assert (tmp_path / page).read_bytes() == (RESULTS / page).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_claim_without_stored_values_is_not_judged():
     results = of_vtc()
     VTC.judge(results)

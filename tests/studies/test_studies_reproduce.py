@@ -55,6 +55,7 @@ def test_foreign_runs_are_not_drawn_as_the_figure(swept, tmp_path):
     assert result.stderr.endswith("on chat s1 dp 2 does not belong to fig9\n")
 
 
+@pytest.mark.slow
 def test_plot_draws_a_directory_of_the_user(swept, tmp_path):
     table = tmp_path / "out" / "table.tex"
     flags = ["--output-dir", tmp_path / "out", "--format", "svg,pdf", "--table", table]

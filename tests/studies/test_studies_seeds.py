@@ -119,6 +119,18 @@ def test_a_derived_value_is_stored_and_never_derived_again(tmp_path):
         np.testing.assert_allclose(known, value, rtol=1e-6)
 
 
+def test_many_runs_are_stored_in_several_files(tmp_path, monkeypatch):
+    """Five runs, at most two rows a file: three files; two runs later, one file."""
+    monkeypatch.setattr("fairbench_studies.kit.seeds.MOST_ROWS", 2)
+    cells = [cell("vtc", dp=dp, service_rate_tok_s=float(dp)) for dp in (1, 2, 4, 8, 16)]
+    again = stored_again(cells, tmp_path)
+    names = ["seeds.2.csv", "seeds.3.csv", "seeds.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert [one.combined["dp"] for one in again] == [1, 2, 4, 8, 16]
+    assert len(stored_again(cells[:2], tmp_path)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["seeds.csv"]
+
+
 @pytest.mark.parametrize("text", ["workload\ntot\n", "a,b\n1,2\n", ""])
 def test_a_file_of_something_else_is_an_error_in_one_line(tmp_path, text):
     path = tmp_path / "fig8.csv"
@@ -322,4 +334,4 @@ def test_stored_files_are_small_and_name_every_setting():
     for path in (RESULTS / "seeds").glob("*.csv"):
         assert path.stat().st_size < 300_000, path.name
         header = path.read_text().partition("\n")[0]
-        assert header.startswith(("setting,", "workload,")), path.name
+        assert header.startswith(("setting,", "workload,", "timing_profile,host,")), path.name

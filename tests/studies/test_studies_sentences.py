@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from fairbench_studies.pages import sentences
 
 
@@ -10,6 +12,7 @@ def drawn(capsys, seed):
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_a_sample_has_forty_sentences_of_four_kinds(capsys):
     lines = drawn(capsys, "3")
     kinds = Counter(line.split()[0] for line in lines)

@@ -26,6 +26,7 @@ def test_the_page_shows_the_means_of_the_stored_runs():
     assert len(table.strip().splitlines()) == 2 + sum(map(len, REMEDIES.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "remedy"), [("sglang", "mixed, chunks of 2,048"), ("vllm", "threshold 1,024")]
 )

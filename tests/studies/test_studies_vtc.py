@@ -150,6 +150,7 @@ def limited(rate=288):
     return results({**named, f"{ARENA} vtc": served(300)})
 
 
+@pytest.mark.slow
 def test_rate_limits_refuse_requests_and_cost_throughput():
     parts = arena.judge_limits([limited()])
     assert told(parts) == [HOLDS, HOLDS, HOLDS]

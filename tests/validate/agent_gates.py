@@ -35,7 +35,7 @@ PROFILE = """\
 profile = "h100-80gb/qwen3-30b-a3b-fp8-kv-fp8/tp2/roofline"
 grade = "derived: roofline of data sheet and config"
 source = "fairbench profile derive qwen3-30b-a3b --gpu h100 --tp 2 --dtype fp8 --kv-dtype fp8 \
---engine vllm --roofline"
+--engine vllm --roofline, but with experts at the fp8 rate of the data sheet"
 host_ms = 0.5
 [coefficients_ms]
 c0 = 0.0

@@ -1,14 +1,16 @@
 """Measure the factors by which ``validate --predict`` widens its intervals, and count what holds.
 
     python tests/validate/measure_intervals.py FILE...
+    python tests/validate/measure_intervals.py --intervals FILE...
 
-replays the runs of the files with the profile that ``--predict`` uses, with the roofline of the
-GPU, and with this roofline calibrated with one run of the server. Runs to which a profile was
-fitted do not count, and neither does the run of a calibration. For each grade of profile and each
-metric, a line states the factor, and how many measured values lie within the factor (and
-``ROOM_S`` of a TTFT) around the simulated value. In the last two columns, the factor of a run is
-measured on all other servers, and the factors are those of ``predict.FACTORS``. The intervals of
-``--predict`` contain more values, because they begin with a range of simulations.
+The first command replays the runs of the files with the profile that ``--predict`` uses, with the
+roofline of the GPU, and with this roofline calibrated with one run of the server. Runs to which a
+profile was fitted do not count, and neither does the run of a calibration. For each grade of
+profile and each metric, a line states the factor, and how many measured values lie within the
+factor (and ``ROOM_S`` of a TTFT) around the simulated value. In the last two columns, the factor of
+a run is measured on all other servers, and the factors are those of ``predict.FACTORS``. The
+intervals of ``--predict`` contain more values, because they begin with a range of simulations: the
+second command counts the measured values inside the intervals, for runs with the default profile.
 """
 
 import sys
@@ -28,6 +30,7 @@ from fairbench_studies.validation.serving.predict import (
     ROOM_S,
     grade_of,
     metrics_of,
+    predict,
 )
 from fairbench_studies.validation.serving.profiles import gpu_name, with_host_cost
 from fairbench_studies.validation.serving.replay import replay
@@ -105,6 +108,27 @@ def measured_errors(files):
     return found
 
 
+def interval_hits(files):
+    """Return, by (grade, metric), whether each measured value lies in its prediction interval."""
+    found = defaultdict(list)
+    for run in (run for file in files for run in read_serving(Path(file))[0] if not run.fitted):
+        profile = default_profile(run)
+        try:
+            predicted = predict(run, with_host_cost(profile, run.policy))["metrics"]
+        except DataError as error:
+            print(f"left out: {run.name}: {error}", file=sys.stderr)
+            continue
+        measured = metrics_of(run, np.ones(len(run), bool))
+        for name, interval in predicted.items():
+            metric = name.split("/")[0]
+            if metric in METRICS and interval["simulated"] and measured[name] > 0:
+                held = interval["low"] <= measured[name] <= interval["high"]
+                found[grade_of(profile), metric].append(held)
+                if not held:
+                    print(f"outside: {run.name}: {name}", file=sys.stderr)
+    return found
+
+
 def factor_of(metric, simulated, measured):
     """Return the factor by which a simulated value is off, beside the room of a TTFT."""
     room_s = ROOM_S.get(metric, 0.0)
@@ -140,6 +164,10 @@ def line_of(grade, metric, values):
 
 
 def main():
+    if sys.argv[1] == "--intervals":
+        for (grade, metric), hits in sorted(interval_hits(sys.argv[2:]).items()):
+            print(f"{grade} {metric}: intervals hold {sum(hits)} of {len(hits)}")
+        return
     for (grade, metric), values in sorted(measured_errors(sys.argv[1:]).items()):
         print(line_of(grade, metric, values))
 

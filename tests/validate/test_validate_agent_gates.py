@@ -26,6 +26,7 @@ def measured_ratio(arm, users):
     return measured(arm, users)["output_tok_s"] / measured("baseline", users)["output_tok_s"]
 
 
+@pytest.mark.slow
 def test_one_pod_has_the_cliff_and_a_gate_keeps_throughput_beyond_it(run):
     # a quarter of the measured cluster for a third of the measured time
     small = {"pods": 1, "duration_s": 600.0}

@@ -77,6 +77,7 @@ def test_a_run_without_a_bundled_profile_is_replayed_with_its_data_sheet():
     assert FIRST_TOKEN not in found.pairs  # 30 ms are not resolved
 
 
+@pytest.mark.slow
 def test_the_command_reads_files_below_directories_and_draws_each_run(tmp_path):
     pytest.importorskip("matplotlib")
     data, out = tmp_path / "data" / "more", tmp_path / "out"
@@ -97,6 +98,7 @@ def test_the_command_reads_files_below_directories_and_draws_each_run(tmp_path):
     assert json.loads(again.stdout)["rows"] == written["rows"]
 
 
+@pytest.mark.slow
 def test_equal_runs_give_an_equal_picture_and_large_errors_have_a_number(tmp_path):
     pytest.importorskip("matplotlib")
     points = [point("a", 104, 100), point("b", 180, 100, fitted=True)]

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.release_record import record, seen_in
+from tests.release_record import checked, record, seen_in
 from tests.sim.vllm_eviction_streams import POLICIES, compare
 from tests.sim.vllm_plugin_streams import SCHEDULERS, SETTINGS, ask_ours, ask_plugin
 from tests.sim.vllm_seam import VERSION
@@ -48,7 +48,7 @@ def main(seeds):
     targets = sum(hasattr(scheduler, name) for name in OVERRIDDEN)
     row = {"release": VERSION, "targets": targets, **seen_in(SCHEDULERS, range(seeds), play)}
     stock = [as_stock(seed) for seed in range(seeds)]
-    row |= {"stock_streams": len(stock), "as_stock": sum(stock)}
+    row |= {"stock_streams": len(stock), "as_stock": sum(stock), **checked("vllm")}
     print(row)
     record("vLLM", row)
     sys.exit(row["served"] != row["streams"] or not all(stock) or not evicts_as_simulated(seeds))

@@ -9,7 +9,9 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.sim.run import simulate
 from tests.sglang_cpu.fork import fork_of
 from tests.sglang_cpu.test_sglang_cpu_own_code import (
+    EVICTED,
     GATED,
+    assert_evicts_as_simulated,
     assert_flags_reach,
     assert_gateway_as_simulated,
     assert_passes_are_charged,
@@ -71,6 +73,12 @@ def test_a_gateway_gives_the_records_of_the_simulator(name, settings):
 def test_a_trace_with_sessions_gives_the_records_of_the_simulator(tmp_path):
     few = {"vllm.num_gpu_blocks_override": 1_300, "vllm.max_num_seqs": 6}
     assert_sessions_as_simulated(tmp_path, "vllm", few, PYTHON)
+
+
+@pytest.mark.parametrize(("policy", "scheduler"), [*EVICTED, ("lfu", "dlpm")])
+def test_an_eviction_policy_of_fairbench_decides_inside_vllm(policy, scheduler):
+    load = ("tool-use", scheduler, 2.0, 2, 10, 10, 1_000)
+    assert_evicts_as_simulated(short_cell(*load, eviction=policy), PYTHON)
 
 
 def test_the_measured_time_of_passes_is_charged():

@@ -318,6 +318,7 @@ class TestHub:
         waits.set()
         assert asked == []
 
+    @pytest.mark.slow
     def test_a_silent_hub_costs_less_than_three_seconds(self, hub, no_copies, monkeypatch):
         """A socket whose queue of new connections is full never answers."""
         asked = hub([])

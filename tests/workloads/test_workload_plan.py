@@ -93,6 +93,7 @@ def test_items_are_distributed_over_the_clients_in_rotation():
     assert seen == [f"item/{number}/question" for number in numbers]
 
 
+@pytest.mark.slow
 def test_the_hash_seed_changes_nothing():
     script = (
         "from fairbench.workloads.clients import plan_clients\n"

@@ -19,17 +19,7 @@ from fairbench.figures.comparison import drawn
 from fairbench.figures.latex import latex_table
 from fairbench.report.pair_table import contrast_text, main_metrics, shown_metrics
 from fairbench.report.progress import shown_progress
-from fairbench.results.comparison import (
-    ComparedRun,
-    Contrast,
-    SchedulerResults,
-    by_place,
-    check_metrics,
-    contrast,
-    contrast_json,
-    known_metrics,
-    sides_of,
-)
+from fairbench.results import comparison
 from fairbench.results.experiments import Label, grid_labels
 
 if TYPE_CHECKING:
@@ -53,7 +43,7 @@ class Comparison:
 
     def __init__(
         self,
-        groups: Sequence[Sequence[SchedulerResults]],
+        groups: Sequence[Sequence[comparison.SchedulerResults]],
         metrics: Sequence[str] | None,
         *,
         paired: bool = False,
@@ -66,8 +56,8 @@ class Comparison:
         """
         self._sides = [side for group in groups for side in group]
         if metrics:
-            check_metrics(metrics, self._sides)
-        known = known_metrics(self._sides)
+            comparison.check_metrics(metrics, self._sides)
+        known = comparison.known_metrics(self._sides)
         self._metrics = metrics or known
         usual = (shown_metrics if every else main_metrics)(self._sides)
         self._usual = metrics or [key for key in usual if key in known]
@@ -79,14 +69,14 @@ class Comparison:
         ]
 
     @cached_property
-    def contrasts(self) -> list[Contrast]:
+    def contrasts(self) -> list[comparison.Contrast]:
         """The comparisons of all pairs of experiments, in the chosen metrics or all metrics."""
-        return [contrast(*pair, self._metrics) for pair in self._pairs]
+        return [comparison.contrast(*pair, self._metrics) for pair in self._pairs]
 
     @cached_property
-    def shown(self) -> list[Contrast]:
+    def shown(self) -> list[comparison.Contrast]:
         """The comparisons of all pairs of experiments, in the chosen or the main metrics."""
-        return [contrast(*pair, self._usual) for pair in self._pairs]
+        return [comparison.contrast(*pair, self._usual) for pair in self._pairs]
 
     @cached_property
     def runs(self) -> pa.Table:
@@ -174,7 +164,7 @@ def compare(
             raise UsageError(
                 "num_runs cannot be given with results, because no new runs are made; leave it out"
             )
-        return Comparison(list(by_place(_sides(sides)).values()), metrics)
+        return Comparison(list(comparison.by_place(_sides(sides)).values()), metrics)
     with saved_in(result_dir, resume) as parent:
         compared = compare_experiments(
             *(words, wanted, settings or {}),
@@ -190,9 +180,9 @@ def compare(
     return Comparison(compared.groups, metrics)
 
 
-def _sides(given: Sequence[One | Sequence[Result]]) -> list[SchedulerResults]:
-    """Group the results by experiment; if a seed is repeated, a new group begins."""
-    rounds: list[list[ComparedRun]] = [[]]
+def _sides(given: Sequence[One | Sequence[Result]]) -> list[comparison.SchedulerResults]:
+    """Group results by experiment; a repeated seed begins another group."""
+    rounds: list[list[comparison.ComparedRun]] = [[]]
     for one in given:
         if isinstance(one, Result):
             _put(rounds, _compared(one))
@@ -203,7 +193,7 @@ def _sides(given: Sequence[One | Sequence[Result]]) -> list[SchedulerResults]:
                 f"{one!r}: must be a Result, a list of Results, the name of a scheduler, or a "
                 "directory"
             )
-    sides = [side for runs in rounds for side in sides_of(runs)]
+    sides = [side for runs in rounds for side in comparison.sides_of(runs)]
     found: dict[Label, int] = {}
     named = []
     for side, label in zip(
@@ -215,7 +205,7 @@ def _sides(given: Sequence[One | Sequence[Result]]) -> list[SchedulerResults]:
     return named
 
 
-def _put(rounds: list[list[ComparedRun]], run: ComparedRun) -> None:
+def _put(rounds: list[list[comparison.ComparedRun]], run: comparison.ComparedRun) -> None:
     for runs in rounds:
         if all(run.experiment != other.experiment for other in runs):
             runs.append(run)
@@ -223,11 +213,11 @@ def _put(rounds: list[list[ComparedRun]], run: ComparedRun) -> None:
     rounds.append([run])
 
 
-def _compared(result: Result) -> ComparedRun:
-    return ComparedRun(result.stored_run, result.experiment, result.summary)
+def _compared(result: Result) -> comparison.ComparedRun:
+    return comparison.ComparedRun(result.stored_run, result.experiment, result.summary)
 
 
-def _runs(found: Sequence[ComparedRun]) -> pa.Table:
+def _runs(found: Sequence[comparison.ComparedRun]) -> pa.Table:
     named = grid_labels([run.experiment for run in found])
     rows = [
         {"place": place, "run": scheduler, **_plain(run.summary)}
@@ -237,7 +227,7 @@ def _runs(found: Sequence[ComparedRun]) -> pa.Table:
     return pa.Table.from_pylist([{key: row.get(key) for key in keys} for row in rows])
 
 
-def _differences(contrasts: Sequence[Contrast]) -> pa.Table:
+def _differences(contrasts: Sequence[comparison.Contrast]) -> pa.Table:
     rows = [
         {
             "place": one["place"],
@@ -246,7 +236,7 @@ def _differences(contrasts: Sequence[Contrast]) -> pa.Table:
             "metric": metric,
             **{f"{key}_mean" if key in ("baseline", "other") else key: v for key, v in row.items()},
         }
-        for one in contrast_json(contrasts)["comparisons"]
+        for one in comparison.contrast_json(contrasts)["comparisons"]
         for metric, row in one["metrics"].items()
     ]
     return pa.Table.from_pylist(rows)

@@ -19,10 +19,6 @@ from typing import Any, Literal, Unpack
 import numpy as np
 import pyarrow as pa
 
-from fairbench.capacity.carry_out import ANSWER, begin_plan, carry_out
-from fairbench.capacity.page import plan_page
-from fairbench.capacity.question import NUM_RUNS, PlanQuestion, parse_slos
-from fairbench.capacity.table import answer_text
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flag import check_names
 from fairbench.config.flags import PLAN, PlanFlags
@@ -37,6 +33,10 @@ from fairbench.execute.tasks import run_context
 from fairbench.files.reader import read_whole
 from fairbench.metrics.service import service_of
 from fairbench.metrics.shown_percentiles import parse_percentiles
+from fairbench.planning.carry_out import ANSWER, begin_plan, carry_out
+from fairbench.planning.page import plan_page
+from fairbench.planning.question import NUM_RUNS, PlanQuestion, parse_slos
+from fairbench.planning.table import answer_text
 from fairbench.records.column_names import parse_map
 from fairbench.report.pages.html import write_page
 from fairbench.report.pages.page import Page

@@ -13,15 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fairbench.cli.exits import (
-    FAILED,
-    NOT_JUDGED,
-    USAGE,
-    complain,
-    discard_output,
-    interrupted,
-    written_file,
-)
+from fairbench.cli import exits
 from fairbench.config.flag import OTHER, PANELS
 from fairbench.doors import COMMAND_GROUP, Command, registered, through
 from fairbench.errors import FairbenchError, Interrupted, NotJudged, UsageError, complaint
@@ -170,8 +162,8 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?(ms|s|x|%|)", re.IGNORE
 
 def _code_of(error: FairbenchError) -> int:
     if isinstance(error, UsageError):
-        return USAGE
-    return NOT_JUDGED if isinstance(error, NotJudged) else FAILED
+        return exits.USAGE
+    return exits.NOT_JUDGED if isinstance(error, NotJudged) else exits.FAILED
 
 
 class _Listed(TyperCommand):
@@ -203,19 +195,19 @@ class _Commands(TyperGroup):
             if (text := error.format_message()).startswith("Usage: "):
                 typer.echo(text, err=True)
             else:
-                complain(_wording(error))
-            code = USAGE
+                exits.complain(_wording(error))
+            code = exits.USAGE
         except FairbenchError as error:
-            complain(str(error), getattr(error, "__notes__", ()))
+            exits.complain(str(error), getattr(error, "__notes__", ()))
             code = _code_of(error)
         except MemoryError:
-            complain("there is not enough memory")
-            code = FAILED
-        # Input files are checked when they are opened, so an OSError here concerns an output file.
+            exits.complain("there is not enough memory")
+            code = exits.FAILED
+        # Input files are checked where they are opened, so the error concerns an output file.
         except OSError as error:
-            complain(f"{written_file(error)}: {error.strerror or error}")
-            discard_output()
-            code = FAILED
+            exits.complain(f"{exits.written_file(error)}: {error.strerror or error}")
+            exits.discard_output()
+            code = exits.FAILED
         sys.exit(code)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -287,14 +279,13 @@ def _before_typer() -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        complain(str(error))
+        exits.complain(str(error))
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
-        raise typer.Exit(interrupted(error)) from None
-    # The program that reads the standard output of fairbench, such as head, has ended.
-    except BrokenPipeError:
-        discard_output()
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(exits.interrupted(error)) from None
+    except BrokenPipeError:  # the program that reads standard output, such as head, ended
+        exits.discard_output()
+        raise typer.Exit(exits.FAILED) from None
 
 
 def _wording(error: Any) -> str:
@@ -338,4 +329,4 @@ def _options(
     """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
-        raise typer.Exit(USAGE)
+        raise typer.Exit(exits.USAGE)

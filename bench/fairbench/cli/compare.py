@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from fairbench import api, execute, metrics, report, results
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    NoProgress,
-    ResultDir,
-    Settings,
-    json_option,
-    option,
-    option_of,
-    takes,
-)
+from fairbench.cli import options
 from fairbench.cli.output import print_json, print_outcome, show
 from fairbench.config.flag import COMMON, OUTPUT, parse_assignments
 from fairbench.config.flags import RESUME, SEEDS, CompareFlags
@@ -26,7 +17,7 @@ if TYPE_CHECKING:
     from fairbench.results.comparison import Contrast
 
 
-@takes(CompareFlags)
+@options.takes(CompareFlags)
 def compare(
     sides: Annotated[
         list[Path] | None,
@@ -37,16 +28,16 @@ def compare(
             "schedulers of its runs in each configuration.",
         ),
     ] = None,
-    settings: Settings = None,
+    settings: options.Settings = None,
     num_runs: Annotated[
         int | None,
-        option_of(
+        options.option_of(
             SEEDS, "Number of seeds of each scheduler.", default="5, or the number of stored seeds"
         ),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        option(
+        options.option(
             COMMON,
             "Metric to compare, such as victim_p99_s or clients.NAME.p99_s; may be "
             "repeated. [default: the main metrics]",
@@ -55,25 +46,25 @@ def compare(
     ] = None,
     baseline: Annotated[
         str | None,
-        option(
+        options.option(
             COMMON,
             "Scheduler that is the baseline if a single directory is given. [default: the first]",
             metavar="SCHEDULER",
         ),
     ] = None,
     every: Annotated[
-        bool, option(OUTPUT, "Show all metrics instead of the eight main metrics.", "--all")
+        bool, options.option(OUTPUT, "Show all metrics instead of the eight main metrics.", "--all")
     ] = False,
-    result_dir: ResultDir = DEFAULT_RESULT_DIR,
+    result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
-        option_of(
+        options.option_of(
             RESUME,
             "Go on with the comparison in this directory, or over more seeds, with --num-runs.",
         ),
     ] = None,
-    as_json: Annotated[bool, json_option("the comparison")] = False,
-    disable_tqdm: NoProgress = False,
+    as_json: Annotated[bool, options.json_option("the comparison")] = False,
+    disable_tqdm: options.NoProgress = False,
     **flags: Unpack[CompareFlags],
 ) -> None:
     """Compare experiments seed by seed, with confidence intervals.

@@ -7,24 +7,16 @@ from typing import Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench import capacity, diagnosis, execute
+from fairbench import diagnosis, execute, planning
 from fairbench import report as reporting
-from fairbench.cli.flags import (
-    NoProgress,
-    ReportFile,
-    given_options,
-    json_option,
-    log_params,
-    option_of,
-    takes,
-)
-from fairbench.cli.output import check_writable, print_json, show, write_report
+from fairbench.cli import options
+from fairbench.cli.output import check_writable, print_json, show
 from fairbench.config.flag import split_commas
 from fairbench.config.flags import RUN, LogFlags
 from fairbench.diagnosis import FAIR, FCFS
 
 
-@takes(LogFlags)
+@options.takes(LogFlags)
 def diagnose_log(
     file: Annotated[
         str,
@@ -32,19 +24,19 @@ def diagnose_log(
     ],
     dp: Annotated[
         int | None,
-        option_of(
+        options.option_of(
             RUN["dp"],
             "Replicas in the replay.",
             default="the smallest number that serves the load without the floods",
             least=1,
         ),
     ] = None,
-    gpu: Annotated[str | None, option_of(RUN["gpu"])] = None,
-    model: Annotated[str | None, option_of(RUN["model"])] = None,
-    engine: Annotated[str | None, option_of(RUN["engine"])] = None,
+    gpu: Annotated[str | None, options.option_of(RUN["gpu"])] = None,
+    model: Annotated[str | None, options.option_of(RUN["model"])] = None,
+    engine: Annotated[str | None, options.option_of(RUN["engine"])] = None,
     scheduler: Annotated[
         str | None,
-        option_of(
+        options.option_of(
             RUN["scheduler"],
             "Schedulers to replay under; the first is the scheduler in use today.",
             default=",".join((FCFS, *FAIR)),
@@ -66,9 +58,9 @@ def diagnose_log(
             help="Skip the search for the smallest number of replicas that meets the targets.",
         ),
     ] = False,
-    report: ReportFile = None,
-    as_json: Annotated[bool, json_option("the diagnosis")] = False,
-    disable_tqdm: NoProgress = False,
+    report: options.ReportFile = None,
+    as_json: Annotated[bool, options.json_option("the diagnosis")] = False,
+    disable_tqdm: options.NoProgress = False,
     **log_flags: Unpack[LogFlags],
 ) -> None:
     """Find a log's heavy clients, the delayed clients, and a remedy.
@@ -78,9 +70,9 @@ def diagnose_log(
     """
     check_writable(report)
     if slo:
-        capacity.parse_slos(slo)  # A wrong latency target is refused before the log is replayed.
-    params = log_params(file, log_flags)
-    flags: dict[str, Any] = given_options({"gpu": gpu, "model": model, "engine": engine})
+        planning.parse_slos(slo)  # A wrong target is refused before the replay starts.
+    params = options.log_params(file, log_flags)
+    flags: dict[str, Any] = options.given_options({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
     asked = diagnosis.DiagnosisInput(flags, dp, tuple(schedulers), tuple(slo or ()), not no_plan)
     with execute.run_context(None if disable_tqdm else reporting.shown_progress()) as context:
@@ -93,8 +85,9 @@ def diagnose_log(
     else:
         show(diagnosis.diagnosis_text, found)
     if report is not None:
-        # The answer is printed before this line, so the user sees it even if the disk is full.
-        write_report(diagnosis.diagnosis_page(found), report)
+        reporting.write_page(
+            diagnosis.diagnosis_page(found), report
+        )  # The report is written after the answer is printed, so a full disk loses no answer.
         if not as_json:
             typer.echo(f"report  {report}")
     if found.missing:

@@ -11,8 +11,8 @@ from typer import Option
 
 from fairbench import report as reporting
 from fairbench import results
-from fairbench.cli.flags import DEFAULT_RESULT_DIR
-from fairbench.cli.output import check_report, print_json, show, write_report
+from fairbench.cli.options import DEFAULT_RESULT_DIR
+from fairbench.cli.output import check_report, print_json, show
 
 if TYPE_CHECKING:
     from fairbench.results.board import Board
@@ -97,13 +97,12 @@ def leaderboard(
     if report is not None:
         from fairbench.report.board import board_page
 
-        write_report(board_page(board), report)
+        reporting.write_page(board_page(board), report)
     if output is not BoardFormat.CSV:
         _print(board, output)
 
 
 def _print(board: Board, output: BoardFormat) -> None:
-
     if output is BoardFormat.JSON:
         print_json(results.board_json(board))
     elif output is BoardFormat.MARKDOWN:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -45,17 +45,7 @@ def list_names(
     Schedulers and engines are listed with the parameters that `run --set` takes, and presets with
     the values that they set.
     """
-    sections = {
-        ListKind.SCHEDULERS: _schedulers,
-        ListKind.ROUTERS: _routers,
-        ListKind.GATEWAYS: _gateways,
-        ListKind.WORKLOADS: _workloads,
-        ListKind.PROFILES: _profiles,
-        ListKind.PRESETS: _presets,
-        ListKind.ENGINES: _engines,
-        ListKind.EVICTIONS: _evictions,
-    }
-    texts = {one: list(sections[one]()) for one in ([kind] if kind else sections)}
+    texts = {one: list(KINDS[one].lines()) for one in ([kind] if kind else KINDS)}
     blocks = [*([] if kind else [list(_overview(texts))]), *texts.values()]
     width = chosen_width()
     lines = ["\n".join(_folded(line, width) for line in block) for block in blocks]
@@ -67,21 +57,11 @@ def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
     yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
     for kind, lines in texts.items():
         names = sum(NAME.match(line) is not None for line in lines)
-        yield f"{kind.value:<12}{names:>4}   {ABOUT[kind]}"
+        yield f"{kind.value:<12}{names:>4}   {KINDS[kind].about}"
     yield "Parameters are set by --set NAME.PARAM=VALUE, such as --set dlpm.quantum=5000."
 
 
 NAME = re.compile(r"  \S")
-ABOUT = {
-    ListKind.SCHEDULERS: "order of requests: pairs (--scheduler), local schedulers, the machine",
-    ListKind.ROUTERS: "choice of the replica (--router)",
-    ListKind.GATEWAYS: "queue in front of the router (--gateway, --saturation)",
-    ListKind.WORKLOADS: "clients and their programs (--workload)",
-    ListKind.PROFILES: "timing of a model on a GPU (--gpu, --model)",
-    ListKind.PRESETS: "settings of a paper (--preset)",
-    ListKind.ENGINES: "simulated engine of a replica (--engine)",
-    ListKind.EVICTIONS: "use of KV memory (--eviction)",
-}
 
 
 def _folded(line: str, width: int | None) -> str:
@@ -93,7 +73,6 @@ def _folded(line: str, width: int | None) -> str:
 
 
 def _schedulers() -> Iterator[str]:
-
     yield "Schedulers (--scheduler): a router and a local scheduler"
     for name, (router, local) in schedulers.PAIRS.items():
         yield f"  {name:<20} {router} + {local}"
@@ -105,7 +84,6 @@ def _schedulers() -> Iterator[str]:
 
 
 def _routers() -> Iterator[str]:
-
     yield "Routers (--router), parameters for --set"
     yield from _part_lines(schedulers.routers_by_name(), schedulers.router_class)
 
@@ -158,7 +136,6 @@ def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[st
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:
-
     yield _entry(name, described.__doc__ or "")
     yield from _settings(schedulers.default_settings(name, params_class), params_class)
 
@@ -197,7 +174,6 @@ def meaning_of(key: str, params: type | None) -> str:
 
 
 def _workloads() -> Iterator[str]:
-
     yield "Workloads (--workload), parameters for --set"
     for name in workloads.workload_names():
         spec = workloads.load_workload(name)
@@ -206,7 +182,6 @@ def _workloads() -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
-
     yield "Presets (--preset): a paper's settings; docs/reference/papers.md explains them"
     for name in config.preset_names():
         preset = config.read_preset(name)
@@ -218,3 +193,22 @@ def _profiles() -> Iterator[str]:
     yield ("Timing profiles (--gpu, any unique prefix) and the grade of each")
     for profile_id in profile_ids():
         yield f"  {profile_id:<50} {load_profile(profile_id).grade}"
+
+
+class _Kind(NamedTuple):
+    lines: Callable[[], Iterator[str]]
+    about: str
+
+
+KINDS = {
+    ListKind.SCHEDULERS: _Kind(
+        _schedulers, "order of requests: pairs (--scheduler), local schedulers, the machine"
+    ),
+    ListKind.ROUTERS: _Kind(_routers, "choice of the replica (--router)"),
+    ListKind.GATEWAYS: _Kind(_gateways, "queue in front of the router (--gateway, --saturation)"),
+    ListKind.WORKLOADS: _Kind(_workloads, "clients and their programs (--workload)"),
+    ListKind.PROFILES: _Kind(_profiles, "timing of a model on a GPU (--gpu, --model)"),
+    ListKind.PRESETS: _Kind(_presets, "settings of a paper (--preset)"),
+    ListKind.ENGINES: _Kind(_engines, "simulated engine of a replica (--engine)"),
+    ListKind.EVICTIONS: _Kind(_evictions, "use of KV memory (--eviction)"),
+}

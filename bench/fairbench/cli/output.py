@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from fairbench import capacity, report, results
-from fairbench.cli.flags import option
+from fairbench import planning, report, results
+from fairbench.cli.options import option
 from fairbench.config.flag import OUTPUT
 from fairbench.errors import UsageError, writing
 
 if TYPE_CHECKING:
     from fairbench.execute.repeats import SweepOutcome
     from fairbench.metrics.records import Requests
-    from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
     from fairbench.results.references import Reference
 
@@ -110,8 +109,8 @@ def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(answer, path)
         return
-    show(capacity.answer_text, answer)
-    typer.echo(f"files  {path / capacity.ANSWER}")
+    show(planning.answer_text, answer)
+    typer.echo(f"files  {path / planning.ANSWER}")
 
 
 def check_report(path: Path | None, flag: str = "--report") -> None:
@@ -130,11 +129,6 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
             raise IsADirectoryError(EISDIR, "Is a directory")
         with TemporaryFile(dir=path.parent):
             pass
-
-
-def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page as HTML or Markdown, by the suffix of the file. Raises UsageError."""
-    report.write_page(page, path, flag)
 
 
 OutputFile = Annotated[
@@ -178,7 +172,6 @@ def add_run_line(
     """
 
     def requests() -> Requests:
-
         return results.read_tables(results.read_run(run)).requests
 
     if path is not None or details:

@@ -8,22 +8,10 @@ from typing import Annotated, Unpack
 
 from typer import Option
 
-from fairbench import capacity, config, diagnosis, execute, figures, report, results
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    ExecutorName,
-    NoProgress,
-    RayAddress,
-    ResultDir,
-    Settings,
-    json_option,
-    only_resumed,
-    option,
-    option_of,
-    takes,
-)
+from fairbench import config, diagnosis, execute, figures, planning, report, results
+from fairbench.cli import options
 from fairbench.cli.output import print_plan
-from fairbench.config.flag import COMMON, parse_assignments, split_commas
+from fairbench.config.flag import COMMON, parse_assignments, split_commas, values_of
 from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
@@ -33,11 +21,11 @@ SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
-@takes(PlanFlags)
+@options.takes(PlanFlags)
 def plan(
     slo: Annotated[
         list[str] | None,
-        option(
+        options.option(
             COMMON,
             "Target that the cluster must meet, such as 'ttft_p99<2s' or "
             "'min_share>80%'; may be repeated.",
@@ -46,7 +34,7 @@ def plan(
     ] = None,
     scheduler: Annotated[
         str | None,
-        option_of(
+        options.option_of(
             RUN["scheduler"],
             "Schedulers. The plan is for the first; other schedulers are shown as alternatives.",
             metavar="A,B",
@@ -54,11 +42,13 @@ def plan(
     ] = None,
     dp: Annotated[
         str | None,
-        option_of(RUN["dp"], "Range of replicas to search.", default=SIZES, metavar="LOW..HIGH"),
+        options.option_of(
+            RUN["dp"], "Range of replicas to search.", default=SIZES, metavar="LOW..HIGH"
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
-        option_of(
+        options.option_of(
             RUN["gpu"],
             "Timing profiles. The plan is for the first; other profiles are shown as alternatives.",
             metavar="A,B",
@@ -84,10 +74,10 @@ def plan(
             f"{LOADS}]",
         ),
     ] = None,
-    settings: Settings = None,
+    settings: options.Settings = None,
     num_runs: Annotated[
         int | None,
-        option_of(
+        options.option_of(
             SEEDS, "Number of seeds of each cluster size; all sizes use the same seeds.", default=3
         ),
     ] = None,
@@ -110,16 +100,18 @@ def plan(
     ] = False,
     plot: Annotated[
         Path | None,
-        option_of(PICTURE, "Draw load against replicas into this file (.svg, .png or .pdf), too."),
+        options.option_of(
+            PICTURE, "Draw load against replicas into this file (.svg, .png or .pdf), too."
+        ),
     ] = None,
-    result_dir: ResultDir = DEFAULT_RESULT_DIR,
+    result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, option_of(RESUME, "Directory of an interrupted plan to continue.")
+        Path | None, options.option_of(RESUME, "Directory of an interrupted plan to continue.")
     ] = None,
-    as_json: Annotated[bool, json_option("the answer")] = False,
-    executor: ExecutorName = LOCAL,
-    ray_address: RayAddress = None,
-    disable_tqdm: NoProgress = False,
+    as_json: Annotated[bool, options.json_option("the answer")] = False,
+    executor: options.ExecutorName = LOCAL,
+    ray_address: options.RayAddress = None,
+    disable_tqdm: options.NoProgress = False,
     **flags: Unpack[PlanFlags],
 ) -> None:
     """Find the smallest cluster that meets targets at a fixed load.
@@ -127,21 +119,21 @@ def plan(
     The search is a bisection; all cluster sizes are simulated with the same seeds. Exits with code
     1 if no size in the range meets the targets with the first scheduler on the first GPU.
     """
-    from fairbench.capacity.carry_out import begin_plan, carry_out, question_of
+    from fairbench.planning.carry_out import begin_plan, carry_out, question_of
 
     if plot is not None:
         figures.check_plot(plot)
     runs_on = executor_named(executor, ray_address)
     if resume is None:
         low, high = _replica_range(dp or (SIZES if max is None else ONE))
-        question = capacity.PlanQuestion(
+        question = planning.PlanQuestion(
             tuple(slo or ()),
             split_commas("--scheduler", scheduler or RUN["scheduler"].default),
             *(low, high, flags, parse_assignments(settings)),
             gpus=split_commas("--gpu", gpu or RUN["gpu"].default),
-            loads=_loads(loads or LOADS),
+            loads=sorted(values_of(float)("--loads", loads or LOADS)),
             prices=_prices(price),
-            num_runs=num_runs or capacity.NUM_RUNS,
+            num_runs=num_runs or planning.NUM_RUNS,
             certain=certain,
             every=every,
             sharing=not no_sharing,
@@ -151,13 +143,13 @@ def plan(
     else:
         own = (slo, flags, settings, scheduler, dp, max, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
-            raise only_resumed(resume, "plan")
+            raise options.only_resumed(resume, "plan")
         store = results.SweepStore(resume)
         question_of(store)
     with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
         answer = carry_out(store, context, diagnosis.recorded_waits(question_of(store), context))
     if plot is not None:
-        figures.draw_plan(answer, plot, "; ".join(capacity.head_lines(answer)))
+        figures.draw_plan(answer, plot, "; ".join(planning.head_lines(answer)))
     print_plan(answer, store.path, as_json=as_json)
     size = answer.get("size", "replicas")
     lacking = [row for row in answer["choices"] if row[size] is None]
@@ -174,20 +166,12 @@ def plan(
 
 
 def _replica_range(text: str) -> tuple[int, int]:
-
     match = RANGE.fullmatch(text.strip())
     if match is None:
         raise UsageError(
             f"--dp {text}: write LOW..HIGH, such as 1..32, at most {config.MAX_REPLICAS:,}"
         )
     return int(match[1]), int(match[2] or match[1])
-
-
-def _loads(text: str) -> list[float]:
-    try:
-        return sorted(float(word) for word in split_commas("--loads", text))
-    except ValueError:
-        raise UsageError(f"--loads {text}: must be numbers, separated by commas") from None
 
 
 def _prices(texts: list[str] | None) -> dict[str, float]:

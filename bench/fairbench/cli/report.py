@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench import capacity, diagnosis, results
+from fairbench import diagnosis, planning, results
 from fairbench import report as reporting
-from fairbench.cli.flags import log_params, takes
-from fairbench.cli.output import check_report, write_report
+from fairbench.cli.options import log_params, takes
+from fairbench.cli.output import check_report
 from fairbench.config.flags import LogFlags
 from fairbench.errors import DataError, UsageError
 
@@ -55,7 +55,7 @@ def report(
         )
     else:
         page = _page(directory)
-    write_report(page, path, "--output-file")
+    reporting.write_page(page, path, "--output-file")
     typer.echo(f"report  {path}")
 
 
@@ -66,7 +66,6 @@ def _usual(source: Path) -> Path:
 
 
 def _file_page(path: Path, log_flags: LogFlags) -> Page:
-
     if not log_flags and results.holds_lines(path):
         from fairbench.report.board import board_page
 
@@ -84,8 +83,8 @@ def _page(directory: Path) -> Page:
         return reporting.run_page(results.read_run(directory))
     if (directory / results.INTERVALS_FILE).exists():
         return reporting.repeat_page(directory)
-    if capacity.is_plan(directory):
-        return capacity.plan_page(directory)
+    if planning.is_plan(directory):
+        return planning.plan_page(directory)
     if (directory / results.SWEEP_FILE).exists():
         return reporting.sweep_page(directory)
     raise DataError(

@@ -8,32 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from fairbench import config, execute, metrics, report, results
+from fairbench.cli import options, output
 from fairbench.cli.exits import FAILED, complain
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    AllowUntested,
-    Explain,
-    NoProgress,
-    ReadyTimeout,
-    ResultDir,
-    ServerPython,
-    Settings,
-    json_option,
-    option,
-    option_of,
-    parse_headers,
-    takes,
-    with_key,
-)
-from fairbench.cli.output import (
-    OnSaved,
-    OutputDetails,
-    OutputFile,
-    check_explain,
-    print_json,
-    print_summary,
-    run_lines,
-)
 from fairbench.config.flag import OUTPUT, SERVERS, parse_assignments
 from fairbench.config.flags import HEADER, RAY_ADDRESS, READY_S, SEEDS, RunFlags
 from fairbench.errors import RunFailed
@@ -47,7 +23,7 @@ if TYPE_CHECKING:
     from fairbench.results.references import Reference
 
 
-@takes(RunFlags)
+@options.takes(RunFlags)
 def run(
     experiment_file: Annotated[
         Path | None,
@@ -55,27 +31,27 @@ def run(
             metavar="EXPERIMENT.toml", help="Experiment file; flags override its values."
         ),
     ] = None,
-    settings: Settings = None,
-    num_runs: Annotated[int, option_of(SEEDS)] = 1,
+    settings: options.Settings = None,
+    num_runs: Annotated[int, options.option_of(SEEDS)] = 1,
     header: Annotated[
         list[str] | None,
-        option_of(
+        options.option_of(
             HEADER, "Header sent with every request to --base-url; never stored; may be repeated."
         ),
     ] = None,
     api_key_file: Annotated[
         Path | None,
-        option(
+        options.option(
             SERVERS,
             "File with the API key of --base-url on one line; sent as Authorization: "
             "Bearer KEY, never stored.",
             metavar="FILE",
         ),
     ] = None,
-    server_python: ServerPython = None,
+    server_python: options.ServerPython = None,
     launcher: Annotated[
         str,
-        option(
+        options.option(
             SERVERS,
             "Place where servers start: this machine, the nodes of a Ray cluster, or --hosts.",
             metavar="|".join(LAUNCHERS),
@@ -83,7 +59,7 @@ def run(
     ] = LOCAL,
     ray_address: Annotated[
         str | None,
-        option_of(
+        options.option_of(
             RAY_ADDRESS,
             "Head of the Ray cluster of --launcher ray or --driver-launcher ray.",
             default="auto, this machine's cluster",
@@ -91,7 +67,7 @@ def run(
     ] = None,
     hosts: Annotated[
         str | None,
-        option(
+        options.option(
             SERVERS,
             "Hosts on which --launcher command starts servers, used in this order.",
             metavar="A,B,...",
@@ -99,7 +75,7 @@ def run(
     ] = None,
     launch_command: Annotated[
         str | None,
-        option(
+        options.option(
             SERVERS,
             "Command with which --launcher command runs a shell line on {host}; the line "
             f"is appended as its last word. [default: {DEFAULT}]",
@@ -108,7 +84,7 @@ def run(
     ] = None,
     drivers: Annotated[
         int,
-        option(
+        options.option(
             SERVERS,
             "Number of processes that send the load; each sends for some of the clients.",
             min=1,
@@ -116,22 +92,22 @@ def run(
     ] = 1,
     driver_launcher: Annotated[
         str,
-        option(
+        options.option(
             SERVERS,
             "Place where the processes of --drivers run: this machine, or the nodes of a Ray "
             "cluster.",
             metavar="|".join(DRIVER_LAUNCHERS),
         ),
     ] = LOCAL,
-    allow_untested_release: AllowUntested = False,
-    ready_check_timeout_sec: ReadyTimeout = READY_S,
-    result_dir: ResultDir = DEFAULT_RESULT_DIR,
-    output_file: OutputFile = None,
-    output_details: OutputDetails = False,
-    explain: Explain = False,
+    allow_untested_release: options.AllowUntested = False,
+    ready_check_timeout_sec: options.ReadyTimeout = READY_S,
+    result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
+    output_file: output.OutputFile = None,
+    output_details: output.OutputDetails = False,
+    explain: options.Explain = False,
     reference: Annotated[
         str | None,
-        option(
+        options.option(
             OUTPUT,
             "Scheduler with which the first line of the summary compares the run; the experiment "
             "is simulated under this scheduler, too. [default: fcfs, if its shares are stored]",
@@ -140,10 +116,10 @@ def run(
     ] = None,
     no_reference: Annotated[
         bool,
-        option(OUTPUT, "Do not compare the run with another scheduler.", "--no-reference"),
+        options.option(OUTPUT, "Do not compare the run with another scheduler.", "--no-reference"),
     ] = False,
-    as_json: Annotated[bool, json_option("the summary")] = False,
-    disable_tqdm: NoProgress = False,
+    as_json: Annotated[bool, options.json_option("the summary")] = False,
+    disable_tqdm: options.NoProgress = False,
     **flags: Unpack[RunFlags],
 ) -> None:
     """Run one experiment; print each client's service and latency.
@@ -153,7 +129,7 @@ def run(
     """
     from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
 
-    check_explain(explain, single=num_runs == 1, as_json=as_json)
+    output.check_explain(explain, single=num_runs == 1, as_json=as_json)
     spec = config.experiment(flags, parse_assignments(settings), experiment_file)
     compared = None
     if reference is not None:
@@ -166,7 +142,7 @@ def run(
     live = LiveFlags(
         server_python,
         ready_check_timeout_sec,
-        with_key(parse_headers(header), api_key_file),
+        options.with_key(options.parse_headers(header), api_key_file),
         launcher,
         LauncherFlags(ray_address, hosts, launch_command),
         drivers,
@@ -177,19 +153,21 @@ def run(
 
         try_untested(spec)
     simple = spec.backend is None and live == NO_FLAGS
-    options = None if simple else live_options(spec, live)
+    server_options = None if simple else live_options(spec, live)
     lined = output_file or output_details
-    on_saved = run_lines(output_file, details=output_details) if lined else None
+    on_saved = output.run_lines(output_file, details=output_details) if lined else None
     with execute.run_context(None if disable_tqdm else report.shown_progress()) as context:
         if num_runs > 1:
-            _repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
+            _repeatedly(
+                spec, num_runs, server_options, result_dir, on_saved, context, as_json=as_json
+            )
         else:
-            result, path = _once(spec, options, result_dir, on_saved, context)
+            result, path = _once(spec, server_options, result_dir, on_saved, context)
             if as_json:
-                print_json(result.summary, path)
+                output.print_json(result.summary, path)
             else:
                 beside = None if no_reference else _reference(spec, compared, context)
-                print_summary(
+                output.print_summary(
                     result.summary,
                     path,
                     complete=result.complete,
@@ -210,13 +188,13 @@ def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
 
 def _once(
     spec: ExperimentSpec,
-    options: LiveOptions | None,
+    server_options: LiveOptions | None,
     result_dir: Path,
-    on_saved: OnSaved | None,
+    on_saved: output.OnSaved | None,
     context: RunContext,
 ) -> tuple[RunResult, Path]:
     """Run an experiment and save the result; return the result and its directory."""
-    result, path = execute.run_and_save(spec, options, result_dir, context)
+    result, path = execute.run_and_save(spec, server_options, result_dir, context)
     if on_saved:
         on_saved(path, result.summary)
     return result, path
@@ -248,22 +226,22 @@ def _require_whole(result: RunResult, context: RunContext) -> None:
 def _repeatedly(
     spec: ExperimentSpec,
     num_runs: int,
-    options: LiveOptions | None,
+    server_options: LiveOptions | None,
     result_dir: Path,
-    on_saved: OnSaved | None,
+    on_saved: output.OnSaved | None,
     context: RunContext,
     *,
     as_json: bool,
 ) -> None:
     """Run several seeds, and print the combined summary; raise an error if a run is incomplete."""
-    repeats = execute.repeat(spec, num_runs, result_dir, options, context)
+    repeats = execute.repeat(spec, num_runs, result_dir, server_options, context)
     if repeats.combined is None:
         raise context.interrupted.ended("interrupted before a run began")
     if on_saved:
         for run in repeats.runs:
             on_saved(run.path, run.summary)
     if as_json:
-        print_json(repeats.combined, repeats.path)
+        output.print_json(repeats.combined, repeats.path)
     else:
         tail = metrics.shown_tail(run.summary for run in repeats.runs)
         typer.echo(

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
 
 from fairbench import metrics, records, scoring
 from fairbench import report as reporting
-from fairbench.cli.flags import ReportFile, Weights, json_option, option_of
-from fairbench.cli.output import (
-    OutputDetails,
-    OutputFile,
-    add_bench_line,
-    check_writable,
-    print_json,
-    show,
-    write_report,
-)
+from fairbench.cli import output
+from fairbench.cli.options import ReportFile, Weights, json_option, option_of
 from fairbench.config.flag import goodput_flag, parse_weights, split_commas
 from fairbench.config.flags import RUN
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.records.layouts import NAMES
-
-if TYPE_CHECKING:
-    pass
 
 
 class Unit(StrEnum):
@@ -129,8 +118,8 @@ def score(
         ),
     ] = None,
     report: ReportFile = None,
-    output_file: OutputFile = None,
-    output_details: OutputDetails = False,
+    output_file: output.OutputFile = None,
+    output_details: output.OutputDetails = False,
     as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
 ) -> None:
     """Compute every fairness metric from any system's records.
@@ -141,7 +130,7 @@ def score(
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
-    check_writable(report)
+    output.check_writable(report)
     window, ranks = (window_start, window_end), parse_percentiles(percentiles or "")
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
@@ -179,9 +168,11 @@ def score(
         )
         summary = {"records": [str(path) for path in files], **found}
         if report is not None:
-            write_report(scoring.score_page(scored, summary, [path.name for path in files]), report)
-    add_bench_line(output_file, summary, lambda: requests, details=output_details)
+            reporting.write_page(
+                scoring.score_page(scored, summary, [path.name for path in files]), report
+            )
+    output.add_bench_line(output_file, summary, lambda: requests, details=output_details)
     if as_json:
-        print_json(summary)
+        output.print_json(summary)
     else:
-        show(reporting.scored_text, summary, ", ".join(map(str, files)))
+        output.show(reporting.scored_text, summary, ", ".join(map(str, files)))

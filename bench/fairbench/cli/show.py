@@ -7,18 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fairbench import capacity, execute, results, sim
-from fairbench.cli.flags import Explain, json_option
-from fairbench.cli.output import (
-    OutputDetails,
-    OutputFile,
-    add_run_line,
-    check_explain,
-    print_comparison,
-    print_json,
-    print_plan,
-    print_summary,
-)
+from fairbench import execute, planning, results, sim
+from fairbench.cli import output
+from fairbench.cli.options import Explain, json_option
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.results.new_directories import FOLDER
@@ -30,12 +21,12 @@ def show(
     ],
     as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
     explain: Explain = False,
-    output_file: OutputFile = None,
-    output_details: OutputDetails = False,
+    output_file: output.OutputFile = None,
+    output_details: output.OutputDetails = False,
 ) -> None:
     """Print a stored run or the comparison of a sweep again."""
     is_sweep = _is_sweep(run_dir)
-    check_explain(explain, single=not is_sweep, as_json=as_json)
+    output.check_explain(explain, single=not is_sweep, as_json=as_json)
     if is_sweep:
         if output_file is not None:
             raise UsageError(
@@ -53,13 +44,15 @@ def show(
         raise DataError(f"{run_dir}: {hint}") from None
     if not as_json:
         results.check_summary(stored.summary, run_dir / results.SUMMARY)
-    add_run_line(output_file, stored.path, stored.summary, details=output_details)
+    output.add_run_line(output_file, stored.path, stored.summary, details=output_details)
     if as_json:
-        print_json(stored.summary)
+        output.print_json(stored.summary)
     else:
         complete = bool(stored.manifest.get("complete"))
         beside = results.reference_for(stored)
-        print_summary(stored.summary, run_dir, complete=complete, explain=explain, reference=beside)
+        output.print_summary(
+            stored.summary, run_dir, complete=complete, explain=explain, reference=beside
+        )
 
 
 def _is_sweep(folder: Path) -> bool:
@@ -72,16 +65,16 @@ def _is_sweep(folder: Path) -> bool:
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
     """Print the answer of a plan, or compare the finished runs of a sweep."""
-    if (folder / capacity.ANSWER).is_file():
-        print_plan(results.read_json(folder / capacity.ANSWER), folder, as_json=as_json)
+    if (folder / planning.ANSWER).is_file():
+        output.print_plan(results.read_json(folder / planning.ANSWER), folder, as_json=as_json)
         return
     cells = results.compare_sweep(folder)
     if not cells:
         raise DataError(f"{folder}: no run of this sweep is finished")
     if as_json:
-        print_json({"cells": [execute.cell_json(cell) for cell in cells]})
+        output.print_json({"cells": [execute.cell_json(cell) for cell in cells]})
     else:
-        print_comparison(cells, folder)
+        output.print_comparison(cells, folder)
 
 
 def _hint(folder: Path) -> str:
@@ -116,6 +109,6 @@ def recover(
     """
     result = execute.recover_run(run_dir)
     if as_json:
-        print_json(result.summary)
+        output.print_json(result.summary)
     else:
-        print_summary(result.summary, run_dir, complete=False)
+        output.print_summary(result.summary, run_dir, complete=False)

@@ -10,20 +10,7 @@ import typer
 from typer import Option
 
 from fairbench import config, execute, report, results
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    AllowUntested,
-    ExecutorName,
-    NoProgress,
-    RayAddress,
-    ReadyTimeout,
-    ResultDir,
-    ServerPython,
-    json_option,
-    only_resumed,
-    option_of,
-    takes,
-)
+from fairbench.cli import options
 from fairbench.cli.output import print_comparison, print_json, print_outcome
 from fairbench.config.flags import READY_S, RESUME, SEEDS, SETTINGS, SweepFlags
 from fairbench.execute.executors import LOCAL, check_executor, executor_named
@@ -34,7 +21,7 @@ if TYPE_CHECKING:
     from fairbench.execute.repeats import SweepOutcome
 
 
-@takes(SweepFlags)
+@options.takes(SweepFlags)
 def sweep(
     file: Annotated[
         str | None,
@@ -44,7 +31,7 @@ def sweep(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        option_of(
+        options.option_of(
             SETTINGS,
             "Values of any parameter of a scheduler, the engine or the workload; may be repeated.",
             metavar="NAME.PARAM=V,W",
@@ -52,7 +39,7 @@ def sweep(
     ] = None,
     num_runs: Annotated[
         int | None,
-        option_of(
+        options.option_of(
             SEEDS,
             "Number of seeds of each point; metrics get 95% confidence intervals.",
             # The sweep itself checks the limits on the value of this flag.
@@ -74,9 +61,9 @@ def sweep(
             "sweep file]"
         ),
     ] = None,
-    result_dir: ResultDir = DEFAULT_RESULT_DIR,
+    result_dir: options.ResultDir = options.DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, option_of(RESUME, "Directory of an interrupted sweep to continue.")
+        Path | None, options.option_of(RESUME, "Directory of an interrupted sweep to continue.")
     ] = None,
     reuse: Annotated[
         list[Path] | None,
@@ -95,16 +82,16 @@ def sweep(
             "name.",
         ),
     ] = True,
-    server_python: ServerPython = None,
-    allow_untested_release: AllowUntested = False,
-    ready_check_timeout_sec: ReadyTimeout = READY_S,
-    executor: ExecutorName = LOCAL,
-    ray_address: RayAddress = None,
+    server_python: options.ServerPython = None,
+    allow_untested_release: options.AllowUntested = False,
+    ready_check_timeout_sec: options.ReadyTimeout = READY_S,
+    executor: options.ExecutorName = LOCAL,
+    ray_address: options.RayAddress = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="List the points of the sweep without running them.")
     ] = False,
-    as_json: Annotated[bool, json_option("the comparison")] = False,
-    disable_tqdm: NoProgress = False,
+    as_json: Annotated[bool, options.json_option("the comparison")] = False,
+    disable_tqdm: options.NoProgress = False,
     **flags: Unpack[SweepFlags],
 ) -> None:
     """Run a grid of experiments in parallel and compare their results.
@@ -117,7 +104,7 @@ def sweep(
     axes = dict(config.parse_axis(text) for text in settings or [])
     if resume is not None:
         if file or flags or axes or num_runs or quick or name or reuse:
-            raise only_resumed(resume, "sweep")
+            raise options.only_resumed(resume, "sweep")
         store = results.SweepStore(resume)
         specs = config.points(store.sweep(), file=str(store.file))
         finished = set(store.finished())
@@ -136,7 +123,7 @@ def sweep(
     live = execute.LiveFlags(server_python, ready_check_timeout_sec)
     if allow_untested_release:
         execute.try_untested(specs)
-    options = execute.options_of_points(specs, live)
+    server_options = execute.options_of_points(specs, live)
     if resume is None:
         store = results.SweepStore.create(result_dir, swept, specs)
         for other in others:
@@ -144,7 +131,7 @@ def sweep(
             _print_outdated(other, outdated)
             store.take_from(other, [one.identity for one in outdated])
     with execute.run_context(None if disable_tqdm else report.shown_progress(), runs_on) as context:
-        outcome = execute.run_sweep(store, specs, options, context)
+        outcome = execute.run_sweep(store, specs, server_options, context)
     _print(outcome, as_json=as_json)
     outcome.require_whole()
 
@@ -157,7 +144,6 @@ def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) 
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-
     requests = [round(execute.expected_requests(spec, spec.client_plans())) for spec in specs]
     named = list(zip(results.point_names(specs), requests, strict=True))
     if as_json:

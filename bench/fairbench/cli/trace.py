@@ -12,7 +12,7 @@ import typer
 from typer import Option
 
 from fairbench import figures, report, workloads
-from fairbench.cli.flags import json_option, log_params, option_of, takes
+from fairbench.cli.options import json_option, log_params, option_of, takes
 from fairbench.cli.output import print_json, show
 from fairbench.config.flag import split_commas
 from fairbench.config.flags import PICTURE, TraceFlags
@@ -218,7 +218,6 @@ def _trace_requests(
 
 
 def _write(table: TraceTable, output: Path, *, as_json: bool) -> None:
-
     if output.suffix != ".jsonl":
         raise UsageError(f"--output-file {output}: must end in .jsonl")
     workloads.write_trace(table, output)

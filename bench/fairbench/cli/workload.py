@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairbench import execute, report, workloads
-from fairbench.cli.flags import given_options, json_option, option_of
+from fairbench.cli.options import given_options, json_option, option_of
 from fairbench.cli.output import print_json, show
 from fairbench.config.flags import RUN
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from fairbench.config.backend import BackendConfig
-from fairbench.config.own_code import OWN_EVICTIONS, is_plugged_in
+from fairbench.config.backend import NEED_SESSIONS, BackendConfig
+from fairbench.config.own_code import OWN_EVICTIONS, evicts_inside, is_plugged_in
 from fairbench.config.spec import MAX_REPLICAS, Draft, ExperimentSpec
 from fairbench.doors import CODE_GROUP, registered
 from fairbench.errors import UsageError, about
@@ -20,31 +20,20 @@ from fairbench.hardware.engines import ENGINES as ENGINE_KINDS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.eviction import registry
 from fairbench.schedulers.eviction.policies import ClientEviction
-from fairbench.schedulers.eviction.registry import (
-    ALL_EVICTIONS,
-    DEFAULT_EVICTION,
-    EVICTIONS,
-    MEMORY,
-    MemoryParams,
-    eviction_class,
-)
 from fairbench.schedulers.gateway.registry import (
     ADMISSION,
     DEFAULT_DETECTOR,
     GATEWAY,
     NO_GATEWAY,
     OFF,
-    UNKNOWN_COSTS,
     AdmissionParams,
-    GatewayParams,
     default_detector,
     detector_class,
-    policy_class,
 )
-from fairbench.schedulers.load_cap import AUTO
-from fairbench.schedulers.params import as_settings, make_params, own_settings
-from fairbench.schedulers.peers import ROUTERS, RoutersParams
+from fairbench.schedulers.params import make_params, own_settings
+from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
@@ -117,7 +106,12 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
         _settle_routers(draft, backend)
     with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
         _settle_eviction(draft, backend, engine)
-    _settle_charge(draft)
+    if draft.get(CHARGE_PASS) is False:
+        del draft[CHARGE_PASS]
+    elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
+        raise UsageError(
+            f"{CHARGE_PASS} = {draft[CHARGE_PASS]!r}: needs {ENGINE_CODE}, to measure its passes"
+        ).of(CHARGE_PASS, ENGINE_CODE)
     _settle_sides(draft, backend, engine)
 
 
@@ -148,7 +142,7 @@ def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
     ``given`` contains the keys of settings that flags set. Settings of schedulers are not checked,
     because a command may run several schedulers, of which only one has the setting.
     """
-    needs = {policy: f"{EVICTION} = {policy!r}" for policy in ALL_EVICTIONS}
+    needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
     for key in given:
         owner = key.split(".", 1)[0]
@@ -180,22 +174,8 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
         policy = draft[EVICTION]
         if not isinstance(policy, str):
             raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
-        # The real code of an engine has scheduling policies of its own.
-        if draft.get(ENGINE_CODE) is None:
-            eviction_class(policy)
-
-
-def _settle_charge(draft: Draft) -> None:
-    """Remove the key ``charge_pass`` if its value is false.
-
-    Raises UsageError if the run has no scheduling pass to measure.
-    """
-    if draft.get(CHARGE_PASS) is False:
-        del draft[CHARGE_PASS]
-    elif CHARGE_PASS in draft and draft.get(ENGINE_CODE) is None:
-        raise UsageError(
-            f"{CHARGE_PASS} = {draft[CHARGE_PASS]!r}: needs {ENGINE_CODE}, to measure its passes"
-        ).of(CHARGE_PASS, ENGINE_CODE)
+        if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
+            registry.eviction_class(policy)
 
 
 def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
@@ -205,13 +185,13 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
         raise UsageError(
             f"{key} = {value!r}: backend {kind} has its own eviction policy; leave {key} out"
         )
-    if value in ALL_EVICTIONS and value not in backend.evictions:
-        allowed = ", ".join(name for name in EVICTIONS if name in backend.evictions)
+    if value in registry.ALL_EVICTIONS and value not in backend.evictions:
+        allowed = ", ".join(name for name in registry.EVICTIONS if name in backend.evictions)
         raise UsageError(
             f"{key} = {value!r}: must be one of {allowed} for backend {kind}, whose requests do "
             "not tell their sessions"
         )
-    if backend.own_policy is not None and value != DEFAULT_EVICTION:
+    if backend.own_policy is not None and value != registry.DEFAULT_EVICTION:
         raise UsageError(
             f"{key} = {value!r}: needs fairbench's scheduler in the server; leave "
             "backend.schedule_policy out"
@@ -221,13 +201,15 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     """Return the eviction policy as a part with parameters; () for the default policy.
 
-    The eviction policy of an installed engine has no parameters in fairbench. Raises UsageError for
-    an unknown eviction policy.
+    An eviction policy of an engine's own code has no parameters here. Raises UsageError for an
+    unknown name.
     """
-    policy = draft.get(EVICTION)
-    if not isinstance(policy, str) or draft.get(ENGINE_CODE) is not None:
+    policy, engine = draft.get(EVICTION), str(draft.get("engine") or DEFAULT_ENGINE)
+    if not isinstance(policy, str):
         return ()
-    eviction_class(policy)
+    if draft.get(ENGINE_CODE) is not None and not evicts_inside(policy, engine):
+        return ()
+    registry.eviction_class(policy)
     return (policy,)
 
 
@@ -238,27 +220,26 @@ def memory_parts(
 
     Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
-    key = f"{MEMORY}.share"
-    if make_params(MEMORY, MemoryParams, settings).share:
+    key = f"{registry.MEMORY}.share"
+    if make_params(registry.MEMORY, registry.MemoryParams, settings).share:
         with about(key, EVICTION, "backend.kind"):
             if backend is not None:
                 raise UsageError(f"{key} = True: only simulated runs support {key}; leave it out")
-            policy = str(draft.get(EVICTION, DEFAULT_EVICTION))
-            if not issubclass(eviction_class(policy), ClientEviction):
+            policy = str(draft.get(EVICTION, registry.DEFAULT_EVICTION))
+            if not issubclass(registry.eviction_class(policy), ClientEviction):
                 by_client = [
                     repr(one)
-                    for one in EVICTIONS
-                    if issubclass(eviction_class(one), ClientEviction)
+                    for one in registry.EVICTIONS
+                    if issubclass(registry.eviction_class(one), ClientEviction)
                 ]
                 raise UsageError(
                     f"{key} = True: needs an eviction policy with shares: set eviction to "
                     f"{' or '.join(by_client)}"
                 )
-    return (MEMORY,)
+    return (registry.MEMORY,)
 
 
-# parameters for several routers that `fairbench serve` supports, too
-SERVED = ("every_s", "ahead_tok_s", "forget_s")
+# parameters of several routers that real routers support
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
@@ -280,40 +261,8 @@ def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
-def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """Return the parameters of a real router that has peers.
-
-    Raises UsageError for values that real routers do not support.
-    """
-    for name in own_settings(ROUTERS, settings):
-        if name not in SERVED:
-            raise UsageError(
-                f"{ROUTERS}.{name}: only simulated routers support this setting; `serve "
-                f"--peer` supports {', '.join(SERVED)}"
-            )
-    return make_params(ROUTERS, RoutersParams, settings)
-
-
 GATEWAY_KEYS = ("gateway", "saturation")
-ADMISSION_MODEL = "llama-3.1-8b"  # the model of the timing profile if the user names only a GPU
-# The saturation detector that `fairbench serve` uses by default, because it works with any engine.
-SERVED_DETECTOR = "concurrency"
-MOST_REQUESTS = (
-    # name of the setting that limits how many requests are at a worker
-    f"{SERVED_DETECTOR}.requests"
-)
-HEADROOM = (
-    # name of the setting that limits how many requests wait at a worker
-    f"{SERVED_DETECTOR}.headroom"
-)
-# Settings that limit the load of each client: in tokens of context, in requests, and in tokens of
-# reserved memory.
-CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
-CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
-# default reserve of `fairbench serve`: a client that sends requests alone gets four fifths of the
-# workers
-DEFAULT_RESERVE = 0.25
-SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # default of `serve`
+ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GPU is named
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
@@ -335,20 +284,6 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
         found["saturation"] = usual
     detector_class(found["saturation"])
     return found
-
-
-def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each admission-control parameter of a real router, by NAME.PARAM.
-
-    The result is {} if there is no admission control. Raises UsageError for a wrong value, and if
-    no timing profile of the workers is set.
-    """
-    if not own_settings(ADMISSION, settings):
-        return {}
-    params = make_params(ADMISSION, AdmissionParams, settings)
-    if params.is_on:
-        admission_profile(params)
-    return as_settings(ADMISSION, params)
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
@@ -404,31 +339,6 @@ def _check_gateway(
         )
 
 
-def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway in front of real servers, by NAME.PARAM.
-
-    Raises UsageError for an unknown name, a wrong value, or a value that is not supported in front
-    of real servers.
-    """
-    owners: dict[str, Any] = {
-        policy: policy_class(policy).Params,
-        saturation: detector_class(saturation).Params,
-        GATEWAY: GatewayParams,
-    }
-    given, resolved = {**SERVED_OUTPUTS, **settings}, dict[str, Any]()
-    for owner, params in owners.items():
-        resolved |= as_settings(owner, make_params(owner, params, given))
-    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
-        raise UsageError(
-            "gateway.order = 'longest-prefix': serve does not support this order, "
-            "because it does not match queued requests with the workers' caches; choose "
-            "from fcfs, edf"
-        )
-    if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
-        raise UsageError(UNKNOWN_COSTS)
-    return resolved
-
-
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
 # scheduling policies of engines that have parameters in fairbench
@@ -476,7 +386,11 @@ def check_own_code(
             raise UsageError(
                 f"{key} = {draft[key]!r}: not supported with {ENGINE_CODE}; leave it out"
             ).of(key, ENGINE_CODE)
-    _check_own_eviction(draft.get(EVICTION), name)
+    _check_own_eviction(draft.get(EVICTION), name, local)
+    if settings.get(share := f"{registry.MEMORY}.share"):
+        raise UsageError(f"{share} = True: not supported with {ENGINE_CODE}; leave it out").of(
+            share, ENGINE_CODE
+        )
     if settings.get(policy := f"{ADMISSION}.policy", OFF) != OFF:
         raise UsageError(f"admission control: not supported with {ENGINE_CODE}; leave it out").of(
             policy, ENGINE_CODE
@@ -492,19 +406,21 @@ def check_own_code(
         _check_plugged_in(local, settings)
 
 
-def _check_own_eviction(policy: Any, engine: str) -> None:
-    """Raise UsageError for an eviction policy that the engine's own code lacks.
+def _check_own_eviction(policy: Any, engine: str, local: str) -> None:
+    """Raise UsageError for an eviction policy that cannot run inside the engine's own code.
 
-    Names unknown to fairbench are accepted, because a modified engine may have more policies.
+    A policy of fairbench runs beside a scheduler of fairbench. Names unknown to fairbench are
+    accepted for SGLang, because a modified SGLang may have more policies.
     """
-    if policy is None:
-        return
-    own = OWN_EVICTIONS.get(engine, ())
-    wrong = ""
-    if not own:
-        wrong = f"{engine} has only one eviction policy; leave it out"
-    elif policy in ALL_EVICTIONS and policy not in own:
-        wrong = f"is a policy of fairbench's model; choose from {', '.join(own)}"
+    own, wrong = OWN_EVICTIONS[engine], ""
+    inside = [
+        one for one in registry.EVICTIONS if evicts_inside(one, engine) and one not in NEED_SESSIONS
+    ]
+    if policy in inside:
+        if not is_plugged_in(local, engine):
+            wrong = "needs a scheduler of fairbench inside the engine, such as --local dlpm"
+    elif policy not in (None, *own) and (policy in registry.ALL_EVICTIONS or len(own) == 1):
+        wrong = f"choose from {', '.join([*own, *inside])}"
     if wrong:
         raise UsageError(f"{EVICTION} = {policy!r}: not supported with {ENGINE_CODE}: {wrong}").of(
             EVICTION, ENGINE_CODE

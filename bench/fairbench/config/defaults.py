@@ -36,13 +36,8 @@ from fairbench.config.spec import (
 from fairbench.errors import DataError, UsageError, about, explain, of_file, unknown_name
 from fairbench.files.formats import bundled_names, file_of, read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.schedulers import registry
 from fairbench.schedulers.gateway.registry import GATEWAY
-from fairbench.schedulers.registry import (
-    locals_by_name,
-    routers_by_name,
-    split_pair,
-    unknown_scheduler,
-)
 from fairbench.tenants import with_tenants
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
@@ -219,21 +214,21 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
     Raises UsageError for unknown names of schedulers.
     """
     with about("scheduler"):
-        router, local = split_pair(text_of(draft, "scheduler"))
+        router, local = registry.split_pair(text_of(draft, "scheduler"))
     router = text_of(draft, "router") if "router" in draft else router
     if owned := has_own_code(draft):
         local = own_policy(draft, local, get_args(SGLangPolicy))
     else:
         local = text_of(draft, "local") if "local" in draft else local
     for what, name, known in (
-        ("router", router, routers_by_name()),
-        ("local scheduler", local, locals_by_name()),
+        ("router", router, registry.routers_by_name()),
+        ("local scheduler", local, registry.locals_by_name()),
     ):
         if name in known or (what, name) == ("router", EXTERNAL):
             continue
         # The real code of an engine may have policies that fairbench does not know.
         if what == "router" or not owned:
-            raise unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
+            raise registry.unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
     return router, local
 
 
@@ -249,7 +244,8 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
     modelled = (
         not has_own_code(draft) or local in WITH_SETTINGS or is_plugged_in(local, engine_of(draft))
     )
-    parts: tuple[str, ...] = (router, local) if modelled else (router,)
+    routed = registry.params_part(router)
+    parts: tuple[str, ...] = (routed, local) if modelled else (routed,)
     if "gateway" in draft and (gateway := gateway_of(draft)):
         parts += (*gateway.values(), GATEWAY)
     if not CLUSTER_KEYS.isdisjoint(draft):

@@ -10,13 +10,16 @@ from fairbench.config.flag import parse_assignment
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.named import imported
+from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
 # Scheduling policies that an unmodified engine offers.
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# Eviction policies that an unmodified engine offers; ``tlru`` is left out, because it needs
-# parameters.
-OWN_EVICTIONS = {"sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru")}
+# The eviction policies of a stock engine; SGLang's ``tlru`` needs parameters.
+OWN_EVICTIONS = {
+    "sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
+    "vllm": ("lru",),
+}
 EVICTION_FLAGS = {"sglang": {"--radix-eviction-policy": "eviction"}}
 
 
@@ -30,8 +33,14 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
     return policy in locals_by_name()
 
 
-# ``CARRIED`` maps an engine to the parameters that both fairbench's model and the engine's real
-# code have. A server flag of the same name sets the parameter.
+def evicts_inside(policy: object, engine: object) -> bool:
+    """Return whether ``policy`` is an eviction policy of fairbench, and not one of the engine."""
+    own = OWN_EVICTIONS.get(str(engine or DEFAULT_ENGINE), ())
+    return policy in EVICTIONS and policy not in own
+
+
+# The parameters of fairbench that the engine's own code also has, by engine. A server flag of an
+# equal name sets the parameter.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),

@@ -12,55 +12,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from fairbench import metrics, records, workloads
+from fairbench.config import cluster, defaults, serving
 from fairbench.config.backend import ARGS
-from fairbench.config.cluster import (
-    ENGINE_CODE,
-    EVICTION,
-    GATEWAY_KEYS,
-    check_disaggregated,
-    check_own_code,
-    check_sides,
-    check_used,
-    memory_parts,
-    settle_cluster,
-    settle_gateway,
-)
 from fairbench.config.cluster import KEYS as CLUSTER_KEYS
-from fairbench.config.defaults import (
-    DEFAULTS,
-    Preset,
-    at_rate_of,
-    check_preset,
-    engine_of,
-    has_own_code,
-    machine_of_workload,
-    moved_weights,
-    parts_of,
-    preset_for,
-    read_workload,
-    resolve_weights,
-    table_of,
-    text_of,
-    used_parts,
-    usual_scenario,
-    workload_defaults,
-)
 from fairbench.config.flag import PlacedFlags, check_names, place_flags
 from fairbench.config.flags import RUN
 from fairbench.config.origins import chosen_part, given_values, with_given
 from fairbench.config.own_code import settings_of_flags
-from fairbench.config.serving import (
-    Chosen,
-    check_behaviours,
-    check_machine,
-    check_no_engine,
-    check_order,
-    check_scheduling,
-    defaults_of,
-    resolve_backend,
-    resolve_served,
-    without_unsupported,
-)
 from fairbench.config.settings import check_engine_settings, flat_settings, resolve_settings
 from fairbench.config.spec import GIVEN, Draft, ExperimentSpec, Origin, without_given
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
@@ -87,11 +45,11 @@ RULING = frozenset(
         "num_programs",
         "clients",
         "engine",
-        ENGINE_CODE,
+        cluster.ENGINE_CODE,
         "routers",
         "preset",
-        EVICTION,
-        *GATEWAY_KEYS,
+        cluster.EVICTION,
+        *cluster.GATEWAY_KEYS,
     }
 )
 
@@ -159,8 +117,8 @@ def resolve(
 def _of_preset(ref: str, error: UsageError) -> DataError:
     """Return an error about values of a preset, with advice to override these values."""
     text = str(error)
-    for key in error.keys & DEFAULTS.keys():
-        other = f"give {key} = {DEFAULTS[key]}, or leave the preset out"
+    for key in error.keys & defaults.DEFAULTS.keys():
+        other = f"give {key} = {defaults.DEFAULTS[key]}, or leave the preset out"
         text = text.replace(f"leave {key} out", other)
     return DataError(f"preset {ref}: {text}")
 
@@ -169,39 +127,41 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
     """Return the spec of a draft with flags, completed by values of a file and by defaults."""
     backend = None
     if "backend" in draft or "backend" in file:
-        backend = resolve_backend(draft.get("backend"), file.get("backend"))
+        backend = serving.resolve_backend(draft.get("backend"), file.get("backend"))
     given = None
     if file:
-        file = without_unsupported(with_given(file), backend)
-    with suppress(UsageError):  # The checks below report an invalid value.
+        file = serving.without_unsupported(with_given(file), backend)
+    with suppress(UsageError):  # An error is reported by the checks below.
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and (new_defaults or not RULING.isdisjoint(draft)):
         file = chosen_part(file, other_workload="workload" in draft)
     file = without_given(file)
     draft.fill(file, Origin.FILE)
-    draft.settings.fill(flat_settings(table_of(draft, "settings")), Origin.FILE)
+    draft.settings.fill(flat_settings(defaults.table_of(draft, "settings")), Origin.FILE)
     preset = _fill_usual(draft, backend)
-    draft |= resolve_served(backend, draft)
+    draft |= serving.resolve_served(backend, draft)
     settings = dict(draft.settings)
     admission = (ADMISSION,) if own_settings(ADMISSION, settings) else ()
-    if admission or not draft.keys().isdisjoint(GATEWAY_KEYS):
-        settle_gateway(draft, backend)
+    if admission or not draft.keys().isdisjoint(cluster.GATEWAY_KEYS):
+        cluster.settle_gateway(draft, backend)
     if not CLUSTER_KEYS.isdisjoint(draft):
-        settle_cluster(draft, backend, engine_of(draft))
-    memory = memory_parts(draft, backend, settings) if own_settings(MEMORY, settings) else ()
+        cluster.settle_cluster(draft, backend, defaults.engine_of(draft))
+    memory = (
+        cluster.memory_parts(draft, backend, settings) if own_settings(MEMORY, settings) else ()
+    )
     workload, resolved = resolve_settings(
-        read_workload(draft["workload"]),
-        text_of(draft, "scenario"),
-        used_parts(draft) + admission + memory,
+        defaults.read_workload(draft["workload"]),
+        defaults.text_of(draft, "scenario"),
+        defaults.used_parts(draft) + admission + memory,
         settings,
     )
     if preset is not None:
         with about("preset", "engine", "workload"):
-            check_preset(preset, draft, workload.name)
-        workload = at_rate_of(preset, workload)
+            defaults.check_preset(preset, draft, workload.name)
+        workload = defaults.at_rate_of(preset, workload)
     engine = _checked_engine(draft, backend, workload, resolved)
     draft |= {"backend": backend, "workload": workload, "engine": engine}
-    draft.fill(workload_defaults(draft, workload), Origin.WORKLOAD)
+    draft.fill(defaults.workload_defaults(draft, workload), Origin.WORKLOAD)
     draft |= _tables(draft, file, workload, resolved) | {GIVEN: given}
     try:
         spec = ExperimentSpec.model_validate(dict(draft))
@@ -214,50 +174,47 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
         check_size(spec)
         check_sessions(spec)
         if backend is not None:
-            check_behaviours(spec, backend)
+            serving.check_behaviours(spec, backend)
     return spec
 
 
-def _fill_usual(draft: Draft, backend: Chosen) -> Preset | None:
-    """Add usual values from the preset, the workload's machine, and the defaults.
-
-    Return the preset.
-    """
-    workload, preset = read_workload(draft.get("workload", DEFAULTS["workload"])), None
-    machine = {} if backend is not None else machine_of_workload(workload)
+def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None:
+    """Add values of preset, machine of the workload, and defaults. Return the preset."""
+    workload, preset = (
+        defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"])),
+        None,
+    )
+    machine = {} if backend is not None else defaults.machine_of_workload(workload)
     if (ref := draft.get("preset")) is not None:
         with about("preset", "backend.kind"):
-            preset = preset_for(str(ref), backend)
+            preset = defaults.preset_for(str(ref), backend)
         draft.fill(preset.experiment, Origin.PRESET)
         draft.settings.fill(preset.settings, Origin.PRESET)
-    draft.fill(machine | {"scenario": usual_scenario(workload)}, Origin.WORKLOAD)
-    draft.fill(defaults_of(backend), Origin.DEFAULT)
+    draft.fill(machine | {"scenario": defaults.usual_scenario(workload)}, Origin.WORKLOAD)
+    draft.fill(serving.defaults_of(backend), Origin.DEFAULT)
     return preset
 
 
 def _checked_engine(
-    draft: Draft, backend: Chosen, workload: WorkloadSpec, resolved: Mapping[str, Any]
+    draft: Draft, backend: serving.Chosen, workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> str | None:
-    """Return the engine's name, or None for the default engine.
-
-    Raises UsageError for settings that belong to another engine.
-    """
-    engine, settings = engine_of(draft), dict(draft.settings)
+    """Return the engine, None for the default. Raises UsageError for settings of other engines."""
+    engine, settings = defaults.engine_of(draft), dict(draft.settings)
     if backend is not None:
-        own = workload.scheduler_settings(text_of(draft, "scenario"))
-        check_machine(backend, {**settings, **resolved}, own)
-        check_no_engine(backend, engine)
+        own = workload.scheduler_settings(defaults.text_of(draft, "scenario"))
+        serving.check_machine(backend, {**settings, **resolved}, own)
+        serving.check_no_engine(backend, engine)
     check_engine_settings(engine, settings)
     if "prefill" in draft:
-        check_disaggregated(engine, {**settings, **resolved})
-    check_scheduling(backend, draft.settings.of_flags())
-    check_order(backend, engine, draft, settings)
-    if has_own_code(draft):
-        local = parts_of(draft)[1]
-        check_own_code(draft, backend, engine, local, {**settings, **resolved})
-    if backend is None and engine is None and "engine" in machine_of_workload(workload):
-        # The experiment names the scenario, so that stored values are not taken for values of the
-        # workload file.
+        cluster.check_disaggregated(engine, {**settings, **resolved})
+    serving.check_scheduling(backend, draft.settings.of_flags())
+    serving.check_order(backend, engine, draft, settings)
+    if defaults.has_own_code(draft):
+        local = defaults.parts_of(draft)[1]
+        cluster.check_own_code(draft, backend, engine, local, {**settings, **resolved})
+    if backend is None and engine is None and "engine" in defaults.machine_of_workload(workload):
+        # The scenario is named, because otherwise stored values would be taken for values of the
+        # workload.
         return DEFAULT_ENGINE
     return engine
 
@@ -268,12 +225,14 @@ def _tables(
     """Return the tables settings, goodput and weights; flags override single entries of each."""
     flags = draft.of_flags()
     assigned = draft.settings.of_flags()
-    settings, weights = moved_weights(resolved, table_of(file, "weights"), assigned)
-    given = weights | table_of(flags, "weights")
+    settings, weights = defaults.moved_weights(
+        resolved, defaults.table_of(file, "weights"), assigned
+    )
+    given = weights | defaults.table_of(flags, "weights")
     return {
         "settings": settings,
-        "goodput": table_of(file, "goodput") | table_of(flags, "goodput") or None,
-        "weights": resolve_weights(workload, draft["clients"], given),
+        "goodput": defaults.table_of(file, "goodput") | defaults.table_of(flags, "goodput") or None,
+        "weights": defaults.resolve_weights(workload, draft["clients"], given),
     }
 
 
@@ -316,17 +275,17 @@ def experiment(
     """
     check_names(flags, RUN)
     if not CLUSTER_KEYS.isdisjoint(flags):
-        check_sides(flags)
+        cluster.check_sides(flags)
     given = place_flags({name: one for name, one in flags.items() if one is not False}, RUN)
     if given.trace:
         given = with_trace(given)
     read = read_experiment(file) if file else None
-    if has_own_code({**(read or {}), **given.keys}):
+    if defaults.has_own_code({**(read or {}), **given.keys}):
         given = with_flags_of_code(with_own_policy(given), read or {}, settings)
     keys = given.keys | ({"backend": given.backend} if given.backend else {})
     spec = resolve(keys, given.settings | dict(settings), read, path=file)
     if settings:
-        check_used(settings, [spec])
+        cluster.check_used(settings, [spec])
     return spec
 
 

@@ -17,6 +17,7 @@ from fairbench.hardware.engines import (
 )
 from fairbench.hardware.timing import TimingParams
 from fairbench.named import by_path, imported, named
+from fairbench.schedulers import params
 from fairbench.schedulers.eviction.registry import (
     ALL_EVICTIONS,
     MEMORY,
@@ -24,16 +25,8 @@ from fairbench.schedulers.eviction.registry import (
     eviction_class,
 )
 from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS
-from fairbench.schedulers.params import (
-    PartParams,
-    as_settings,
-    check_names,
-    make_params,
-    own_settings,
-    params_of,
-)
 from fairbench.schedulers.peers import ROUTERS, RoutersParams
-from fairbench.schedulers.registry import PAIRS, params_classes
+from fairbench.schedulers.registry import PAIRS, params_classes, params_part
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
 
@@ -100,12 +93,12 @@ def machine_of(engine: str | None) -> tuple[str, ...]:
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
-def params_by_part() -> PartParams:
+def params_by_part() -> params.PartParams:
     """Return the ``Params`` classes of all schedulers, policies and machine parts, by name."""
     engines = by_path({kind.part: kind.params for kind in ENGINES.values()})
     several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams, MEMORY: MemoryParams}
     machine = {**several, **MACHINE}
-    policies = params_classes() | GATEWAY_PARAMS | params_of(ALL_EVICTIONS, eviction_class)
+    policies = params_classes() | GATEWAY_PARAMS | params.params_of(ALL_EVICTIONS, eviction_class)
     return policies | named(machine, machine.__getitem__) | engines
 
 
@@ -129,18 +122,18 @@ def resolve_settings(
     for owner in names:
         with about(*(key for key in given if key.startswith(f"{owner}."))):
             if owner in known:
-                make_params(owner, known[owner], given)
+                params.make_params(owner, known[owner], given)
             elif owner == workload.name:
-                workload = with_settings(workload, own_settings(owner, given))
+                workload = with_settings(workload, params.own_settings(owner, given))
             elif owner in workload_names():
-                with_settings(load_workload(owner), own_settings(owner, given))
+                with_settings(load_workload(owner), params.own_settings(owner, given))
             else:
                 raise _unknown_owner(owner, workload, known)
     with about("scenario", "workload"):
         merged = _checked_defaults(workload, scenario, known) | dict(given)
     resolved: dict[str, Any] = {}
     for owner in used:
-        resolved |= as_settings(owner, make_params(owner, known[owner], merged))
+        resolved |= params.as_settings(owner, params.make_params(owner, known[owner], merged))
     return workload, resolved
 
 
@@ -148,7 +141,7 @@ def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> No
     """Raise UsageError for settings of engines other than ``engine`` (None: the default engine)."""
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
-        given = own_settings(kind.part, settings) if other != chosen else {}
+        given = params.own_settings(kind.part, settings) if other != chosen else {}
         for name, value in given.items():
             if value != getattr(imported(kind.params)(), name):
                 raise UsageError(
@@ -175,8 +168,8 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
     if owner in PAIRS:
         router, local = PAIRS[owner]
         return UsageError(
-            f"{owner} is a pair of router and local scheduler: set the parameters of {router} "
-            f"or of {local} instead"
+            f"{owner} is a pair of router and local scheduler: set the parameters of "
+            f"{params_part(router)} or of {local} instead"
         )
     return unknown_name("part in a setting", owner, {*known, workload.name, *workload_names()})
 
@@ -189,5 +182,5 @@ def _checked_defaults(
     for owner in _owners(defaults):
         if owner not in known:
             raise unknown_name(f"part in the settings of workload {workload.name}", owner, known)
-        check_names(owner, known[owner], own_settings(owner, defaults))
+        params.check_names(owner, known[owner], params.own_settings(owner, defaults))
     return defaults

@@ -10,26 +10,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.capacity.carry_out import begin_plan, carry_out
-from fairbench.capacity.question import Clusters, PlanQuestion
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flag import place_flags
 from fairbench.config.flags import RUN
 from fairbench.config.resolve import trace_params
-from fairbench.diagnosis import FAIR, FCFS, SESSION_SLO, USUAL_SLO
-from fairbench.diagnosis.access_log import (
-    FIRST_TOKEN,
-    AccessLog,
-    part_to_replay,
-    read_log,
-    traffic_of_table,
-)
+from fairbench.diagnosis import FAIR, FCFS, SESSION_SLO, USUAL_SLO, access_log
 from fairbench.diagnosis.replay import LogReplay, ReplayedRun, prepared, replayed, usual_replicas
 from fairbench.errors import DataError, Interrupted, UsageError
 from fairbench.execute.tasks import RunContext
 from fairbench.metrics.floods import Flood, Harm, flood_windows, floods, harm_of, requests_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
+from fairbench.planning.carry_out import begin_plan, carry_out
+from fairbench.planning.question import Clusters, PlanQuestion
 
 # A plan tries up to LEAST_HIGH replicas, or up to TIMES_USUAL times the number of replicas in the
 # replay if that number is larger.
@@ -71,7 +64,7 @@ class Diagnosis:
     - ``missing`` names the parts that are missing after an interruption, such as replays.
     """
 
-    log: AccessLog
+    log: access_log.AccessLog
     floods: tuple[Flood, ...]
     waits: Traffic
     harm: Harm | None
@@ -113,7 +106,7 @@ def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
 
 
-def diagnose(log: AccessLog, asked: DiagnosisInput, context: RunContext) -> Diagnosis:
+def diagnose(log: access_log.AccessLog, asked: DiagnosisInput, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
     After a signal, the diagnosis has the finished parts and names the missing parts. Raises
@@ -124,7 +117,7 @@ def diagnose(log: AccessLog, asked: DiagnosisInput, context: RunContext) -> Diag
     found = tuple(floods(log.traffic))
     if not log.counted:
         return _unreplayed(log, found, asked)
-    part, start_s = part_to_replay(log, found)
+    part, start_s = access_log.part_to_replay(log, found)
     with TemporaryDirectory(prefix="fairbench-") as name:
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
@@ -132,7 +125,7 @@ def diagnose(log: AccessLog, asked: DiagnosisInput, context: RunContext) -> Diag
         # A latency target that no cluster can meet is refused before the first replay.
         if asked.slos:
             Clusters(_question(replay, asked.slos, asked.schedulers[:1], 1))
-        again = traffic_of_table(part, part.end_s)
+        again = access_log.traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
         usual = np.flatnonzero(~_in_floods(again, renamed(found, log.traffic, again)))
         dp = asked.dp or usual_replicas(replay, part, usual)
@@ -156,7 +149,9 @@ def diagnose(log: AccessLog, asked: DiagnosisInput, context: RunContext) -> Diag
     return replace(made, plan=plan, missing=missing)
 
 
-def _unreplayed(log: AccessLog, found: tuple[Flood, ...], asked: DiagnosisInput) -> Diagnosis:
+def _unreplayed(
+    log: access_log.AccessLog, found: tuple[Flood, ...], asked: DiagnosisInput
+) -> Diagnosis:
     """Return the diagnosis of a log without token counts, which cannot be replayed."""
     traffic = log.traffic
     harm = harm_of(traffic, list(found)) if traffic.knows_waits else None
@@ -196,7 +191,7 @@ def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
 
     The result is None if the log has no times to first token.
     """
-    if found.log.measured != FIRST_TOKEN:
+    if found.log.measured != access_log.FIRST_TOKEN:
         return None
     waits_s = found.waits.wait_s
     answered = np.where(np.isfinite(waits_s), waits_s, np.nan)
@@ -309,7 +304,7 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     without floods. The result is None if the trace has no times to first token.
     """
     log = _log_of(question)
-    if log is None or log.measured != FIRST_TOKEN:
+    if log is None or log.measured != access_log.FIRST_TOKEN:
         return None
     known = {key: one for key in MACHINE if (one := question.flags.get(key)) is not None}
     asked = DiagnosisInput({"gpu": question.gpus[0], **known}, schedulers=(FCFS,), plan=False)
@@ -332,7 +327,7 @@ def recorded_waits(question: PlanQuestion, context: RunContext) -> dict[str, Any
     }
 
 
-def _log_of(question: PlanQuestion) -> AccessLog | None:
+def _log_of(question: PlanQuestion) -> access_log.AccessLog | None:
     """Return the trace of a plan as a log, or None for a plan without a readable trace."""
     if not question.flags.get("trace"):
         return None
@@ -340,6 +335,6 @@ def _log_of(question: PlanQuestion) -> AccessLog | None:
         key: one for key, one in question.flags.items() if one is not None and one is not False
     }
     try:
-        return read_log(replace(trace_params(place_flags(flags, RUN)), time_scale=1.0))
-    except UsageError:  # The capacity plan reports this error later.
+        return access_log.read_log(replace(trace_params(place_flags(flags, RUN)), time_scale=1.0))
+    except UsageError:  # The plan reports the error.
         return None

@@ -18,17 +18,8 @@ from fairbench.diagnosis.text import (
     replay_rows,
 )
 from fairbench.report.numbers import number
+from fairbench.report.pages import page
 from fairbench.report.pages.log_page import log_page
-from fairbench.report.pages.page import (
-    Bullets,
-    Cell,
-    Figure,
-    Grid,
-    Headline,
-    Page,
-    Paragraph,
-    Section,
-)
 from fairbench.report.pages.traffic_figures import (
     flood_headlines,
     traffic_figures,
@@ -44,11 +35,11 @@ MEANING = (
 )
 
 
-def diagnosis_page(found: Diagnosis) -> Page:
-    """Return the report page of a diagnosis."""
+def diagnosis_page(found: Diagnosis) -> page.Page:
+    """Return the page of a diagnosis."""
     played, figures = bool(found.replays), list(_figures(found))
     when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
-    return Page(
+    return page.Page(
         title=diagnosis_title(found),
         provenance=f"{log_line(found)}. SHA-256 {found.log.sha256[:12]}.",
         headlines=list(_headlines(found)),
@@ -57,38 +48,38 @@ def diagnosis_page(found: Diagnosis) -> Page:
             *missing_lines(found),
         ],
         sections=[
-            Section("Diagnosis", [Bullets(answer_lines(found))]),
-            *([Section("Load", figures[:1])] if figures else []),
-            *([Section("Waits", figures[1:])] if figures[1:] else []),
+            page.Section("Diagnosis", [page.Bullets(answer_lines(found))]),
+            *([page.Section("Load", figures[:1])] if figures else []),
+            *([page.Section("Waits", figures[1:])] if figures[1:] else []),
             *(
                 [
-                    Section(
+                    page.Section(
                         "Under each scheduler",
                         [
-                            Paragraph(MEANING.format(when=when)),
-                            Grid(
+                            page.Paragraph(MEANING.format(when=when)),
+                            page.Grid(
                                 headings(found, whole=True),
-                                [[Cell(text) for text in row] for row in replay_rows(found)],
+                                [[page.Cell(text) for text in row] for row in replay_rows(found)],
                             ),
                         ],
                     )
                 ]
                 * played
             ),
-            Section("Assumptions", [Bullets(list(basis_lines(found)))]),
+            page.Section("Assumptions", [page.Bullets(list(basis_lines(found)))]),
         ],
     )
 
 
-def _headlines(found: Diagnosis) -> Iterator[Headline]:
+def _headlines(found: Diagnosis) -> Iterator[page.Headline]:
     if not found.floods:
-        yield Headline("who floods", "nobody", "no client sends much more than other clients")
+        yield page.Headline("who floods", "nobody", "no client sends much more than other clients")
     yield from flood_headlines(_judged(found))
     best, first = best_fair(found), found.first
     doubt = ", not valid for your cluster" if unlike_replay(found) else ""
     if best is not None and first is not None:
         before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
-        yield Headline(
+        yield page.Headline(
             f"TTFT P95 with {best.scheduler}",
             "-" if after is None else f"{number(after)} s",
             f"{number(before)} s with {first.scheduler}{doubt}",
@@ -100,7 +91,7 @@ def _headlines(found: Diagnosis) -> Iterator[Headline]:
             for row in (mine, *others)
         ]
         also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""
-        yield Headline(
+        yield page.Headline(
             "replicas for the target", counts[0], f"with {mine['scheduler']}{also}{doubt}"
         )
 
@@ -110,14 +101,14 @@ def _judged(found: Diagnosis) -> JudgedTraffic:
     return JudgedTraffic(found.waits, tuple(floods), found.harm, found.heavy)
 
 
-def _figures(found: Diagnosis) -> Iterator[Figure]:
+def _figures(found: Diagnosis) -> Iterator[page.Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.present
     figures = traffic_figures(_judged(found), measured)
     # The first figure of the page shows the load over time. If all requests of a log have the same
     # time, the page has no figure.
     yield from islice(figures, 1)
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
-    yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in figures)
+    yield from (page.Figure(one.svg, f"{shown}. {one.caption}") for one in figures)
     best = best_fair(found)
     if best is not None and best.traffic.span_s > 0:
         clients = waiting_clients(found.waits, found.heavy, found.harm)
@@ -125,10 +116,10 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
         heavy = [name for name in found.heavy if name in best.traffic.clients]
         limits = wait_limits(found.waits, measured)
         figure = waits_figure(best.traffic, heavy, clients, limits, FIRST_TOKEN)
-        yield Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
+        yield page.Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
 
 
-def access_log_page(log: AccessLog) -> Page:
+def access_log_page(log: AccessLog) -> page.Page:
     """Return the report page on an access log: load over time, floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []

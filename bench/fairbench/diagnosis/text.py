@@ -11,7 +11,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.capacity.table import needed_line
 from fairbench.diagnosis.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnosis.diagnosis import (
     Diagnosis,
@@ -24,6 +23,7 @@ from fairbench.diagnosis.replay import ReplayedRun
 from fairbench.errors import printable
 from fairbench.metrics.floods import LEAST_REQUESTS, Flood, Harm
 from fairbench.metrics.traffic import LONG_S, Overload, overload_of
+from fairbench.planning.table import needed_line
 from fairbench.report.limit_lines import replay_line
 from fairbench.report.numbers import number, percent, seconds, whole, written
 from fairbench.report.result_lines import is_extrapolated, stall_lines
@@ -256,7 +256,9 @@ def missing_lines(found: Diagnosis) -> Iterator[str]:
 
 def diagnosis_title(found: Diagnosis) -> str:
     """Return the diagnosis in a few words, as the title of a page."""
-    staller = _staller(found)
+    causes = found.log.stalls.get("stall_causes", ())
+    by = next((row["by"] for row in causes if row["by"] not in (None, row["client"])), None)
+    staller = f"prompts of {printable(by)} stall other clients' answers" if by else ""
     if len(found.log.traffic.client) < LEAST_REQUESTS:
         few = "Too few requests"
         return f"{few} to find a flood, but {staller}" if staller else f"{few} for a diagnosis"
@@ -271,13 +273,6 @@ def diagnosis_title(found: Diagnosis) -> str:
         return f"{names} {verb}, nobody waits"
     count = len(found.harm.victims)
     return f"{names} {verb}, {count:,} client{'s wait' if count > 1 else ' waits'}"
-
-
-def _staller(found: Diagnosis) -> str:
-    """Return a clause on a client whose prompts stall other clients' answers, "" if none does."""
-    causes = found.log.stalls.get("stall_causes", ())
-    by = next((row["by"] for row in causes if row["by"] not in (None, row["client"])), None)
-    return f"prompts of {printable(by)} stall other clients' answers" if by else ""
 
 
 def log_line(found: Diagnosis) -> str:

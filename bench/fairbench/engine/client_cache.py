@@ -458,7 +458,7 @@ class Claims(Generic[N]):
 
     def list_if_leaf(self, node: N) -> None:
         """Add a node to each queue that may evict the node and has no entry for the node."""
-        for queue in self._queues_of(node):
+        for queue in node.holders if self.by_client is not None else (EVERYONE,):
             if queue not in node.listed_for and self.is_open_leaf(node, queue):
                 node.listed_for.add(queue)
                 self._enter(queue, node)
@@ -467,9 +467,6 @@ class Claims(Generic[N]):
         """Add new queue entries for a node whose rank may have become lower."""
         for queue in node.listed_for:
             self._enter(queue, node)
-
-    def _queues_of(self, node: N) -> Iterable[str]:
-        return node.holders if self.by_client is not None else (EVERYONE,)
 
     def _enter(self, queue: str, node: N) -> None:
         least = self._rank_at(node, node.last_access, awaited=False)

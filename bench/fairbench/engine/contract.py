@@ -121,9 +121,10 @@ WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 class CodeRun(NamedTuple):
     """A simulated run in which the code of an installed engine decides.
 
-    ``python`` has the engine installed, and ``policy`` is the engine's scheduling policy.
-    ``eviction`` is the engine's eviction policy; None means the engine's default. If
-    ``charges_pass`` is set, a scheduling pass delays its iteration by the measured time.
+    ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
+    eviction policy, None for its default. ``our_eviction`` is an eviction policy of fairbench that
+    runs inside the engine instead, or None. With ``charges_pass``, the measured time of a
+    scheduling pass delays its iteration.
     """
 
     python: str
@@ -131,6 +132,7 @@ class CodeRun(NamedTuple):
     settings: Mapping[str, Any]
     seed: int
     eviction: str | None = None
+    our_eviction: str | None = None
     charges_pass: bool = False
 
 

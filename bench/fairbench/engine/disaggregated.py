@@ -10,11 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.engine.batch import (
-    CLIP_MAX_NEW_TOKENS,
-    Prefill,
-    RunningBatch,
-)
+from fairbench.engine.batch import CLIP_MAX_NEW_TOKENS, Prefill, RunningBatch
 from fairbench.engine.clock import ARRIVE, END, Clock
 from fairbench.engine.contract import CONTRACTS, EngineContract, KVMemory, Replica, WorkerParts
 from fairbench.engine.kv_cache import KVCache, KVNode

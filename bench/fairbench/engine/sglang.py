@@ -30,10 +30,7 @@ from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.engine.loop import EngineLoop
 from fairbench.engine.sequence import UNFINISHED, Sequence
 from fairbench.engine.waiting_queue import WaitingQueue, retraction_order
-from fairbench.hardware.engine_params import (
-    EngineLimits,
-    Splits,
-)
+from fairbench.hardware.engine_params import EngineLimits, Splits
 from fairbench.hardware.gpu_time import Chunk, prompt_parts
 from fairbench.schedulers.drive import ADMITTED, LAST, NO_ROOM, OVER, Preempt, Tried, never
 from fairbench.schedulers.prefix_tree import place_at

@@ -14,12 +14,7 @@ from fairbench.engine.contract import WorkerParts
 from fairbench.engine.kv_cache import KVCache, KVNode
 from fairbench.engine.sequence import Sequence
 from fairbench.engine.sglang import SGLangReplica, store_outputs, store_prompt
-from fairbench.hardware.engine_params import (
-    EngineLimits,
-    EngineParams,
-    engine_limits,
-    mem_fraction,
-)
+from fairbench.hardware.engine_params import EngineLimits, EngineParams, engine_limits, mem_fraction
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
 

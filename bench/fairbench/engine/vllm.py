@@ -635,7 +635,8 @@ class AsyncVLLMReplica(VLLMReplica):
     def _log_decode(self, flight: StepInFlight) -> None:
         """Add a step to the stretch in progress if the batch is unchanged, or begin a stretch."""
         stretch, batch = self._stretch, flight.batch
-        if stretch is not None and not self._follows(stretch, flight):
+        follows = stretch is not None and stretch.end_ps == flight.start_ps
+        if not (follows and batch.equals(self._stretch_batch)):
             self._end_stretch()
             stretch = None
         if stretch is None:
@@ -644,9 +645,6 @@ class AsyncVLLMReplica(VLLMReplica):
             self._stretch, self._stretch_batch = stretch, batch
         stretch.steps += 1
         stretch.end_ps = self._clock.now_ps
-
-    def _follows(self, stretch: Stretch, flight: StepInFlight) -> bool:
-        return stretch.end_ps == flight.start_ps and flight.batch.equals(self._stretch_batch)
 
     def _end_stretch(self) -> None:
         if self._stretch is not None:

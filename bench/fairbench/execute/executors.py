@@ -58,13 +58,7 @@ class Way(NamedTuple):
     obeys: frozenset[str] = frozenset()
 
 
-def _here(_: LauncherFlags) -> Launcher:
-
-    return live.LocalLauncher()
-
-
 def _by_command(flags: LauncherFlags) -> Launcher:
-
     try:
         words = shlex.split(flags.launch_command or DEFAULT)
     except ValueError as error:
@@ -83,7 +77,7 @@ def _by_door(name: str) -> Callable[[LauncherFlags], Launcher]:
 
 _FROM_DOORS = tuple(doors.registered(doors.LAUNCHER_GROUP))
 LAUNCHERS: Mapping[str, Way] = {
-    LOCAL: Way(_here),
+    LOCAL: Way(lambda _: live.LocalLauncher()),
     **{name: Way(_by_door(name), frozenset({"ray_address"})) for name in _FROM_DOORS},
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }

@@ -88,7 +88,11 @@ def recover_run(path: Path) -> RunResult:
     spec = read_spec(path / EXPERIMENT)
     watch = Stopwatch.start()
     with run_folder(path, name) as folder:
-        result = _recovered(spec, folder)
+        if spec.backend is None:
+            result = recover_simulated(spec, folder)
+        else:
+            live.require_live_extra()
+            result = live.recover(spec, folder)
         manifest = build_manifest(spec, complete=False, watch=watch) | result.about
         manifest |= {"recovered": True}
         write_run(path, spec, result.tables(), result.summary, manifest)
@@ -96,12 +100,3 @@ def recover_run(path: Path) -> RunResult:
         if name == SIMULATED:
             shutil.rmtree(folder)
     return result
-
-
-def _recovered(spec: ExperimentSpec, folder: Path) -> RunResult:
-    if spec.backend is None:
-        return recover_simulated(spec, folder)
-
-    live.require_live_extra()
-
-    return live.recover(spec, folder)

@@ -28,7 +28,7 @@ from fairbench.results.comparison import ComparedRun, SchedulerResults, by_place
 from fairbench.results.intervals import METHOD
 from fairbench.results.run_facts import read_tables, stored_facts
 from fairbench.results.summary import bases
-from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
+from fairbench.results.sweeps import SweepLine, axes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -235,7 +235,10 @@ def against_parameter(cells: Cells) -> Figure:
         for panel, (key, (label, unit)) in zip(row, metrics.items(), strict=True):
             _draw_lines(figure, panel, lines, styles, key, unit)
             panel.set(xlabel=axis.label, ylabel=label)
-            _set_ticks(panel, axis)
+            if axis.is_log:
+                log_x(panel)
+            if axis.ticks:
+                panel.set_xticks(axis.ticks, [f"{value:,.15g}" for value in axis.ticks])
         row[0].set_title(place, loc="left", fontsize=9)
     title = f"Metrics over {' and '.join(dict.fromkeys(axis.name for axis, _, _ in rows))}"
     caption(figure, title, provenance_of(cells), _fullest(grid))
@@ -268,14 +271,6 @@ def _draw_lines(
         panel.update_datalim([point for x, (*_, high) in known for point in ((x, 0), (x, high))])
     panel.autoscale_view()
     panel.set_ylim(0, None)
-
-
-def _set_ticks(panel: Axes, axis: SweepAxis) -> None:
-    """Make a wide x axis logarithmic; place ticks at the values if all labels fit."""
-    if axis.is_log:
-        log_x(panel)
-    if axis.ticks:
-        panel.set_xticks(axis.ticks, [f"{value:,.15g}" for value in axis.ticks])
 
 
 def _fullest(grid: Iterable[Iterable[Axes]]) -> Axes:

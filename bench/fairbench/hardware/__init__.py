@@ -1,4 +1,4 @@
-"""The speed and memory of GPUs, and the settings of engines on GPUs.
+"""The timing profiles of GPUs, and the settings of engines on GPUs.
 
 ``catalogue`` finds the timing profile of a GPU and model. ``timing`` computes the duration of an
 iteration and the capacity of the KV pool. ``engine_params`` completes an engine's parameters for
@@ -14,14 +14,8 @@ if TYPE_CHECKING:
     from fairbench.hardware.engines import DEFAULT_ENGINE as DEFAULT_ENGINE
     from fairbench.hardware.engines import DISAGGREGATION as DISAGGREGATION
     from fairbench.hardware.engines import DisaggregationParams as DisaggregationParams
-    from fairbench.hardware.gpus import find_gpu as find_gpu
-    from fairbench.hardware.gpus import read_gpu as read_gpu
 
 __getattr__ = lazy_names(
     __name__,
-    {
-        "engines": "DEFAULT_ENGINE DISAGGREGATION DisaggregationParams",
-        "gpus": "find_gpu read_gpu",
-        "catalogue": "table_of",
-    },
+    {"engines": "DEFAULT_ENGINE DISAGGREGATION DisaggregationParams", "catalogue": "table_of"},
 )

@@ -16,7 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from fairbench.errors import DataError, UsageError, of_file, unknown_name, validated
 from fairbench.files.formats import read_toml
 from fairbench.files.reader import digest as digest_of
-from fairbench.hardware.served import with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
@@ -291,6 +290,48 @@ def known_model(model: str) -> str:
 
 def _tp_degree(profile_id: str) -> int:
     return int(profile_id.split("/")[2].removeprefix("tp"))
+
+
+# Operator tables hold the times of single GPU operations. Servers on an H100 were measured to need
+# more time for the linear layers, and time for sampling, which the tables lack.
+
+HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
+"""``HOPPER_GB_S`` maps the GPUs with the H100's chip to memory bandwidths in 10^9 bytes/s."""
+
+LINEAR_FACTOR = 1.10
+"""``LINEAR_FACTOR`` is the measured time of an H100's linear layers (c_T) over operator times.
+
+Two servers were measured: Llama-3.1-8B in SGLang (1.10, profile ``measured-sglang-triton``) and
+Qwen3-14B in vLLM (1.09, profile ``measured-vllm``). A published TTFT agrees: for prompts of 28,650
+tokens on an H100, the published value is 1,077 ms, and the operators' value is 976 ms.
+"""
+
+SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
+"""``SAMPLING_MS`` is vLLM's time for each sequence of a step on an H100, with the vocabulary.
+
+The time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is sampling with
+``top_p`` over all logits, which moves memory, so the time grows with the vocabulary and shrinks
+with the bandwidth.
+"""
+
+
+def with_serving(
+    coefficients_ms: Mapping[str, float], gpu: str, vocabulary: int
+) -> dict[str, float]:
+    """Return the coefficients of vLLM's operators with the costs that servers on Hopper add.
+
+    Args:
+        coefficients_ms: Coefficients of a ``TimingProfile``.
+        gpu: Name of the GPU; coefficients of other GPUs than Hopper are unchanged.
+        vocabulary: Tokens of the model's vocabulary.
+    """
+    found = dict(coefficients_ms)
+    if gpu in HOPPER_GB_S:
+        slower = HOPPER_GB_S["h100-80gb"] / HOPPER_GB_S[gpu]
+        sampling_ms = SAMPLING_MS * vocabulary / SAMPLING_VOCABULARY * slower
+        found["c_T"] *= LINEAR_FACTOR
+        found["c_nd"] = max(found["c_nd"], sampling_ms)
+    return found
 
 
 def load_profile(profile_id: str) -> TimingProfile:

@@ -5,15 +5,14 @@ The engines are SGLang with the rules of its releases, vLLM, and LightLLM as use
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import PlainValidator
 
 from fairbench.errors import UsageError
-from fairbench.hardware.served import vllm_pool_tokens
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import KVPool, TimingProfile, VLLMMemory
 
 Release: TypeAlias = Literal["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]
 
@@ -146,6 +145,13 @@ class EngineLimits:
     enable_mixed_chunk: bool = False
 
 
+def _common_settings(params: Any, limits: type[Any]) -> dict[str, Any]:
+    """Return the settings that are given and have the same name in the limits."""
+    names = {field.name for field in fields(limits)}
+    given = asdict(params).items()
+    return {name: value for name, value in given if name in names and value is not None}
+
+
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
     """Return the given or default fraction of GPU memory for weights and KV cache."""
     return params.mem_fraction_static or profile.pool.mem_fraction_static
@@ -162,23 +168,13 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
             "engine.enable_mixed_chunk = True: simulated with the rules of 0.5.23 only; leave out "
             f"engine.release = {params.release!r}"
         )
-    fraction = mem_fraction(params, profile)
+    chunk = params.chunked_prefill_size or pool.chunked_prefill_size
     return EngineLimits(
-        pool_tokens=params.max_total_tokens or pool.tokens(fraction),
-        chunked_prefill_size=params.chunked_prefill_size or pool.chunked_prefill_size,
-        max_prefill_tokens=params.max_prefill_tokens,
-        max_running_requests=params.max_running_requests,
-        schedule_conservativeness=params.schedule_conservativeness,
-        full_reservation=params.full_reservation,
-        step_by_step=params.step_by_step,
-        num_continuous_decode_steps=params.num_continuous_decode_steps or 1,
-        in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
+        **_common_settings(params, EngineLimits) | {"chunked_prefill_size": chunk},
+        pool_tokens=params.max_total_tokens or pool.tokens(mem_fraction(params, profile)),
         marks_full_batch=params.batch_is_full is not False,
         host_tokens=pool.host_tokens(SWAP_GIB),
-        load_cap=params.load_cap,
-        prefix_match_us=params.prefix_match_us,
         rules=rules,
-        enable_mixed_chunk=bool(params.enable_mixed_chunk),
     )
 
 
@@ -270,8 +266,9 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
     Raises UsageError for parameters with which vLLM would not start.
     """
     most_tokens, most_sequences = default_batch(profile)
-    batch_tokens = params.max_num_batched_tokens or most_tokens
-    sequences = params.max_num_seqs or most_sequences
+    values = _common_settings(params, VLLMLimits)
+    batch_tokens = values["max_num_batched_tokens"] = params.max_num_batched_tokens or most_tokens
+    sequences = values["max_num_seqs"] = params.max_num_seqs or most_sequences
     pool, size = profile.pool, params.block_size
     tokens = params.num_gpu_blocks_override * size
     if not tokens and pool.vllm is not None:
@@ -282,23 +279,50 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
         tokens = pool.tokens(pool.mem_fraction_static)
     try:
         return VLLMLimits(
+            **values,
             pool_tokens=tokens,
-            max_num_batched_tokens=batch_tokens,
-            max_num_seqs=sequences,
-            block_size=size,
-            enable_prefix_caching=params.enable_prefix_caching,
-            scheduler_reserve_full_isl=params.scheduler_reserve_full_isl,
-            watermark=params.watermark,
-            step_by_step=params.step_by_step,
             host_tokens=pool.host_tokens(SWAP_GIB),
-            load_cap=params.load_cap,
-            prefix_match_us=params.prefix_match_us,
             goes_on_after_self=params.release == "0.33",
-            async_scheduling=bool(params.async_scheduling),
-            long_prefill_token_threshold=params.long_prefill_token_threshold or 0,
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None
+
+
+# vLLM determines the KV pool by a profiling step at start.
+
+OTHER_GIB = 0.79
+"""``OTHER_GIB`` is the memory in GiB that libraries, workspaces and input buffers take.
+
+Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 (H100), 0.79 (A100) and 0.77 GiB (RTX 4090) in
+addition to weights, KV cache and activations.
+"""
+
+BLOCK = 16  # tokens of a KV block
+
+
+def vllm_pool_tokens(
+    pool: KVPool, memory: VLLMMemory, *, tokens: int, sequences: int, block: int = BLOCK
+) -> int:
+    """Return the size of vLLM's KV pool in tokens, or 0 if no memory is left.
+
+    vLLM takes a part of the GPU's memory and subtracts weights, activations and other memory
+    (``determine_available_memory`` in ``vllm/v1/worker/gpu_worker.py``). The activations are the
+    peak of a profiling step, which computes the largest number of tokens and then samples for the
+    largest number of sequences.
+
+    Args:
+        pool: Memory of the weights and of a token.
+        memory: Other memory of the server.
+        tokens: vLLM's ``max_num_batched_tokens``.
+        sequences: vLLM's ``max_num_seqs``.
+        block: Tokens of a KV block.
+    """
+    forward = tokens * memory.forward_bytes
+    sampling = tokens * memory.hidden_bytes + min(sequences, tokens) * memory.logits_bytes
+    activations_gib = max(forward, sampling) / 2**30
+    gib = memory.total_gib * memory.gpu_memory_utilization
+    gib -= pool.weights_gib + activations_gib + OTHER_GIB
+    return max(0, int(gib * 2**30 / (block * pool.kv_bytes_per_token))) * block
 
 
 def default_batch(profile: TimingProfile) -> tuple[int, int]:
@@ -368,7 +392,5 @@ def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLML
 
     Raises UsageError if the GPU has no memory left for a KV pool.
     """
-    values = asdict(params)
-    pool = profile.pool
-    tokens = values.pop("max_total_tokens") or pool.tokens(pool.mem_fraction_static)
-    return LightLLMLimits(pool_tokens=tokens, **values)
+    tokens = params.max_total_tokens or profile.pool.tokens(profile.pool.mem_fraction_static)
+    return LightLLMLimits(**_common_settings(params, LightLLMLimits), pool_tokens=tokens)

@@ -184,7 +184,6 @@ class OtherRanks(Protocol):
 
     @property
     def waiting(self) -> Collection[str]: ...
-
     def served(self, service: Mapping[str, float]) -> Mapping[str, float]: ...
 
 

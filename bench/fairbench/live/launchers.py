@@ -20,16 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairbench.errors import RunFailed, UsageError, printable
-from fairbench.live.processes import reaper
+from fairbench.live.processes import process, reaper
 from fairbench.live.processes.addresses import free_ports
 from fairbench.live.processes.environment import OWN, VISIBLE, ServerPython, server_gpus
-from fairbench.live.processes.process import (
-    GRACE_S,
-    LocalPlace,
-    Process,
-    ReplicaPlace,
-    ServerProcess,
-)
 from fairbench.results.manifest import environment, library_version
 
 
@@ -64,10 +57,8 @@ class Launcher(Protocol):
 
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
-    ) -> AbstractContextManager[Sequence[ReplicaPlace]]:
-        """Yield a machine (place) for each replica.
-
-        At the end of the block, all processes at the places end.
+    ) -> AbstractContextManager[Sequence[process.ReplicaPlace]]:
+        """Yield a place for each replica. At the end of the block, all processes at the places end.
 
         Raises UsageError if there are too few places, or if a place does not meet the requirements.
         Raises RunFailed if the places are not found within ``timeout_s`` seconds, and
@@ -84,15 +75,15 @@ class LocalLauncher:
     @contextmanager
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
-    ) -> Iterator[Sequence[ReplicaPlace]]:
+    ) -> Iterator[Sequence[process.ReplicaPlace]]:
         yield self._places(wanted)
 
-    def _places(self, wanted: Wanted) -> list[LocalPlace]:
+    def _places(self, wanted: Wanted) -> list[process.LocalPlace]:
         python = wanted.python.find_python(wanted.chosen)
         if not wanted.gpus or wanted.python.needs_no_gpu(python):
-            return [LocalPlace(python)] * wanted.replicas
+            return [process.LocalPlace(python)] * wanted.replicas
         gpus = server_gpus(dp=wanted.replicas, tp=wanted.gpus, share=wanted.share_gpus)
-        return [LocalPlace(python, own) for own in gpus]
+        return [process.LocalPlace(python, own) for own in gpus]
 
 
 OWN_CODE = "fairbench"  # name of fairbench's own code in the result of ``versions``
@@ -221,11 +212,11 @@ class ReachedPlace:
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
-    ) -> Process:
-        # On the remote host, a reaper process starts and ends the server. Killing ``ssh`` on this
-        # machine would not end the process on the remote host.
-        there = [self.python, "-m", reaper.__name__, str(GRACE_S), *command]
-        return ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
+    ) -> process.Process:
+        # A reaper runs on the host. Killing ``ssh`` on this machine would not end the remote
+        # process.
+        there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
+        return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 
 
 class CommandLauncher:
@@ -259,7 +250,7 @@ class CommandLauncher:
     @contextmanager
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
-    ) -> Iterator[Sequence[ReplicaPlace]]:
+    ) -> Iterator[Sequence[process.ReplicaPlace]]:
         python = wanted.python.named_python(wanted.chosen)
         used = self._reaches[: wanted.replicas]
         modules = engine_modules(wanted)
@@ -271,7 +262,7 @@ class CommandLauncher:
         check_alike(found, wanted)
         turns = [used[number % len(used)] for number in range(wanted.replicas)]
         each, before = Counter(turns), Counter[Reach]()
-        places: list[ReplicaPlace] = []
+        places: list[process.ReplicaPlace] = []
         for reach in turns:
             own: dict[str, str] = {}
             if each[reach] > 1 and wanted.gpus and not wanted.share_gpus:

@@ -161,7 +161,12 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
             "SGLang supports; name another scheduler"
         )
     settings = read_variable(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
-    evicting = _evicting(environment)
+    shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'
+    found = read_variable(environment, EVICTION, shape)
+    policy, clients = found.get("policy"), found.get("clients", [])
+    if found and not (isinstance(policy, str) and isinstance(clients, list) and clients):
+        raise UsageError(f"{EVICTION} = {environment[EVICTION]}: must have the form {shape}")
+    evicting = Evicting(policy, tuple(map(str, clients)))
     for name in settings:
         if not name.startswith((f"{local}.", f"{evicting.policy}.")) and name != LOAD_CAP:
             raise UsageError(
@@ -170,15 +175,6 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
             )
     weights = read_variable(environment, WEIGHTS, '{"CLIENT": WEIGHT}')
     return plugin_config(local, settings, weights, evicting)
-
-
-def _evicting(environment: Mapping[str, str]) -> Evicting:
-    shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'
-    found = read_variable(environment, EVICTION, shape)
-    policy, clients = found.get("policy"), found.get("clients", [])
-    if found and not (isinstance(policy, str) and isinstance(clients, list) and clients):
-        raise UsageError(f"{EVICTION} = {environment[EVICTION]}: must have the form {shape}")
-    return Evicting(policy, tuple(map(str, clients)))
 
 
 def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:

@@ -28,16 +28,9 @@ from fairbench.live.backends.endpoint import told_by
 from fairbench.live.backends.workers import Workers, live_backend, running_workers
 from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
 from fairbench.live.driver.target import DriverTarget
+from fairbench.live.processes import servers
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.process import HERE, LocalPlace
-from fairbench.live.processes.servers import (
-    HEALTH_TIMEOUT_S,
-    Recipe,
-    Server,
-    ServersProgress,
-    start_all,
-    stop_all,
-)
 from fairbench.live.server_facts import status_of
 from fairbench.live.summary import outcome, write_served
 from fairbench.metrics.tables import RunResult
@@ -52,7 +45,7 @@ READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 def router_recipe(
     spec: ExperimentSpec, workers: Sequence[WorkerAddress], listen: str = LOOPBACK
-) -> Recipe:
+) -> servers.Recipe:
     """Return the recipe for ``fairbench serve`` with the experiment's router and its parameters.
 
     If the backend has an external router, the recipe has the command of the external router.
@@ -77,7 +70,7 @@ def router_recipe(
         arguments += [*_admission_flags(spec), *objective_flags(spec)]
         return [*arguments, *weight_flags(sent_weights(spec))]
 
-    return Recipe("router", command, place=place)
+    return servers.Recipe("router", command, place=place)
 
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
@@ -95,10 +88,10 @@ def _admission_flags(spec: ExperimentSpec) -> list[str]:
 
 def external_recipe(
     words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
-) -> Recipe:
+) -> servers.Recipe:
     """Return the recipe for an external router with the ``words`` of its ``router_command``."""
     urls = [worker.url for worker in workers]
-    return Recipe(
+    return servers.Recipe(
         "router",
         lambda ports: fill_command(
             words, host=place.listen, ports=ports, workers=urls, model=model
@@ -115,7 +108,7 @@ def takes_requests(url: str) -> bool:
     The page ``/health`` of sglang-router succeeds before the router has a worker; ``/readiness``
     does not.
     """
-    found = [status_of(url + page, timeout_s=HEALTH_TIMEOUT_S) for page in READY_PAGES]
+    found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]
     answers = [status for status in found if status is not None]
     return len(answers) == len(found) and min(answers) < 300 and max(answers) < 500
 
@@ -129,20 +122,17 @@ def running_router(
     timeout_s: float,
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
-) -> Iterator[Server]:
-    """Start the router, and end the router after the ``with`` block.
-
-    Raises the same errors as ``start_all``.
-    """
+) -> Iterator[servers.Server]:
+    """Start the router, and end the router after the block. Raises the errors of ``start_all``."""
     recipe = router_recipe(spec, workers, listen)
-    (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
+    (server,) = servers.start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:
         yield server
     finally:
-        stop_all([server])
+        servers.stop_all([server])
 
 
-OnProgress = Callable[[ServersProgress | DriveProgress], None]
+OnProgress = Callable[[servers.ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
@@ -208,8 +198,8 @@ class _Serving:
 
     target: DriverTarget
     served: Served
-    workers: Sequence[Server] = ()
-    router: Server | None = None
+    workers: Sequence[servers.Server] = ()
+    router: servers.Server | None = None
     remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended_workers(self) -> list[str]:

@@ -251,12 +251,7 @@ def client_percentiles(cohorts: Ranked, percent: int, lost: str) -> list[Noted]:
 
 
 def mean_of_clients(
-    cohorts: Ranked,
-    counted: Sequence[int],
-    percent: int,
-    facts: Facts,
-    lost: str,
-    remark: str = "",
+    cohorts: Ranked, counted: Sequence[int], percent: int, facts: Facts, lost: str, remark: str = ""
 ) -> Noted:
     """Return the mean of the percentiles of ``counted`` clients, by their indices.
 

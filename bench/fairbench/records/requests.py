@@ -18,7 +18,7 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.files.times import is_missing, nameless, number_of
 from fairbench.records.column_names import FIRST, LAST, nearest, plain
-from fairbench.records.columns import FileColumns, Floats, ReadOptions, read_columns, shown
+from fairbench.records.log_reader import FileColumns, Floats, ReadOptions, read_columns, shown
 from fairbench.records.times import Flags, Moments, Times, check_one_clock, numbers
 
 NO_CALLS = frozenset(
@@ -105,7 +105,12 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
     columns.keep_rows(kept)
     counts = {name: values[kept] for name, values in counts.items()}
     read, cached = _whole_prompts(columns, counts)
-    counts["output_tokens"] = _whole_answers(read, counts)
+    # Some logs count reasoning tokens only in the total.
+    output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
+    missing = counts["total_tokens"] - read - output
+    counts["output_tokens"] = np.where(
+        (thought > 0) & (missing == thought), output + thought, output
+    )
     times = Times(columns, unit, counts["output_tokens"])
     start = times.moments("start")
     times.check_times_of_day()
@@ -218,13 +223,6 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
         return read, cached
     whole = np.where(np.isnan(read) & (beside == 0), np.nan, np.nan_to_num(read) + beside)
     return whole, np.where(np.isnan(cached) & ~np.isnan(written), 0.0, cached)
-
-
-def _whole_answers(read: Floats, counts: Mapping[str, Floats]) -> Floats:
-    """Return the tokens of answers, including reasoning tokens that only the totals count."""
-    output, thought = counts["output_tokens"], np.nan_to_num(counts["reasoning_tokens"])
-    missing = counts["total_tokens"] - read - output
-    return np.where((thought > 0) & (missing == thought), output + thought, output)
 
 
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:

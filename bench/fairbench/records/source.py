@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, printable, shortened
-from fairbench.files.formats import (
-    FilePlace,
-    csv_rows,
-    header_in,
-    json_file,
-    json_objects,
-    read_parquet,
-    separator_in,
-)
+from fairbench.files import formats
 from fairbench.files.reader import ReadMemory, opened
 from fairbench.files.times import FIRST_DATE_S, is_moment, is_number, number_of
 
@@ -74,12 +66,12 @@ def separator_of(path: Path) -> str:
     """Return the character that separates columns in a CSV file."""
     with opened(path, f"{path}") as stream:
         start = stream.read(PEEKED).decode("utf-8", "replace")
-    return separator_in(header_in(start))
+    return formats.separator_in(formats.header_in(start))
 
 
 def records_of(
     path: Path, *, streamed: bool = False, stripped: bool = False
-) -> Iterator[FilePlace]:
+) -> Iterator[formats.FilePlace]:
     """Yield the JSON objects of a file, or rows of CSV or Parquet as dictionaries, with locations.
 
     Raises DataError at once if the file has no records, and during the iteration for a record that
@@ -99,14 +91,14 @@ def records_of(
     elif kind is FileKind.PARQUET:
         found = _parquet_rows(path)
     else:
-        found = json_objects(path, f"{path}", streamed=streamed)
+        found = formats.json_objects(path, f"{path}", streamed=streamed)
     first = next(found, None)
     if first is None:
         raise DataError(f"{path}: holds no records")
     return map(_with_few_keys, chain([first], found))
 
 
-def _with_few_keys(place: FilePlace) -> FilePlace:
+def _with_few_keys(place: formats.FilePlace) -> formats.FilePlace:
     if len(place.value) > MAX_KEYS:
         raise DataError(
             f"{place.where}: has {len(place.value):,} keys: a request has at most {MAX_KEYS:,}"
@@ -114,12 +106,12 @@ def _with_few_keys(place: FilePlace) -> FilePlace:
     return place
 
 
-def _csv_records(path: Path, *, streamed: bool, stripped: bool) -> Iterator[FilePlace]:
-    for place, (number, cells) in enumerate(csv_rows(path, f"{path}", streamed=streamed)):
+def _csv_records(path: Path, *, streamed: bool, stripped: bool) -> Iterator[formats.FilePlace]:
+    for place, (number, cells) in enumerate(formats.csv_rows(path, f"{path}", streamed=streamed)):
         if place == 0:
             _check_header(list(cells), f"{path}")
         texts = {name: text.strip() for name, text in cells.items()} if stripped else cells
-        yield FilePlace(f"{path}, line {number}", texts)
+        yield formats.FilePlace(f"{path}, line {number}", texts)
 
 
 def _check_header(names: list[str], shown: str) -> None:
@@ -141,24 +133,24 @@ def _is_time(name: str) -> bool:
     return is_moment(name.partition(" ")[0]) and not is_number(name.partition(" ")[0])
 
 
-def _json_list_records(path: Path) -> Iterator[FilePlace]:
-    for number, one in enumerate(json_file(path, f"{path}"), start=1):
+def _json_list_records(path: Path) -> Iterator[formats.FilePlace]:
+    for number, one in enumerate(formats.json_file(path, f"{path}"), start=1):
         where = f"{path}, record {number}"
         if not isinstance(one, dict):
             raise DataError(f"{where}: must be a JSON object")
-        yield FilePlace(where, one)
+        yield formats.FilePlace(where, one)
 
 
-def _parquet_rows(path: Path) -> Iterator[FilePlace]:
+def _parquet_rows(path: Path) -> Iterator[formats.FilePlace]:
     """Yield the rows of a Parquet file; equal texts share one object in memory."""
-    table = read_parquet(path, any_type=True)
+    table = formats.read_parquet(path, any_type=True)
     ReadMemory(f"{path}").take_bytes(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     names, number = table.column_names, 0
     for batch in table.to_batches():
         columns = [_parquet_values(column) for column in batch.columns]
         for row in zip(*columns, strict=True):
             number += 1
-            yield FilePlace(f"{path}, row {number}", dict(zip(names, row, strict=True)))
+            yield formats.FilePlace(f"{path}, row {number}", dict(zip(names, row, strict=True)))
 
 
 def _parquet_values(column: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from fairbench.errors import DataError
 from fairbench.files import times as cells
 from fairbench.records.column_names import LENGTHS, MOMENTS
-from fairbench.records.columns import ColumnValues, FileColumns, Floats, shown
+from fairbench.records.log_reader import ColumnValues, FileColumns, Floats, shown
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

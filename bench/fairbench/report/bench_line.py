@@ -48,7 +48,9 @@ def bench_line(summary: Summary) -> dict[str, Any]:
         ours = "e2el" if latency == "e2e_latency" else latency
         for statistic in STATISTICS:
             line[f"{statistic}_{latency}_ms"] = summary.get(f"{statistic}_{ours}_ms")
-    line["concurrency"] = _concurrency(summary)
+    # The mean number of concurrent requests is rate times mean latency (Little's law).
+    mean_ms, rate = summary.get("mean_e2el_ms"), summary.get("request_throughput")
+    line["concurrency"] = None if mean_ms is None or rate is None else rate * mean_ms / 1000
     return {**line, **{key: value for key, value in summary.items() if key not in line}}
 
 
@@ -78,12 +80,6 @@ def bench_details(requests: Requests) -> dict[str, list[Any]]:
 
 def _per_second(amount: float | None, duration_s: float) -> float | None:
     return amount / duration_s if duration_s and amount is not None else None
-
-
-def _concurrency(summary: Summary) -> float | None:
-    """Return the mean number of concurrent requests: Little's law over the completed requests."""
-    mean_ms, rate = summary.get("mean_e2el_ms"), summary.get("request_throughput")
-    return None if mean_ms is None or rate is None else rate * mean_ms / 1000
 
 
 def check_appendable(path: Path) -> None:

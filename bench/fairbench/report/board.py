@@ -16,19 +16,8 @@ from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
 from fairbench.report.comparison_table import QUEUES_EMPTY
 from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
-from fairbench.report.pages import chart
+from fairbench.report.pages import chart, page
 from fairbench.report.pages.markdown import escaped, table
-from fairbench.report.pages.page import (
-    Block,
-    Bullets,
-    Cell,
-    Figure,
-    Grid,
-    Headline,
-    Page,
-    Paragraph,
-    Section,
-)
 from fairbench.report.table import (
     MAX_WIDTH,
     cut_middle,
@@ -192,19 +181,14 @@ def board_legend(board: Board) -> Iterator[str]:
         yield from _folds(board)
     yield SHARE
     yield SHARING
-    yield from _carried(board)
-    for metric in board.metrics:
-        for place, reason in metric.left_out.items():
-            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no values'}."
-    yield from _holes(board)
-
-
-def _carried(board: Board) -> Iterator[str]:
-    """Yield the number of latencies behind each high percentile; say if the number is too small."""
     tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
     if board.fewest is not None and tail:
         few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
         yield f"P{tail}: each client has at least {board.fewest:,} latencies{few}."
+    for metric in board.metrics:
+        for place, reason in metric.left_out.items():
+            yield f"{CATALOGUE[metric.key].heading}: without {place}: {reason or 'no values'}."
+    yield from _holes(board)
 
 
 def _folds(board: Board) -> Iterator[str]:
@@ -255,22 +239,24 @@ FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 
 
-def board_page(board: Board) -> Page:
+def board_page(board: Board) -> page.Page:
     """Return the page of a leaderboard, with its title, cards, pictures and tables."""
-    pictures: list[Block] = list(_pictures(board))
-    cost = [Section("Rank against throughput and latency", pictures)] if pictures else []
+    pictures: list[page.Block] = list(_pictures(board))
+    cost = [page.Section("Rank against throughput and latency", pictures)] if pictures else []
     rest = board.metrics[SHOWN:]
-    more = [Section("More metrics", [_grid(board, rest)], folded=True)] if rest else []
-    return Page(
+    more = [page.Section("More metrics", [_grid(board, rest)], folded=True)] if rest else []
+    return page.Page(
         title=board_title(board),
         provenance=f"{board_heading(board)}.",
         headlines=list(_board_cards(board)),
         warnings=list(_warnings(board)),
         sections=[
             *cost,
-            Section("Ranks", [Paragraph(_marks(board)), _grid(board, board.metrics[:SHOWN])]),
+            page.Section(
+                "Ranks", [page.Paragraph(_marks(board)), _grid(board, board.metrics[:SHOWN])]
+            ),
             *more,
-            Section("How to read the table", [Bullets(list(board_legend(board)))]),
+            page.Section("How to read the table", [page.Bullets(list(board_legend(board)))]),
         ],
     )
 
@@ -292,14 +278,14 @@ def board_title(board: Board) -> str:
     return f"{names} or {leaders[-1].name} has the {what}: {value}, no significant difference"
 
 
-def _board_cards(board: Board) -> Iterator[Headline]:
+def _board_cards(board: Board) -> Iterator[page.Headline]:
     """Yield a card (name and main values) for each of the best rows, and for the baseline."""
     shown = list(enumerate(board.rows, 1))
     cards = [one for one in shown if one[0] <= MOST_CARDS or one[1].name == board.baseline]
     for number, row in cards:
         also = "; ".join(_also(row, one, board) for one in board.metrics[1:SHOWN])
         value = _value(row, board.metrics[0], board)
-        yield Headline(
+        yield page.Headline(
             f"{number}. {row.name}", value, "baseline" if row.name == board.baseline else also
         )
 
@@ -335,16 +321,16 @@ def _marks(board: Board) -> str:
     )
 
 
-def _grid(board: Board, metrics: Sequence[BoardMetric]) -> Grid:
+def _grid(board: Board, metrics: Sequence[BoardMetric]) -> page.Grid:
     titles = [column_title(board, one).replace("\n", " ") for one in metrics]
     rows = [
         [
-            Cell(f"{number}.\u00a0{row.name}", detail=_noise(row, board)),
+            page.Cell(f"{number}.\u00a0{row.name}", detail=_noise(row, board)),
             *(_grid_cell(row, one, board) for one in metrics),
         ]
         for number, row in enumerate(board.rows, 1)
     ]
-    return Grid(["", *titles], rows)
+    return page.Grid(["", *titles], rows)
 
 
 def _noise(row: BoardRow, board: Board) -> str:
@@ -352,10 +338,10 @@ def _noise(row: BoardRow, board: Board) -> str:
     return f"rank {ranks}" if "-" in ranks[1:] else ""
 
 
-def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> Cell:
+def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> page.Cell:
     one = row.scores[metric.key]
     mark = MARKED_AS.get(mark_of(one, row, board), "")
-    return Cell(value_text(one, metric), mark, ends_text(one, metric))
+    return page.Cell(value_text(one, metric), mark, ends_text(one, metric))
 
 
 class _Row(NamedTuple):
@@ -368,7 +354,7 @@ class _Row(NamedTuple):
     strong: bool = False
 
 
-def _pictures(board: Board) -> Iterator[Figure]:
+def _pictures(board: Board) -> Iterator[page.Figure]:
     """Yield two pictures with a mark per row: the first metric against the second and the third."""
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
@@ -380,7 +366,7 @@ def _pictures(board: Board) -> Iterator[Figure]:
                 _axis(board, other),
                 _axis(board, first),
             )
-            yield Figure(chart, _caption(rows, left_out, first, other))
+            yield page.Figure(chart, _caption(rows, left_out, first, other))
 
 
 def _row_label(row: _Row, rows: int) -> str:

@@ -176,7 +176,7 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]
-    demands = [_number_or_mean(row.get("demand_tok_s")) or 0.0 for row in rows]
+    demands = [number_or_mean(row.get("demand_tok_s")) or 0.0 for row in rows]
     total, named = sum(demands), any(row["misbehaving"] for row in rows)
     heavy = {
         row["client"]
@@ -185,14 +185,14 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     }
 
     def badness(row: dict[str, Any]) -> tuple[bool, float, float]:
-        ratio, late_s = _number_or_mean(row["entitlement_ratio"]), _number_or_mean(row.get("p99_s"))
+        ratio, late_s = number_or_mean(row["entitlement_ratio"]), number_or_mean(row.get("p99_s"))
         late = -(float("inf") if late_s is None else late_s)
         return row["client"] in heavy, (float("inf") if ratio is None else ratio), late
 
     return sorted(good, key=badness)[:count]
 
 
-def _number_or_mean(value: Any) -> float | None:
+def number_or_mean(value: Any) -> float | None:
     """Return a number, or the mean if several runs are combined."""
     found: float | None = value["mean"] if isinstance(value, dict) else value
     return found

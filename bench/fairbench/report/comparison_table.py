@@ -230,12 +230,18 @@ def sweep_title(cells: Sequence[SchedulerResults]) -> str:
         if best is None:
             return f"No scheduler has a significantly lower {what} than all others"
         return f"{best.scheduler} has the lowest {what}: {_at(best, column)}"
-    wins = {name: sum(one.best == name for one in places) for name in schedulers}
-    most = max(wins.values())
-    if not most:
+    best_names = [one.best for one in places if one.best is not None]
+    if not best_names:
         return f"No scheduler has a significantly lower {what} in any configuration"
-    best_names = ", ".join(name for name, count in wins.items() if count == most)
-    return f"Lowest {what}: {best_names} in {most} of {len(places)} configurations"
+    return _most_wins(what, sorted(best_names, key=schedulers.index), len(places))
+
+
+def _most_wins(what: str, winners: Sequence[str], places: int) -> str:
+    """Return a sentence on the schedulers that are best in most configurations."""
+    wins = Counter(winners)
+    most = max(wins.values())
+    names = ", ".join(name for name, count in wins.items() if count == most)
+    return f"Lowest {what}: {names} in {most} of {places} configurations"
 
 
 def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
@@ -259,10 +265,7 @@ def _lowest(places: Sequence[Compared], what: str) -> str:
         return f"No scheduler has a {what}"
     if len(places) == 1:
         return f"{best[0].scheduler} has the lowest {what}: {_at(best[0], column)}"
-    wins = Counter(cell.scheduler for cell in best)
-    most = max(wins.values())
-    names = ", ".join(name for name, count in wins.items() if count == most)
-    return f"Lowest {what}: {names} in {most} of {len(places)} configurations"
+    return _most_wins(what, [cell.scheduler for cell in best], len(places))
 
 
 def _at(cell: SchedulerResults, column: Column) -> str:

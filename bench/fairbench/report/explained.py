@@ -10,8 +10,8 @@ from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.shown_percentiles import ENOUGH, P95, P99, chosen_percentiles, is_few
 from fairbench.report.client_table import is_weighted
 from fairbench.report.limit_lines import limit_sentences
-from fairbench.report.numbers import latency, more_than, number, percent, whole, written
-from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures
+from fairbench.report.numbers import latency, number, percent, whole, written
+from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
 # Two allocations count as equally even if their values of Jain's index differ by at most this
@@ -197,9 +197,7 @@ def _gap(summary: Summary) -> Iterator[str]:
 
 def _completion(summary: Summary) -> Iterator[str]:
     for part in (50, 90, 100) if "time_to_50pct_s" in summary else ():
-        time_s = summary.get(f"time_to_{part}pct_s")
-        when = more_than(float(summary["duration"])) if time_s is None else number(time_s)
-        yield f"{part}% of the programs had finished after {when} s."
+        yield f"{part}% of the programs had finished after {time_to(summary, part)} s."
 
 
 def _requests(summary: Summary) -> Iterator[str]:

@@ -205,15 +205,10 @@ def _remarks(one: Contrast) -> Iterator[str]:
         )
     if any(is_nobody_named(side.first.summary) for side in sides):
         yield f"  {NOBODY_NAMED}"
-    if lost := _lost(one):
+    if lost := ("" if one.unlike else lost_between(one.baseline, one.other)):
         yield f"  {lost}"
     if one.left_out:
         yield (f"  left out, because only one side has them: {seed_text(one.left_out)}")
-
-
-def _lost(one: Contrast) -> str:
-    """Return which scheduler loses GPU time to the other, with the causes; "" if loads differ."""
-    return "" if one.unlike else lost_between(one.baseline, one.other)
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:

@@ -321,7 +321,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     if "goodput_ratio" in summary:
         yield from goodput_lines(summary)
     if "time_to_50pct_s" in summary:
-        times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
+        times = " / ".join(time_to(summary, part) for part in (50, 90, 100))
         yield "completion", f"50 / 90 / 100% of the programs had finished after {times} s"
     for number_of_line, line in enumerate(limit_lines(summary)):
         yield "" if number_of_line else "limit", line
@@ -524,7 +524,7 @@ def _work(tokens: float, time_s: float | None, of: str = "") -> str:
     return f"{tokens:,.0f} computed tokens{told}"
 
 
-def _time_to(summary: Summary, part: int) -> str:
+def time_to(summary: Summary, part: int) -> str:
     """Return when ``part`` percent of the programs had finished; ``> x`` if fewer had finished."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)

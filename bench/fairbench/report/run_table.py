@@ -13,14 +13,7 @@ from rich.text import Text
 from fairbench.metrics.catalogue import columns_of, columns_with_values
 from fairbench.metrics.metric import Display
 from fairbench.metrics.shown_percentiles import P99, chosen_percentiles
-from fairbench.report.client_table import (
-    client_tables,
-    crowd_lines,
-    is_crowd,
-    ratio_lines,
-    shown_clients,
-    worst_clients,
-)
+from fairbench.report import client_table
 from fairbench.report.numbers import bound_of, less_than, more_than
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.table import MAX_WIDTH, pairs_table, printed
@@ -112,13 +105,13 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
 
 
 def _client_blocks(summary: Summary, width: int) -> Iterator[RenderableType]:
-    if not is_crowd(summary):
-        yield client_tables(summary, width)
+    if not client_table.is_crowd(summary):
+        yield client_table.client_tables(summary, width)
         return
-    worst = worst_clients(summary)
-    yield pairs_table([*crowd_lines(summary), *ratio_lines(summary)])
+    worst = client_table.worst_clients(summary)
+    yield pairs_table([*client_table.crowd_lines(summary), *client_table.ratio_lines(summary)])
     yield Text(f"\nThe {len(worst)} well-behaved clients that are worst off:")
-    yield client_tables(summary, width, worst)
+    yield client_table.client_tables(summary, width, worst)
 
 
 SHARE_DIGITS = 1
@@ -136,7 +129,7 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
     if not combined["complete"]:
         yield "INCOMPLETE: some runs ended early, so their values are not of the whole run"
     results = list(results_of_repeats(combined, tail))
-    clients, which = shown_clients(combined)
+    clients, which = client_table.shown_clients(combined)
     rates = [(_of_client(one), show(one["service_rate_tok_s"], 0)) for one in clients]
     width = min(MAX_LABEL, max(len(label) for label, _ in results + rates))
     lines = [f"  {label:{width}.{width}}  {text}" for label, text in results + rates]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fairbench.errors import printable
 from fairbench.files.times import read_clock
 from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.report.client_table import number_or_mean
 from fairbench.report.numbers import percent
 from fairbench.report.result_lines import HEADLINE, NEAR_ALL, is_of_failures
 from fairbench.results.references import Reference
@@ -26,7 +27,7 @@ def verdict(summary: Summary, reference: Reference | None = None) -> str:
 
 def repeats_verdict(combined: Summary) -> str:
     """Return the verdict on several seeds of one experiment, from means over the seeds."""
-    whole_run, worst = (_interval_mean(combined.get(key)) for key in (WHOLE_RUN, HEADLINE))
+    whole_run, worst = (number_or_mean(combined.get(key)) for key in (WHOLE_RUN, HEADLINE))
     seeds = f"Mean of {len(combined['seeds'])} seeds: "
     return seeds + _judged(_Shares(whole_run, "", worst, "", "60 s"), {})
 
@@ -122,8 +123,3 @@ def _under(reference: Reference | None, shown: _Shares) -> str:
     if not texts:
         return f"Under {reference.scheduler}, no client would be short of service."
     return f"Under {reference.scheduler}, the lowest share would be {' and '.join(texts)}."
-
-
-def _interval_mean(interval: Any) -> float | None:
-    found: float | None = interval["mean"] if isinstance(interval, Mapping) else interval
-    return found

@@ -17,15 +17,8 @@ from fairbench.files.reader import opened
 from fairbench.metrics.catalogue import CATALOGUE, key_of, metric_of
 from fairbench.metrics.metric import Better, Form, Metric
 from fairbench.metrics.shown_percentiles import shown_tail
+from fairbench.results import intervals
 from fairbench.results.comparison import compare, seed_text
-from fairbench.results.intervals import (
-    LEVEL,
-    Decision,
-    MeanInterval,
-    bound_of_difference,
-    difference,
-    t_interval,
-)
 from fairbench.results.store import SUMMARY, SWEEP_FILE, StoredRun, SweepStore, read_json
 from fairbench.results.summary import ABSENT, Value, check_summary, more_is_better, value_of
 from fairbench.results.sweeps import BOUNDS
@@ -52,7 +45,7 @@ class Score(NamedTuple):
     low: float | None = None
     high: float | None = None
     bound: str = ""
-    against: Decision | None = None
+    against: intervals.Decision | None = None
     reason: str = ""
 
 
@@ -87,29 +80,32 @@ def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metri
     undefined = next((one for one in own if one.raw is None), None)
     if undefined is not None:
         return Score(None, reason=undefined.reason)
-    found = difference(base, own)
+    found = intervals.difference(base, own)
     against = found.decision(metric.better) if metric.better is not Better.NEITHER else None
     if fold is Fold.RATIO:
         if found.mean is None or found.undefined:
             return Score(None, against=against, reason="the baseline has no value")
-        bound = bound_of_difference(base, own)
+        bound = intervals.bound_of_difference(base, own)
         if bound is None:
             return Score(None, against=against, reason="only bounds are known of both")
         return _score_of_interval(
-            MeanInterval(found.mean, found.low, found.high), exp, bound, against
+            intervals.MeanInterval(found.mean, found.low, found.high), exp, bound, against
         )
     bounds = {value.bound for value in own} - {""}
     if len(bounds) > 1:
         return Score(None, against=against, reason=BOTH_BOUNDS)
     numbers = [float(value.raw) for value in own]
     if fold is Fold.GEOMETRIC:
-        return _score_of_interval(t_interval(numbers), exp, "".join(bounds), against)
-    interval = t_interval(numbers, least=0.0, most=metric.most)
+        return _score_of_interval(intervals.t_interval(numbers), exp, "".join(bounds), against)
+    interval = intervals.t_interval(numbers, least=0.0, most=metric.most)
     return _score_of_interval(interval, float, "".join(bounds), against)
 
 
 def _score_of_interval(
-    interval: MeanInterval, back: Callable[[float], float], bound: str, against: Decision | None
+    interval: intervals.MeanInterval,
+    back: Callable[[float], float],
+    bound: str,
+    against: intervals.Decision | None,
 ) -> Score:
     """Convert an interval into a score in the metric's unit; a bound has only one interval end."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
@@ -140,7 +136,7 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
         for other in range(one + 1, len(samples)):
-            sign = difference(samples[one], samples[other]).decisive
+            sign = intervals.difference(samples[one], samples[other]).decisive
             if sign:
                 first = one if (sign < 0) is (better is Better.MORE) else other
                 behind[first] += 1
@@ -551,7 +547,7 @@ def _seed_mean(values: Sequence[Value]) -> float:
 def board_json(board: Board) -> dict[str, Any]:
     """Return the leaderboard as JSON types; undefined and unknown values are None."""
     return {
-        "level": LEVEL,
+        "level": intervals.LEVEL,
         "baseline": board.baseline,
         "places": list(board.places),
         "seeds": list(board.seeds),

@@ -25,7 +25,6 @@ from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.params import cost_names
 from fairbench.schedulers.registry import user_files
 from fairbench.version import DIRECTORY, __version__
-from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import program_files
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
@@ -53,13 +52,6 @@ class Stopwatch:
         }
 
 
-def _trace(workload: WorkloadSpec) -> dict[str, str]:
-    if not workload.plays_trace:
-        return {}
-
-    return workloads.trace_manifest(workload)
-
-
 def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) -> dict[str, Any]:
     """Return a run's manifest: versions, commit, machine and times, as JSON types."""
     return {
@@ -70,7 +62,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "timing_profile": None if spec.gpu == NO_PROFILE else spec.gpu,
         "seed": spec.seed,
         "tag": spec.tag,
-        **_trace(spec.workload),
+        **(workloads.trace_manifest(spec.workload) if spec.workload.plays_trace else {}),
         **({"weights": spec.weights} if spec.weights else {}),
         "spec_identity": identity(spec),
         CHOSEN: chosen_of(spec),

@@ -15,36 +15,10 @@ from fairbench.errors import DataError, UsageError, choose_from
 from fairbench.files.times import MAX_TIME_S
 from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.timing import ProfileCosts, TimingProfile
-from fairbench.metrics.catalogue import (
-    CATALOGUE,
-    CLIENTS,
-    key_of,
-    known_key,
-    metric_name,
-    metric_of,
-    short_of,
-)
+from fairbench.metrics import catalogue, records
 from fairbench.metrics.metric import Better, Of
 from fairbench.metrics.optional_entries import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.reasons import LATENCIES, NO_VICTIM
-from fairbench.metrics.records import (
-    FINISHED,
-    PLAIN,
-    REFUSED,
-    STATUS_NAMES,
-    UNFINISHED,
-    Client,
-    Facts,
-    FitLimits,
-    LoneStep,
-    Padding,
-    Programs,
-    Requests,
-    Service,
-    Table,
-    Window,
-    WorkPrices,
-)
 from fairbench.metrics.shown_percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.tables import NOBODY, Memory, Tables
 from fairbench.results.store import StoredRun
@@ -73,18 +47,18 @@ def run_facts(
     pool_tokens: int,
     bound: ServiceBound | None,
     bound_unavailable: str,
-    fit: FitLimits | None = None,
-    lone: LoneStep | None = None,
-    prices: WorkPrices | None = None,
-) -> Facts:
+    fit: records.FitLimits | None = None,
+    lone: records.LoneStep | None = None,
+    prices: records.WorkPrices | None = None,
+) -> records.Facts:
     """Return the facts of a run that ended at ``end_s`` seconds.
 
     A ``pool_tokens`` of 0 means that the size of the KV pool is unknown.
     """
     plans = tuple(plans)
-    return Facts(
+    return records.Facts(
         clients=tuple(
-            Client(
+            records.Client(
                 *(plan.client, plan.misbehaving, plan.weight, plan.targets, plan.service_class),
                 owner=plan.owner,
                 padding=padding_of(plan),
@@ -112,21 +86,21 @@ def run_facts(
 
 def stored_facts(
     run: StoredRun,
-    window: Window,
+    window: records.Window,
     bound: ServiceBound | None = None,
     bound_unavailable: str = "",
     percentiles: tuple[int, ...] = (),
-) -> Facts:
+) -> records.Facts:
     """Return a stored run's facts for the given window and ``percentiles``."""
     summary = run.summary
-    return Facts(
+    return records.Facts(
         clients=tuple(
-            Client(
+            records.Client(
                 *(row["client"], row["misbehaving"], row.get("weight", 1.0)),
                 written_targets(row.get("goodput_targets", "")),
                 row.get("goodput_class", ""),
                 row.get("owner", ""),
-                Padding(row.get("padding_tokens", 0), row.get("output_multiple", 1)),
+                records.Padding(row.get("padding_tokens", 0), row.get("output_multiple", 1)),
             )
             for row in summary["clients"]
         ),
@@ -158,14 +132,14 @@ def has_sessions(workload: WorkloadSpec) -> bool:
     return workload.program == SESSION or bool(workload.params.get("pauses"))
 
 
-def padding_of(plan: ClientPlan) -> Padding:
-    """Return the padding that each request of a client contains."""
+def padding_of(plan: ClientPlan) -> records.Padding:
+    """Return the padding in each request of a client."""
     if plan.disguise is None:
-        return PLAIN
-    return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
+        return records.PLAIN
+    return records.Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
 
 
-def fit_limits(profile_id: str | None) -> FitLimits | None:
+def fit_limits(profile_id: str | None) -> records.FitLimits | None:
     """Return the range to which a timing profile was fitted; None if unknown."""
     if profile_id is None or not is_known(profile_id):
         return None
@@ -173,20 +147,22 @@ def fit_limits(profile_id: str | None) -> FitLimits | None:
     domain, pool = profile.fit_domain, profile.pool
     if domain is None:
         return None
-    return FitLimits(
+    return records.FitLimits(
         domain.decode_batch, domain.context_tokens or pool.tokens(pool.mem_fraction_static)
     )
 
 
-def lone_step(profile_id: str) -> LoneStep | None:
+def lone_step(profile_id: str) -> records.LoneStep | None:
     """Return the decode step of a lone request in a profile; None if unknown."""
     if not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
-    return LoneStep(profile.decode_ps(1, 0) / PS_PER_S, profile.context_ps / PS_PER_S)
+    return records.LoneStep(profile.decode_ps(1, 0) / PS_PER_S, profile.context_ps / PS_PER_S)
 
 
-def work_prices(profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: bool) -> WorkPrices:
+def work_prices(
+    profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: bool
+) -> records.WorkPrices:
     """Return lower bounds on the GPU time of requests, from a timing profile.
 
     Args:
@@ -204,7 +180,7 @@ def work_prices(profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: 
     if mixed:
         token_s = linear_s(pass_tokens) / pass_tokens
     own_s = token_s if mixed else linear_s(batch) / batch
-    return WorkPrices(
+    return records.WorkPrices(
         token_s=token_s,
         request_s=c["c_npf"] / 1000,
         attention_s=c["c_A"] / 1000,
@@ -217,7 +193,7 @@ def work_prices(profile: TimingProfile, *, pass_tokens: int, batch: int, mixed: 
     )
 
 
-def engine_prices(engine: EngineContract, profile: TimingProfile) -> WorkPrices:
+def engine_prices(engine: EngineContract, profile: TimingProfile) -> records.WorkPrices:
     """Return lower bounds on the GPU time of requests, with the limits of an engine."""
     return work_prices(
         profile,
@@ -233,7 +209,7 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
 
 
-def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
+def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> records.Window:
     """Return the window of metrics: from the end of the warm-up to the end of arrivals.
 
     The window is the whole run if the spec says so, or if hardly any window would remain: a fixed
@@ -241,7 +217,7 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Win
     the run may be interrupted early. A window of the whole run includes the end of the run
     (``now_s``), because the last tokens come at exactly this time.
     """
-    whole = Window(0.0, nextafter(now_s, inf))
+    whole = records.Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
     if end_s is None:
         end_s = last_arrival_s
@@ -249,7 +225,7 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Win
             return whole
     if spec.window == "whole" or now_s <= spec.warmup_s or last_arrival_s < spec.warmup_s:
         return whole
-    return Window(spec.warmup_s, end_s)
+    return records.Window(spec.warmup_s, end_s)
 
 
 DISAGGREGATED = (
@@ -287,7 +263,7 @@ def cluster_bound(
     return replace(bound, source=theorem, workers=workers), ""
 
 
-SomeTable = TypeVar("SomeTable", bound=Table)
+SomeTable = TypeVar("SomeTable", bound=records.Table)
 MAX_COUNT = 2**53
 # The number of a worker is limited, because metrics have an entry for every worker up to the
 # largest number.
@@ -298,7 +274,9 @@ RANGES = {  # ``RANGES`` maps integer columns to the range in which their values
     "change": (-MAX_COUNT, MAX_COUNT),
     "holders": (1, MAX_COUNT),
 }
-STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
+STATES = dict(
+    zip(records.STATUS_NAMES, (records.FINISHED, records.REFUSED, records.UNFINISHED), strict=True)
+)
 
 
 def read_tables(run: StoredRun) -> Tables:
@@ -308,16 +286,16 @@ def read_tables(run: StoredRun) -> Tables:
     """
     return Tables(
         [row["client"] for row in run.summary["clients"]],
-        _read_table(run, "requests", Requests),
-        _read_table(run, "programs", Programs),
+        _read_table(run, "requests", records.Requests),
+        _read_table(run, "programs", records.Programs),
         read_service(run),
         _read_table(run, "memory", Memory) if run.has_table("memory") else None,
     )
 
 
-def read_service(run: StoredRun) -> Service:
-    """Return only the service log of a stored run. Raises the same errors as ``read_tables``."""
-    return _read_table(run, "service", Service)
+def read_service(run: StoredRun) -> records.Service:
+    """Return only the run's service log. Raises the errors of ``read_tables``."""
+    return _read_table(run, "service", records.Service)
 
 
 def _read_table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
@@ -330,7 +308,7 @@ def _read_table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
     return made
 
 
-def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
+def _check_types(table: pa.Table, kind: type[records.Table], where: str) -> None:
     """Raise DataError unless the columns are complete and can be cast to their types."""
     from pyarrow import types
 
@@ -348,7 +326,7 @@ def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
             raise DataError(f"{where}: column {column.name!r}: a value is missing")
 
 
-def _check_values(table: Table, where: str) -> None:
+def _check_values(table: records.Table, where: str) -> None:
     for name, values in table.to_columns().items():
         if values.dtype == np.float64:
             wrong = np.isinf(values) | (np.abs(values) > MAX_TIME_S)
@@ -397,8 +375,8 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
         option: The flag with which the user named the metrics, for the message.
     """
     for name in keys:
-        key = known_key(name)
-        entry = metric_of(key)
+        key = catalogue.known_key(name)
+        entry = catalogue.metric_of(key)
         if entry is None or entry.better is Better.NEITHER:
             raise UsageError(
                 f"{option} {name}: has no better direction; choose a metric with a better direction"
@@ -413,15 +391,15 @@ def why_missing(key: str, spec: ExperimentSpec) -> str:
 
     Metrics that depend on the course of the run count as possible.
     """
-    name, key = metric_name(key_of(key)), key_of(key)
+    name, key = catalogue.metric_name(catalogue.key_of(key)), catalogue.key_of(key)
     plans = spec.client_plans()
-    if key.startswith(CLIENTS):
-        client = key.removeprefix(CLIENTS).rpartition(".")[0]
+    if key.startswith(catalogue.CLIENTS):
+        client = key.removeprefix(catalogue.CLIENTS).rpartition(".")[0]
         if client not in (names := [plan.client for plan in plans]):
             return f"unknown client {client!r}: {choose_from(client, sorted(names))}"
-    entry, alone = metric_of(key), f"{CLIENTS}{plans[0].client}.{name}"
-    if entry and entry.of is (Of.RUN if key.startswith(CLIENTS) else Of.CLIENT):
-        whole = f"is a metric of the whole run; write {short_of(name)}"
+    entry, alone = catalogue.metric_of(key), f"{catalogue.CLIENTS}{plans[0].client}.{name}"
+    if entry and entry.of is (Of.RUN if key.startswith(catalogue.CLIENTS) else Of.CLIENT):
+        whole = f"is a metric of the whole run; write {catalogue.short_of(name)}"
         return whole if entry.of is Of.RUN else f"is a metric of one client; write {alone}"
     if name.startswith(VICTIM) and all(plan.misbehaving for plan in plans):
         return f"{NO_VICTIM} in scenario {spec.scenario}"
@@ -437,8 +415,10 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         )
     if "gate_wait" in name and spec.gateway is None:
         yield "needs a gateway; give --gateway"
-    if name not in CATALOGUE and (rank := _percentile_of_metric(name)) not in _chosen(spec):
-        yield f"needs this percentile to be chosen; give --percentiles {rank}"
+    if name not in catalogue.CATALOGUE:  # such as p90_ttft_ms or victim_p90_s
+        rank = int(name.removeprefix(VICTIM).partition("_")[0].removeprefix("p"))
+        if rank not in parse_percentiles(spec.percentiles or ""):
+            yield f"needs this percentile to be chosen; give --percentiles {rank}"
     if "goodput" in name and all(plan.targets == NO_TARGETS for plan in plans):
         yield "goodput needs latency targets; give them with --goodput"
     if name.startswith("tree_") and not _has_tenants(plans):
@@ -455,15 +435,6 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         yield "needs two clients, and the experiment has one"
 
 
-def _chosen(spec: ExperimentSpec) -> tuple[int, ...]:
-    return parse_percentiles(spec.percentiles or "")
-
-
-def _percentile_of_metric(name: str) -> int:
-    """Return the percentile of a metric such as ``p90_ttft_ms`` or ``victim_p90_s``."""
-    return int(name.removeprefix(VICTIM).partition("_")[0].removeprefix("p"))
-
-
 def _has_tenants(plans: Sequence[ClientPlan]) -> bool:
     return bool(tenants_of(named_below({plan.client: plan.owner for plan in plans}).values()))
 
@@ -471,5 +442,5 @@ def _has_tenants(plans: Sequence[ClientPlan]) -> bool:
 def _instead_of(name: str, spec: ExperimentSpec) -> str:
     """Return a hint at a metric of the time to first token that needs no sessions, or ""."""
     plain = name.replace("_ttft_", "_").replace("ttft_", "")
-    same = "ttft_" in name and spec.workload.latency == "ttft" and plain in CATALOGUE
-    return f"; {short_of(plain)} is the time to first token here" if same else ""
+    same = "ttft_" in name and spec.workload.latency == "ttft" and plain in catalogue.CATALOGUE
+    return f"; {catalogue.short_of(plain)} is the time to first token here" if same else ""

@@ -20,27 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from fairbench import errors
 from fairbench.config import ExperimentSpec, identity, to_toml
 from fairbench.config.sweep import Sweep, read_sweep, sweep_toml
-from fairbench.errors import (
-    DataError,
-    RunFailed,
-    UsageError,
-    of_file,
-    printable,
-    printable_lines,
-)
 from fairbench.files.formats import json_file
 from fairbench.files.reader import MissingFile
 from fairbench.metrics.tables import FiledColumns, to_arrow
+from fairbench.results import new_directories
 from fairbench.results.experiments import point_names
-from fairbench.results.new_directories import (
-    check_writable,
-    fresh_directory,
-    making_parents,
-    naming,
-    renamed_to_fresh,
-)
 from fairbench.results.summary import cluster_name, scheduler_name
 
 if TYPE_CHECKING:
@@ -70,7 +57,7 @@ class _Manifest(_Stored):
 
 def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
     """Raise DataError for a manifest with a field of a wrong type."""
-    with of_file(f"{path}"):
+    with errors.of_file(f"{path}"):
         _Manifest.model_validate(manifest)
 
 
@@ -126,12 +113,12 @@ def save_run(
     The directory is written under a hidden name and renamed when complete. Raises UsageError if
     the directory cannot be written; no partial files remain in that case.
     """
-    with making_parents(parent):
+    with new_directories.making_parents(parent):
         hidden = parent / f".writing-{secrets.token_hex(8)}"
         hidden.mkdir()
         try:
             write_run(hidden, spec, tables, summary, manifest)
-            return renamed_to_fresh(hidden, parent / run_name(spec))
+            return new_directories.renamed_to_fresh(hidden, parent / run_name(spec))
         except BaseException:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
@@ -143,7 +130,7 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
     ``write_run`` later completes the directory. Raises UsageError if the directory cannot be
     created.
     """
-    path = fresh_directory(parent, run_name(spec))
+    path = new_directories.fresh_directory(parent, run_name(spec))
     _write_spec(path, spec)
     return path
 
@@ -155,12 +142,12 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
     The directory is also removed after a UsageError, because a UsageError means that the run cannot
     start.
     """
-    with making_parents(parent):
+    with new_directories.making_parents(parent):
         path = begin_run(parent, spec)
         try:
             yield path
         except BaseException as error:
-            if isinstance(error, UsageError) or not has_begun(path):
+            if isinstance(error, errors.UsageError) or not has_begun(path):
                 shutil.rmtree(path)
             raise
 
@@ -209,7 +196,7 @@ def write_run(
         for name, content in ((SUMMARY, summary), (MANIFEST, manifest)):
             write_json(path / name, content)
     except OSError as error:
-        raise RunFailed(f"{path}: cannot be written: {error.strerror}") from None
+        raise errors.RunFailed(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -255,7 +242,7 @@ def read_run(path: Path) -> StoredRun:
     manifest = read_json(path / MANIFEST)
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
-        raise DataError(
+        raise errors.DataError(
             f"{path / MANIFEST}: schema_version = {version!r}: must be {SCHEMA_VERSION} "
             "for this version of fairbench"
         )
@@ -294,22 +281,22 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json_file(path, f"{path}", strict=True)
     except MissingFile:
-        raise DataError(
+        raise errors.DataError(
             f"{path}: no such file; {path.parent} must be the directory of a run"
         ) from None
     if not isinstance(content, dict):
-        raise DataError(f"{path}: must hold a JSON object")
+        raise errors.DataError(f"{path}: must hold a JSON object")
     cleaned: dict[str, Any] = _cleaned(content)
     return cleaned
 
 
 def _cleaned(content: Any) -> Any:
     if isinstance(content, str):
-        return printable_lines(content)
+        return errors.printable_lines(content)
     if isinstance(content, list):
         return [_cleaned(one) for one in content]
     if isinstance(content, dict):
-        return {printable(key): _cleaned(value) for key, value in content.items()}
+        return {errors.printable(key): _cleaned(value) for key, value in content.items()}
     return content
 
 
@@ -322,7 +309,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file completely or not at all; until then, the file keeps its old content."""
     hidden = path.with_name(f".{path.name}.part")
     try:
-        with naming(path):
+        with new_directories.naming(path):
             hidden.write_text(text, encoding="utf-8")
             hidden.replace(path)
     except BaseException:
@@ -349,8 +336,8 @@ class SweepStore:
 
         Raises UsageError if ``parent`` cannot be written.
         """
-        check_writable(parent)
-        store = cls(fresh_directory(parent, sweep.name))
+        new_directories.check_writable(parent)
+        store = cls(new_directories.fresh_directory(parent, sweep.name))
         for folder in (store.runs, store.alone_folder, store.path / "failed"):
             folder.mkdir()
         store.extend(sweep, points)
@@ -407,7 +394,7 @@ class SweepStore:
             if key in lacking and key not in leave:
                 hidden = self.runs / f".writing-{secrets.token_hex(8)}"
                 shutil.copytree(run.path, hidden)
-                renamed_to_fresh(hidden, self.runs / run.path.name)
+                new_directories.renamed_to_fresh(hidden, self.runs / run.path.name)
         for key, rows in other.alone().items():
             if not (self.alone_folder / f"{key}.json").exists():
                 save_alone(self.alone_folder, key, rows)

@@ -21,16 +21,8 @@ from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, chosen_metrics, metr
 from fairbench.metrics.metric import Better, Kind, Metric, Of, Presence
 from fairbench.metrics.shown_percentiles import chosen_percentiles
 from fairbench.schedulers.peers import ROUTERS
-from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs import program_class
-
-
-def _trace(workload: WorkloadSpec) -> dict[str, str]:
-    if not workload.plays_trace:
-        return {}
-
-    return workloads.trace_facts(workload)
 
 
 def run_header(
@@ -69,7 +61,7 @@ def run_header(
         "router": spec.router,
         "local": spec.local,
         "workload": spec.workload.name,
-        **_trace(spec.workload),
+        **(workloads.trace_facts(spec.workload) if spec.workload.plays_trace else {}),
         "scenario": spec.scenario,
         "dp": spec.dp,
         **({"prefill": spec.prefill, "decode": spec.decode} if spec.prefill else {}),

@@ -267,6 +267,14 @@ class LocalScheduler(HasParts, ABC):
         ``now_s`` is always in seconds on the host's clock.
         """
 
+    def may_preempt(self, view: WaitingView, now_s: float) -> bool:
+        """Return whether a pass without a free place in the batch may preempt a request.
+
+        A real server asks a scheduler that ``preempts``, and leaves out the pass if the answer is
+        False.
+        """
+        return True
+
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
         """Return the time at which the host makes another admission pass, or None for none.
 

@@ -100,7 +100,9 @@ class MemoryShare:
         self._note_admissions()
         demand, client = self._memory.demand(request), request.client
         self._will_pin.setdefault(client, self._pinned_now(client))
-        admitted = self._is_within(request, demand) or self._may_borrow(request, demand)
+        admitted = self._is_within(request, demand) or (
+            demand.new <= self._spare(request, demand) and not self._is_wanted(client)
+        )
         if admitted:
             self._demands[request] = demand
         return admitted
@@ -115,15 +117,10 @@ class MemoryShare:
     def _pinned_now(self, client: str) -> float:
         return self._memory.held(client) - self._memory.unpinned(client)
 
-    def _pinned(self, client: str) -> float:
-        return max(self._pinned_now(client), self._will_pin.get(client, 0.0))
-
     def _is_within(self, request: Request, demand: PromptTokens) -> bool:
-        pinned = self._pinned(request.client)
+        client = request.client
+        pinned = max(self._pinned_now(client), self._will_pin.get(client, 0.0))
         return pinned < 1 or pinned + demand.pins <= self._share(request.client)
-
-    def _may_borrow(self, request: Request, demand: PromptTokens) -> bool:
-        return demand.new <= self._spare(request, demand) and not self._is_wanted(request.client)
 
     def _spare(self, request: Request, demand: PromptTokens) -> float:
         """Return the tokens that may be lent: free tokens, and cached tokens above clients' shares.

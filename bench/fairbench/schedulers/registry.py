@@ -154,6 +154,9 @@ PAIRS = {
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
+# ``PARAMS_OF`` maps routers that order their own queue to the part whose parameters they have.
+PARAMS_OF = {"central-dlpm": "dlpm"}
+
 VARIABLE = "FAIRBENCH_SCHEDULERS"
 LOCAL_GROUP = "fairbench.local_schedulers"
 ROUTER_GROUP = "fairbench.routers"
@@ -224,6 +227,11 @@ def router_class(name: str) -> type[Router]:
     return found
 
 
+def params_part(router: str) -> str:
+    """Return the part whose parameters a router has: usually the router itself."""
+    return PARAMS_OF.get(router, router)
+
+
 def other_kind(name: str) -> str:
     """Return advice on the flag that selects a scheduler of this name; "" for an unknown name."""
     for kind, others, fix in (
@@ -275,13 +283,14 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
     """Return a new router for ``workers`` workers, with settings as in ``build_local``."""
     router: Any = router_class(name)
-    built: Router = router(make_params(name, router.Params, settings), workers)
+    built: Router = router(make_params(params_part(name), router.Params, settings), workers)
     return built
 
 
 def params_classes() -> PartParams:
-    """Return the ``Params`` of every local scheduler and router by name."""
-    return params_of(locals_by_name(), local_class) | params_of(routers_by_name(), router_class)
+    """Return the ``Params`` of every local scheduler and router by name, except ``PARAMS_OF``."""
+    routers = [name for name in routers_by_name() if name not in PARAMS_OF]
+    return params_of(locals_by_name(), local_class) | params_of(routers, router_class)
 
 
 def user_files() -> list[Path]:

@@ -8,8 +8,9 @@ simulator's incremental queue with ``ListView``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from heapq import heapify, heappop
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fairbench.core import Prompt, Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, Node, head_of
@@ -260,6 +261,10 @@ class ListScan:
             self._skipped.add(client)
         raise StopIteration
 
+    def rest(self) -> list[Request]:
+        """Return all requests of a new scan, faster than one by one."""
+        return list(filter(self._waiting.__contains__, self._order))
+
     def skip(self, client: str) -> None:
         self._skipped.add(client)
 
@@ -269,6 +274,11 @@ class ListScan:
     def unskip_all(self) -> None:
         self._skipped.clear()
         self._credit = None
+
+
+def rest(scan: Iterable[Request]) -> list[Request]:
+    """Return the requests that a scan in queue order has left."""
+    return scan.rest() if isinstance(scan, ListScan) else list(scan)
 
 
 class ListView:
@@ -411,3 +421,12 @@ class QueueView:
         del mine[request]
         if not mine:
             del self._of_client[request.client]
+
+
+def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
+    """Yield the waiting requests, the lowest key first; equal keys go in queue order."""
+    order = rest(view.queue_order())
+    waiting = list(zip(map(key, order), count(), order))
+    heapify(waiting)
+    while waiting:
+        yield heappop(waiting)[2]

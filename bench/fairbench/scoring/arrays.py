@@ -12,8 +12,8 @@ from fairbench.errors import DataError, printable
 from fairbench.files.times import MAX_TIME_S, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
 from fairbench.records.column_names import FIRST, LAST, OWN, first_columns, nearest
-from fairbench.records.columns import FileColumns, listed
 from fairbench.records.layouts import PLAIN
+from fairbench.records.log_reader import FileColumns, listed
 from fairbench.records.requests import FileRequests
 from fairbench.records.times import check_moments, numbers
 from fairbench.results.run_facts import MAX_COUNT, MAX_WORKER

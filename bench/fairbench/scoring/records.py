@@ -27,7 +27,7 @@ from fairbench.metrics.records import (
     TokenGaps,
 )
 from fairbench.records.column_names import FieldColumn, mapped
-from fairbench.records.columns import FileColumns, ReadOptions
+from fairbench.records.log_reader import FileColumns, ReadOptions
 from fairbench.records.requests import FileRequests as Records
 from fairbench.records.requests import read_requests
 from fairbench.results.run_facts import MAX_WORKER

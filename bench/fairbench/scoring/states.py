@@ -13,7 +13,7 @@ from fairbench.errors import unknown_name
 from fairbench.files.times import is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.records.column_names import plain
-from fairbench.records.columns import ColumnValues, FileColumns
+from fairbench.records.log_reader import ColumnValues, FileColumns
 
 UNSAID = -1  # The record of a request in this state does not tell the state.
 UNKNOWN = -2  # The record of a request in this state contains an unknown word instead of a state.

@@ -12,18 +12,10 @@ import numpy as np
 from fairbench.config.resolve import read_spec
 from fairbench.core import ServiceBound
 from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.metrics import records
 from fairbench.metrics.catalogue import forget_metrics, forget_needing, needing
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.optional_entries import STALLS
-from fairbench.metrics.records import (
-    Client,
-    Facts,
-    Measurements,
-    Programs,
-    Requests,
-    Service,
-    Window,
-)
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.traffic import traffic_of
@@ -48,7 +40,7 @@ NO_CACHED = "the records do not say how many tokens were cached"
 
 def scored_summary(
     scored: Scored,
-    service: Service,
+    service: records.Service,
     window: ScoredWindow,
     *,
     misbehaving: Collection[str] = (),
@@ -88,9 +80,9 @@ def scored_summary(
             "--goodput: a target in x (a multiple of the latency on an idle replica) needs a "
             "timing profile; give a time, such as 500ms"
         )
-    facts = Facts(
+    facts = records.Facts(
         clients=tuple(
-            Client(name, name in misbehaving, weights.get(name, 1.0), targets[name])
+            records.Client(name, name in misbehaving, weights.get(name, 1.0), targets[name])
             for name in scored.clients
         ),
         window=window.window,
@@ -108,7 +100,9 @@ def scored_summary(
     summary = summarize(
         tables,
         facts,
-        Measurements(gaps_s=scored.gaps_s, token_gaps=scored.token_gaps, sessions=scored.sessions),
+        records.Measurements(
+            gaps_s=scored.gaps_s, token_gaps=scored.token_gaps, sessions=scored.sessions
+        ),
     )
     if not scored.knows_admission:
         forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
@@ -147,13 +141,13 @@ LATE = "at the last answer, because a client came too late to be served before t
 class ScoredWindow(NamedTuple):
     """A window of records, and the reason for the window's end as text for a reader."""
 
-    window: Window
+    window: records.Window
     reason: str
 
 
 def scored_window(
-    requests: Requests,
-    programs: Programs,
+    requests: records.Requests,
+    programs: records.Programs,
     horizon_s: float,
     start_s: float | None,
     end_s: float | None,
@@ -172,9 +166,9 @@ def scored_window(
     """
     begin_s = start_s or 0.0
     if end_s is not None:
-        return ScoredWindow(Window(begin_s, end_s), ASKED)
+        return ScoredWindow(records.Window(begin_s, end_s), ASKED)
     if horizon_s <= begin_s:
-        return ScoredWindow(Window(begin_s, begin_s), NO_TIME)
+        return ScoredWindow(records.Window(begin_s, begin_s), NO_TIME)
     last_s = float(requests.arrival_s.max())
     least_s = LEAST_SHARE * (horizon_s - begin_s)
     if (programs.requests > 1).any():
@@ -184,11 +178,11 @@ def scored_window(
     elif _came_too_late(requests, last_s, least_s):
         reason = LATE
     else:
-        return ScoredWindow(Window(begin_s, nextafter(last_s, inf)), ARRIVALS)
-    return ScoredWindow(Window(begin_s, nextafter(horizon_s, inf)), reason)
+        return ScoredWindow(records.Window(begin_s, nextafter(last_s, inf)), ARRIVALS)
+    return ScoredWindow(records.Window(begin_s, nextafter(horizon_s, inf)), reason)
 
 
-def _came_too_late(requests: Requests, last_s: float, least_s: float) -> bool:
+def _came_too_late(requests: records.Requests, last_s: float, least_s: float) -> bool:
     """Return whether a client came near the last arrival, and was first served after this arrival.
 
     ``last_s`` is the last arrival in seconds; a request is near the end if it arrives less than
@@ -225,7 +219,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 
 def score_run(
     path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
-) -> tuple[dict[str, Any], Requests]:
+) -> tuple[dict[str, Any], records.Requests]:
     """Return the summary of a stored run in a window, and the run's requests.
 
     Facts that the tables lack, such as the workload, keep their stored values. Raises DataError if
@@ -241,7 +235,7 @@ def score_run(
     run = read_run(path)
     check_whole(run.summary, path / SUMMARY)
     tables, stored = read_tables(run), run.summary
-    window = Window(
+    window = records.Window(
         stored["window_start_s"] if start_s is None else start_s,
         stored["window_end_s"] if end_s is None else end_s,
     )

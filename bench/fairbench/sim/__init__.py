@@ -8,10 +8,4 @@ if TYPE_CHECKING:
     from fairbench.sim.records import FOLDER as FOLDER
     from fairbench.sim.run import simulate as simulate
 
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "records": "FOLDER",
-        "run": "simulate",
-    },
-)
+__getattr__ = lazy_names(__name__, {"records": "FOLDER", "run": "simulate"})

@@ -13,6 +13,7 @@ from math import inf, isfinite
 from typing import Any
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.own_code import evicts_inside
 from fairbench.core import PS_PER_S
 from fairbench.engine.contract import CONTRACTS
 from fairbench.hardware.catalogue import load_profile
@@ -66,12 +67,13 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     if (policy := f"{ADMISSION}.policy") in settings:
         # A client that runs alone never waits behind another client's request.
         settings[policy] = OFF
+    is_modelled = spec.engine_code is None or evicts_inside(spec.eviction, spec.engine)
     own = {
         "local": LOCAL,
         "engine_code": None,
         "charge_pass": None,
-        # An eviction policy of an engine's real code is not a policy of fairbench's engine model.
-        "eviction": None if spec.engine_code else spec.eviction,
+        # an engine's own policy is none of fairbench's model
+        "eviction": spec.eviction if is_modelled else None,
         "gateway": None,
         "saturation": None,
         "routers": None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.own_code import is_plugged_in
+from fairbench.config.own_code import evicts_inside, is_plugged_in
 from fairbench.core import PS_PER_S
 from fairbench.doors import CODE_GROUP, through
 from fairbench.engine.clock import Clock
@@ -227,12 +227,14 @@ def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
         yield None
         return
     code_of = through(CODE_GROUP, spec.engine or DEFAULT_ENGINE)
+    is_ours = evicts_inside(spec.eviction, spec.engine)
     run = CodeRun(
         spec.engine_code,
         spec.local,
         spec.settings,
         spec.seed,
-        eviction=spec.eviction,
+        eviction=None if is_ours else spec.eviction,
+        our_eviction=spec.eviction if is_ours else None,
         charges_pass=bool(spec.charge_pass),
     )
     code: EngineCode = code_of(run)

@@ -582,7 +582,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
         rows = load_dataset(name, configuration, split=split)
     # The hub's library raises many types of errors for faults of the network or the hub.
     except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise UsageError(
             f"{ref}: cannot be loaded: {reason}. Check the network, log in to the hub "
             f"if the data set is gated, and install the package: {INSTALL}"

@@ -12,20 +12,23 @@ import numpy as np
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.formats import json_objects, parsed
-from fairbench.hardware.catalogue import canonical_model, derived_errors, model_configs, profile_ids
+from fairbench.hardware.catalogue import (
+    canonical_model,
+    derived_errors,
+    model_configs,
+    profile_ids,
+    with_serving,
+)
 from fairbench.hardware.engine_params import VLLMParams, vllm_limits
-from fairbench.hardware.gpus import GPU, find_gpu
-from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
-from fairbench.hardware.served import vllm_memory, with_serving
 from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
+from fairbench_calibration.profiling import fit
 from fairbench_calibration.profiling.estimates import NoTable, operators_ms, roofline_ms
-from fairbench_calibration.profiling.fit import (
-    MOST_CONTEXT,
-    Column,
-    Iterations,
-    drawn,
-    errors_pct,
-    fitted,
+from fairbench_calibration.profiling.gpus import GPU, find_gpu
+from fairbench_calibration.profiling.model_shape import (
+    ModelShape,
+    check_split,
+    shape_of,
+    vllm_memory,
 )
 
 HUB = "https://huggingface.co/{}/resolve/main/config.json"
@@ -133,14 +136,14 @@ class Derived(NamedTuple):
     source: str
     note: str
     error_pct: dict[str, float]
-    held: Iterations
-    times_ms: Column
+    held: fit.Iterations
+    times_ms: fit.Column
 
 
 class _Estimate(NamedTuple):
     """Times of iterations, with the source and the grade of the estimate."""
 
-    times_ms: Column
+    times_ms: fit.Column
     kind: str
     grade: str
     source: str
@@ -169,12 +172,12 @@ def derive(
     check_split(shape, tp)
     weights = dtype or shape.dtype
     pool = pool_of(shape, card, tp, weights, kv_dtype)
-    most = min(MOST_CONTEXT, pool.tokens(pool.mem_fraction_static))
-    it = drawn(ITERATIONS, np.random.default_rng(SEED), most)
+    most = min(fit.MOST_CONTEXT, pool.tokens(pool.mem_fraction_static))
+    it = fit.drawn(ITERATIONS, np.random.default_rng(SEED), most)
     priced = _estimate(described, shape, card, tp, dtype, engine, kv_dtype, it, roofline=roofline)
     kept, held = it.selected(slice(HELD_OUT, None)), it.selected(slice(HELD_OUT))
-    found = fitted(kept, priced.times_ms[HELD_OUT:], experts_left=shape.experts_left)
-    errors = errors_pct(found, held, priced.times_ms[:HELD_OUT])
+    found = fit.fitted(kept, priced.times_ms[HELD_OUT:], experts_left=shape.experts_left)
+    errors = fit.errors_pct(found, held, priced.times_ms[:HELD_OUT])
     if engine == "sglang":
         found["c_l"] = LEAST_LAYER_MS * shape.layers
     elif priced.kind != ROOFLINE:
@@ -228,7 +231,7 @@ def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str, kv_dtype: str = "f
 
 def _estimate(
     described: ModelConfig, shape: ModelShape, gpu: GPU, tp: int, dtype: str | None, engine: str,
-    kv_dtype: str, it: Iterations, *, roofline: bool,
+    kv_dtype: str, it: fit.Iterations, *, roofline: bool,
 ) -> _Estimate:  # fmt: skip
     note = ""
     if not roofline:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from fairbench.core import NoBound, ServiceBound
 from fairbench.engine.contract import CodeRun, Replica, WorkerParts
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugin_config import plugin_config
+from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import NoParams
@@ -22,6 +22,7 @@ from fairbench.schedulers.registry import user_files
 from fairbench_engines.replica import sglang, vllm
 from fairbench_engines.replica.process import DOOR, Channel, EngineProcess
 from fairbench_engines.replica.remote import RemoteReplica
+from fairbench_engines.sglang.release import EVICTING
 from fairbench_engines.sglang.release import SUPPORTED as SGLANG_RELEASES
 from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 
@@ -61,9 +62,12 @@ PACKAGES = {
 }
 
 
-def plugin_of(scheduler: LocalScheduler, settings: Mapping[str, Any]) -> dict[str, Any]:
+def plugin_of(
+    scheduler: LocalScheduler, settings: Mapping[str, Any], eviction: str | None
+) -> dict[str, Any]:
     """Return the configuration of a fairbench scheduler, in the form that ``inside.plugin`` reads.
 
+    ``eviction`` is an eviction policy of fairbench; None means that the engine's own code evicts.
     ``path`` names the class as ``MODULE:CLASS``, or is empty for a class outside fairbench's
     packages. The engine's Python finds such a class in one of the ``files`` of
     FAIRBENCH_SCHEDULERS or among the installed packages. Raises UsageError if a client has a
@@ -74,13 +78,17 @@ def plugin_of(scheduler: LocalScheduler, settings: Mapping[str, Any]) -> dict[st
             f"local = {scheduler.name!r}: with engine_code, the name of each client must contain "
             "its tenants, because the engine knows only the name"
         )
-    config = plugin_config(scheduler.name, settings, dict(scheduler.setup.weights))
+    setup = scheduler.setup
+    evicting = Evicting(eviction, tuple(setup.clients))
+    config = plugin_config(scheduler.name, settings, dict(setup.weights), evicting)
     kind = type(scheduler)
     is_packaged = kind.__module__.partition(".")[0] in PACKAGES["own"]
     return {
         "local": config.local,
         "params": config.params,
         "weights": config.weights,
+        "eviction": config.eviction,
+        "clients": config.clients,
         "path": f"{kind.__module__}:{kind.__qualname__}" if is_packaged else "",
         "files": [str(path) for path in user_files()],
     }
@@ -94,6 +102,7 @@ class OwnCode(ABC):
 
     engine: ClassVar[str]
     releases: ClassVar[Sequence[str]]
+    evicting: ClassVar[Sequence[str]]  # releases in which fairbench's eviction policies work
 
     def __init__(self, run: CodeRun) -> None:
         self._run, self._policy, self._settings = run, run.policy, run.settings
@@ -148,14 +157,26 @@ class OwnCode(ABC):
     def _open(self, parts: WorkerParts) -> None:
         """Configure the process of the engine for the run.
 
-        The engine's process answers whether a fairbench scheduler decides inside the engine.
+        The process answers whether a fairbench scheduler decides inside the engine. Raises
+        UsageError if the run's eviction policy of fairbench cannot decide.
         """
+        eviction, version = self._run.our_eviction, self._process.version
+        if eviction and version.partition("+")[0] not in self.evicting:
+            raise UsageError(
+                f"eviction = {eviction!r}: not supported in {self.engine} {version}; the engine "
+                f"must be {' or '.join(self.evicting)}"
+            )
         told = {**self._opening(parts), "policy": self._policy, "seed": self._run.seed}
         told["charge_pass"] = self._run.charges_pass
-        told |= {"release": self._process.version, "packages": PACKAGES, "plugin": None}
+        told |= {"release": version, "packages": PACKAGES, "plugin": None}
         if parts.scheduler.name == self._policy:
-            told["plugin"] = plugin_of(parts.scheduler, self._settings)
+            told["plugin"] = plugin_of(parts.scheduler, self._settings, eviction)
         self._runs_ours = bool(self._process.ask("open", told))
+        if eviction and not self._runs_ours:
+            raise UsageError(
+                f"eviction = {eviction!r}: needs a scheduler of fairbench, but "
+                f"{self._policy!r} is a policy of {self.engine} here; give another scheduler"
+            )
         self.about["policy_of"] = FAIRBENCH if self._runs_ours else self.engine
         self._is_open = True
 
@@ -202,7 +223,7 @@ class SGLangCode(OwnCode):
     """The real code of SGLang during one run."""
 
     engine = "sglang"
-    releases = SGLANG_RELEASES
+    releases, evicting = SGLANG_RELEASES, EVICTING
 
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         return sglang.opening(self._settings, parts, self._policy, self._run.eviction)
@@ -215,7 +236,7 @@ class VLLMCode(OwnCode):
     """The real code of vLLM during one run."""
 
     engine = "vllm"
-    releases = VLLM_RELEASES
+    releases = evicting = VLLM_RELEASES
 
     def _opening(self, parts: WorkerParts) -> dict[str, Any]:
         return vllm.opening(self._settings, parts)

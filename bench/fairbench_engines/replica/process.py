@@ -68,8 +68,9 @@ class EngineProcess:
         self, named: str, engine: str, supported: Sequence[str], *, only_source: bool = False
     ) -> None:
         self._named, self._engine, self._supported = named, engine, supported
-        self.version = ""  # release of the engine, which ``source`` sets
-        self._is_answered = True  # true if the process has answered the last message
+        self.version = ""  # release of the engine; ``source`` sets the value
+        self._changed = 0  # number of the engine's changed files; ``source`` sets the value
+        self._is_answered = True  # whether the last message was answered
         python = python_of(named)
         # Through this socket, fairbench sends the process its end of the socket of each replica.
         self._passing, theirs = socket.socketpair()
@@ -107,7 +108,7 @@ class EngineProcess:
         ``is_loaded`` is false if the engine's files have changed since the import.
         """
         found: dict[str, Any] = self.ask("source")
-        self.version = found["version"]
+        self.version, self._changed = found["version"], len(found["changed"])
         return found
 
     def ask(self, *message: Any) -> Any:
@@ -201,6 +202,8 @@ class EngineProcess:
         if told["fits"]:
             return RunFailed(f"code of {self._engine}: {where}: {text}")
         version = f" {self.version}" if self.version else ""
+        if self._changed:
+            version += f" with {self._changed} changed file{'s' * (self._changed > 1)}"
         return RunFailed(
             f"{self._engine}{version} differs from the supported releases {self._supported[0]} to "
             f"{self._supported[-1]}: {text} ({where})"

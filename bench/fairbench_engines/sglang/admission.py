@@ -36,6 +36,7 @@ class PluginAdmission:
         self._passed_over = False
         # The request that the pass skipped because no slot for a request was free.
         self._no_slot: Req | None = None
+        self._leaves_out = False  # true if ``calc_priority`` is called in place of a pass
         self.theirs_preempts = False  # true if SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
@@ -45,11 +46,12 @@ class PluginAdmission:
         self._scheduler = scheduler
         self._passed_over = self.home.capped = False
         self.preemption.began(scheduler)
+        batch = named.get("running_batch", scheduler.running_batch)
+        self.home.batch.show_batch(batch, scheduler)
         if self.home.scheduler.preempts:
             # With this flag, SGLang makes a pass even with a full batch, and then calls
             # ``preempt_to_schedule``.
-            scheduler.enable_priority_preemption = True
-        self.home.batch.show_batch(named.get("running_batch", scheduler.running_batch), scheduler)
+            scheduler.enable_priority_preemption = self._needs_pass(scheduler, batch)
         new_batch, running_batch = original(scheduler, *args, **named)
         self.home.end_pass()
         self.home.tell(self.now_s())
@@ -65,6 +67,24 @@ class PluginAdmission:
             running_batch.batch_is_full = True
         return new_batch, running_batch
 
+    def _needs_pass(self, scheduler: Any, batch: Any) -> bool:
+        """Return whether a pass may admit or preempt a request.
+
+        In every pass, SGLang marks the prefixes of waiting requests as used. If the pass is left
+        out, this method marks the prefixes.
+        """
+        queue, now_s = scheduler.waiting_queue, self.now_s()
+        if not queue or scheduler.chunked_req is not None:
+            return True
+        if scheduler.get_num_allocatable_reqs(len(batch.reqs)) > 0:
+            return True
+        if self.theirs_preempts or self.home.scheduler.may_preempt(self.home.view, now_s):
+            return True
+        self._leaves_out = True
+        scheduler.policy.calc_priority(queue, batch)
+        self._leaves_out = False
+        return False
+
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
@@ -75,6 +95,9 @@ class PluginAdmission:
         """
         if self._scheduler is None:
             original(policy, waiting_queue, *args, **named)
+            return
+        if self._leaves_out:
+            self.order.begin_pass(original, policy, waiting_queue, *args, **named)
             return
         queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
         self.order.begin_pass(original, policy, queue, *args, **named)

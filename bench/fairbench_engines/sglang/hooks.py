@@ -38,7 +38,7 @@ from fairbench_engines.sglang.release import (
     require_applied,
     resolved,
 )
-from fairbench_engines.sglang.requests import Req, context_of, keep_key, read_key
+from fairbench_engines.sglang.requests import Req, contexts_of, keep_key, read_key
 from fairbench_engines.step_times import FittedCosts
 
 SERVER_ARGS = "sglang.srt.server_args.ServerArgs"
@@ -250,8 +250,7 @@ class Hooks:
         if not started_s or not batch.reqs:
             return
         if batch.forward_mode.is_decode():
-            context = sum(map(context_of, batch.reqs))
-            costs.observe_decode(len(batch.reqs), context, now_s - started_s)
+            costs.observe_decode(len(batch.reqs), contexts_of(batch.reqs), now_s - started_s)
             home.took(started_s, now_s, decoding=batch.reqs)
         elif batch.forward_mode.is_extend() and batch.extend_lens:
             chunks = list(zip(batch.reqs, batch.prefix_lens, batch.extend_lens, strict=True))

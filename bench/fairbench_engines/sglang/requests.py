@@ -10,7 +10,9 @@ from typing import Any
 from fairbench.live.headers import DEFAULT_CLIENT, HEALTH, ROUTING_KEY
 
 Req = Any  # SGLang's request
-OUTPUT_IDS, FINISHED_REASON = attrgetter("output_ids"), attrgetter("finished_reason")
+INPUT_IDS, OUTPUT_IDS, FINISHED_REASON = map(
+    attrgetter, ("origin_input_ids", "output_ids", "finished_reason")
+)
 HEALTH_RID = "HEALTH_CHECK"  # The ids of SGLang's own health checks begin with this text.
 
 
@@ -50,6 +52,11 @@ def session_of(req: Req) -> str | None:
 def context_of(req: Req) -> int:
     """Return the total number of tokens of a request's prompt and present output."""
     return len(req.origin_input_ids) + len(req.output_ids)
+
+
+def contexts_of(reqs: Collection[Req]) -> int:
+    """Return the sum of ``context_of`` of the requests."""
+    return sum(map(len, map(INPUT_IDS, reqs))) + sum(map(len, map(OUTPUT_IDS, reqs)))
 
 
 def ended_of(reqs: Collection[Req]) -> list[Req]:

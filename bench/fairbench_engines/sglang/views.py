@@ -6,6 +6,8 @@ The view of the queue is a KeptView if SGLang's prefix tree reports changes, or 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import compress, repeat
+from operator import add, attrgetter, sub
 from typing import Any
 
 from fairbench.core import Request
@@ -17,12 +19,14 @@ from fairbench.schedulers.views import (
     RunningView,
     client_load,
 )
-from fairbench_engines.home import Tracked
+from fairbench_engines.home import REQUEST, RUNNING, Tracked
 from fairbench_engines.kept_matches import EngineQueue
 from fairbench_engines.sglang.kept_tree import KeptTree
 from fairbench_engines.sglang.match_order import MatchOrderHooks
 from fairbench_engines.sglang.preemption import CLIP_MAX_NEW_TOKENS
-from fairbench_engines.sglang.requests import Req, ids_of, namespace_of
+from fairbench_engines.sglang.requests import OUTPUT_IDS, Req, ids_of, namespace_of
+
+INPUT_TOKENS, MAX_NEW_TOKENS = attrgetter("input_tokens"), attrgetter("max_new_tokens")
 
 
 class ArmedQueue(list[Req]):
@@ -131,14 +135,18 @@ class SGLangLiveBatch:
         return free + evictable
 
     def __len__(self) -> int:
-        return sum(req in self._tracked for req in self._reqs)
+        return sum(map(self._tracked.__contains__, self._reqs))
 
     def __iter__(self) -> Iterator[Running]:
-        for req in self._reqs:
-            if (tracked := self._tracked.get(req)) is not None:
-                request, produced = tracked.request, len(req.output_ids)
-                reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)
-                yield Running(request, produced, request.input_tokens + produced, reserved)
+        # A step has hundreds of requests, so functions in C iterate over the requests.
+        reqs = self._reqs
+        known = list(map(self._tracked.get, reqs))
+        requests = list(map(REQUEST, filter(None, known)))
+        produced = list(map(len, map(OUTPUT_IDS, compress(reqs, known))))
+        held = map(add, map(INPUT_TOKENS, requests), produced)
+        left = map(sub, map(MAX_NEW_TOKENS, requests), produced)
+        reserved = map(min, left, repeat(CLIP_MAX_NEW_TOKENS))
+        return map(RUNNING, zip(requests, produced, held, reserved, strict=True))
 
     def load(self, client: str) -> ClientLoad:
         return client_load(self, client)

@@ -30,7 +30,7 @@ from fairbench_engines.vllm.views import (
 
 # In the second state, a request has memory into which a KV connector loads its prefix.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
-NEW_TOKEN_IDS = attrgetter("new_token_ids")
+NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 
 
 class StepPart(NamedTuple):
@@ -188,7 +188,7 @@ class VLLMHome(EngineHome):
         if chunks:  # If a step computes prompts, its time is attributed to the prompts.
             self.costs.observe_prefill(chunks, ended_s - started_s)
         else:
-            context = sum(one.end for one in parts)
+            context = sum(map(END, parts))
             self.costs.observe_decode(len(parts), context, ended_s - started_s)
 
     def _split(self, parts: list[StepPart]) -> tuple[list[PromptPart], list[Decode]]:

@@ -23,7 +23,7 @@ from fairbench.schedulers.views import (
     RunningView,
     client_load,
 )
-from fairbench_engines.home import REQUEST, Theirs, Tracked
+from fairbench_engines.home import REQUEST, RUNNING, Theirs, Tracked
 from fairbench_engines.kept_matches import EngineQueue, KeptMatches, Match, Spot
 
 REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
@@ -61,7 +61,8 @@ class VLLMLiveBatch:
         theirs = list(compress(running, known))
         held = map(min, map(COMPUTED_TOKENS, theirs), map(ALL_TOKENS, theirs))
         requests = map(REQUEST, filter(None, known))
-        return map(Running, requests, map(OUTPUT_TOKENS, theirs), held, repeat(0))
+        produced = map(OUTPUT_TOKENS, theirs)
+        return map(RUNNING, zip(requests, produced, held, repeat(0)))
 
     def load(self, client: str) -> ClientLoad:
         return client_load(self, client)

@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
-from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
 from fairbench.schedulers.program_states import ProgramStates
 from fairbench_rivals.local.autellix_calls import CallTimes, ProgramTimes, Promotions
+from fairbench_rivals.local.kept_order import KeptOrder
 
 
 class Autellix(LocalScheduler):

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 from fairbench.core import OUTPUT_PRICE, NoBound, Request, ServiceBound
 from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
-from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.params import Positive
 from fairbench.schedulers.program_states import ProgramStates
+from fairbench_rivals.local.kept_order import KeptOrder
 
 UNKNOWN_POOL_TOKENS = 100_000
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, RunningView, Selection, WaitingView
-from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.params import NotNegative, Positive, PositiveInt
+from fairbench_rivals.local.kept_order import KeptOrder
 
 
 @dataclass(slots=True)

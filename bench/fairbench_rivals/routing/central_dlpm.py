@@ -6,11 +6,13 @@ scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from fairbench.core import NoBound, Prompt, Request, Segment
 from fairbench.schedulers.base import Read, Selection, Setup, WaitingView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.location_tree import BoundedTree
-from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.views import ListScan, ListView, Room
 
@@ -34,10 +36,21 @@ class CentralRouter(PrefixRouter):
 
     name = "central-dlpm"
     holds = True
-    Params = NoParams
 
-    def __init__(self, params: NoParams, workers: int) -> None:
+    @dataclass(frozen=True)
+    class Params(DLPM.Params):
+        """The parameters of DLPM, whose quantum and rules order the router's queue.
+
+        The router charges a request once, by client, and keeps running requests.
+        """
+
+        constants: ClassVar[tuple[str, ...]] = (
+            "charge", "charge_recompute", "preempt", "sharing", "tenants",
+        )  # fmt: skip
+
+    def __init__(self, params: Params, workers: int) -> None:
         super().__init__(workers)
+        self.params = params
         self._tree = BoundedTree()
         # The requests that have not started at each worker, with their uncached tokens, the oldest
         # first.
@@ -145,14 +158,14 @@ def _is_open(room: Room | None) -> bool:
 class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with room.
 
-    The quantum of a client is the default quantum of DLPM. A client is charged for the uncached
-    tokens of the router's estimate, and for the difference when the request starts.
+    A client is charged for the uncached tokens of the router's estimate, and for the difference
+    when the request starts.
     """
 
     name = "central-dlpm"
 
     def __init__(self, router: CentralRouter) -> None:
-        super().__init__(DLPM.Params())
+        super().__init__(router.params)
         self._router = router
         self._requests: list[Request] = []
         self._queue = ListView(self._requests, lambda request: self._matches[request])

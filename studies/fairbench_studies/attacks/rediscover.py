@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from fairbench.cli.exits import FAILED
-from fairbench.cli.flags import given_options
+from fairbench.cli.options import given_options
 from fairbench.cli.output import print_json
 from fairbench.config.resolve import experiment
 from fairbench.execute.tasks import RunContext

@@ -145,7 +145,9 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 def draw(rows: Sequence[Row]) -> None:
     """Draw the victims' finished programs and the attacker's gain, with a column per attack."""
-    # matplotlib is imported only in this function, because the tables do not need it.
+    # The import is in this function because the tables need no matplotlib.
+    from seaborn import heatmap
+
     from fairbench.figures.style import panels, paper_style, save
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
@@ -161,17 +163,13 @@ def draw(rows: Sequence[Row]) -> None:
                 [float(row[f"{measure}_mean"] or "nan") for row in rows if row["scheduler"] == name]
                 for name in names
             ]
-            axes.imshow(values, cmap=colours, vmin=0, vmax=2, aspect="auto")
-            for y, line in enumerate(values):
-                for x, value in enumerate(line):
-                    colour = "white" if abs(value - 1) > 0.7 else "black"
-                    place = {"ha": "center", "va": "center", "fontsize": 7.5}
-                    axes.text(x, y, f"{value:.2f}", color=colour, **place)
-            axes.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=8)
-            axes.set_yticks(range(len(names)), names, fontsize=8)
+            heatmap(
+                values, cmap=colours, vmin=0, vmax=2, annot=True, fmt=".2f", cbar=False,
+                annot_kws={"size": 7.5}, yticklabels=names, ax=axes,
+            )  # fmt: skip
+            axes.set_xticks(axes.get_xticks(), attacks, rotation=40, ha="right", fontsize=8)
+            axes.tick_params("y", labelsize=8)
             axes.set_title(title, fontsize=9, loc="left")
-            axes.spines[:].set_visible(False)
-            axes.grid(visible=False)
         origin = f"Simulated: judges, A100, two replicas, three victims; mean of {SEEDS} seeds"
         figure.supxlabel(f"{origin}; 1: no harm", fontsize=8)
         save(figure, [FIGURE])

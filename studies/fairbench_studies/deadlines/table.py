@@ -40,6 +40,10 @@ SHOWN = {  # for each metric, its name and number format in the table
     "goodput_tok_s": ("goodput, tok/s", ",.0f"),
     "wasted": ("computed in vain", ".0%"),
 }
+NOTE = (
+    "In brackets: the load at which the worst well-behaved client meets fewer than "
+    f"{KEPT:.0%} of its deadlines. Simulated; means over the seeds."
+)
 CLIENTS = {
     "kept_worst": "worst well-behaved client, % in time",
     "kept_flood": "heavy client, % in time",
@@ -151,6 +155,7 @@ def draw(found: Curves) -> None:
             panel.set_xlabel("load, times the capacity", fontsize=8)
         names = [f"{name} ({collapse(curve)})" for name, curve in found.items()]
         axes[0].set_yticks([at + 0.5 for at in range(len(names))], names, rotation=0, fontsize=8)
+        figure.supxlabel(NOTE, fontsize=7)
         save(figure, [FIGURE])
 
 

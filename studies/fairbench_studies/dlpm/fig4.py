@@ -15,6 +15,7 @@ from fairbench.errors import DataError
 from fairbench.figures.style import HATCHES, caption, panels
 from fairbench.report.palette import BLUE, GREEN, ORANGE
 from fairbench.results.store import read_json
+from fairbench_studies.kit.rows import read_rows, write_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ FILE = "timings.json"
 QUEUE = 200  # queue length in the panel that varies the number of replicas ([DLPM] Fig. 4)
 REPLICAS = 8  # number of replicas in the panel that varies the queue length
 
+BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {
     "synchronisation_ms": ("messages", ORANGE.colour),
     "match_ms": ("prefix match", BLUE.colour),
@@ -53,6 +55,20 @@ def read_timings(folder: Path) -> Timings:
         return Timings(**content)
     except TypeError:
         raise DataError(f"{path}: must hold the timings of a central scheduler") from None
+
+
+def write_values(path: Path, timings: Timings) -> None:
+    """Write the timings as CSV, with the columns of ``rows`` and what the timings are based on."""
+    basis = {key: getattr(timings, key) for key in BASIS}
+    write_rows(path, [basis | row for row in rows(timings)])
+
+
+def read_values(path: Path) -> Timings:
+    """Read the file of ``write_values``."""
+    listed = read_rows(path)
+    profile, host, seed, rounds = (listed[0][key] for key in BASIS)
+    points = [{key: float(row[key]) for key in row if key not in BASIS} for row in listed]
+    return Timings(profile, host, int(seed), int(rounds), points)
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:

@@ -112,6 +112,11 @@ def _lacks_preble(table: Sequence[dict[str, Any]]) -> bool:
     return bool(alone) and not alone & set(PREBLES)
 
 
+def _has(row: dict[str, Any], x: str, tick: float, metric: str) -> bool:
+    """Return whether a row has a value of the metric at the tick of the x axis."""
+    return row[x] == tick and row[metric] is not None
+
+
 def _panel(
     axes: Axes, table: Sequence[dict[str, Any]], x: str, metric: str, *, labelled: bool
 ) -> None:
@@ -128,13 +133,14 @@ def _panel(
         log_y(axes)
     else:
         axes.set_ylim(bottom=0)
-    if metric == next(iter(COLUMNS)) and _lacks_preble(table):
-        axes.text(
-            0.02, 0.02, "no Preble on one replica", fontsize=5, color="0.4",
-            transform=axes.transAxes,
-        )  # fmt: skip
-    axes.set_xscale("log", base=2)
     unit = 1000 if x == POOL else 1
+    absent = [tick / unit for tick in ticks if not any(_has(row, x, tick, metric) for row in table)]
+    words = f"undefined at {absent[0]:g}" if absent else ""
+    if metric == next(iter(COLUMNS)) and _lacks_preble(table):
+        words = "no Preble on one replica"
+    if words:
+        axes.text(0.02, 0.02, words, fontsize=6, color="0.4", transform=axes.transAxes)
+    axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{tick / unit:g}" if labelled else "" for tick in ticks])
     if labelled:
         axes.set_xlabel(X_AXES[x])

@@ -8,8 +8,9 @@ no records.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ VARIED = (
     "settings.engine.batch_is_full",
 )  # fmt: skip
 """The keys, besides ``PLACE``, in which experiments of judged runs may differ."""
-DIGITS = 7  # number of significant digits of a derived value
+MOST_ROWS = 400  # rows of a file, so that files are small
+DIGITS = 7  # significant digits of a derived value
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,25 @@ def _keeping(one: ComparedRun) -> ComparedRun:
 
 
 def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
-    """Write a file of per-seed values with a row for each run."""
+    """Write per-seed values with a row for each run; many runs need several files."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_rows(path, [_row(run) for cell in cells for run in cell.runs])
+    for old in _files(path):
+        old.unlink(missing_ok=True)
+    rows = [_row(run) for cell in cells for run in cell.runs]
+    for part, rest in zip(_names(path), range(0, len(rows), MOST_ROWS), strict=False):
+        write_rows(part, rows[rest : rest + MOST_ROWS])
+
+
+def _names(path: Path) -> Iterator[Path]:
+    """Yield the path of a file of per-seed values, and the paths of its continuations."""
+    yield path
+    for number in count(2):
+        yield path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the path of a file of per-seed values, and its continuations, such as fig7.2.csv."""
+    return list(takewhile(lambda one: one == path or one.exists(), _names(path)))
 
 
 def _row(one: ComparedRun) -> dict[str, str]:
@@ -122,7 +140,7 @@ def read_seeds(path: Path) -> list[SchedulerResults]:
     """
     cells: dict[tuple[str, ...], list[ComparedRun]] = {}
     try:
-        for row in read_rows(path):
+        for row in (row for part in _files(path) for row in read_rows(part)):
             key = tuple(row[name] for name in (*PLACE, "clients", "settings"))
             cells.setdefault(key, []).append(_run(row, path))
     except (KeyError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.figures.style import scheduler_style
@@ -86,16 +86,27 @@ def plot_rows(
     """Plot a scheduler's line over ``x`` with intervals; open marks are lower bounds."""
     style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
-    xs, means = [row[x] for row in mine], [row[metric] for row in mine]
-    axes.plot(xs, means, color=style.colour, linestyle=style.line)
-    for side in ("low", "high"):
-        if any(row[f"{metric}_{side}"] != row[metric] for row in mine):
-            axes.fill_between(
-                xs, means, [row[f"{metric}_{side}"] for row in mine],
-                color=style.colour, alpha=0.15, linewidth=0,
-            )  # fmt: skip
+    ends = {row[x]: (row[metric], row[f"{metric}_low"], row[f"{metric}_high"]) for row in mine}
+    line_with_band(axes, ends, color=style.colour, linestyle=style.line)
     for row in mine:
         filled = "white" if row[f"{metric}_at_least"] else style.colour
         axes.plot(row[x], row[metric], style.marker, color=style.colour, markerfacecolor=filled)
     label = label_on(scheduler, [row["dp"] for row in rows])
     axes.plot([], [], style.marker, color=style.colour, linestyle=style.line, label=label)
+
+
+def line_with_band(
+    axes: Axes, ends: Mapping[float, tuple[float, float, float]], **look: Any
+) -> None:
+    """Draw a line through means with a band of intervals; ``ends`` maps x to (mean, low, high).
+
+    The mean is the median of the three numbers, and the interval is their range.
+    """
+    from seaborn import lineplot
+
+    band = ("pi", 100) if any(low != high for _, low, high in ends.values()) else None
+    lineplot(
+        x=[x for x in ends for _ in range(3)], y=[end for of in ends.values() for end in of],
+        estimator="median", errorbar=band, err_kws={"alpha": 0.15, "linewidth": 0},
+        ax=axes, legend=False, **look,
+    )  # fmt: skip

@@ -16,12 +16,12 @@ from statistics import fmean
 from typing import Any
 
 from fairbench.config.resolve import resolve
-from fairbench.metrics.call_limit import least_makespan_by_calls
 from fairbench.metrics.limit import WORK, least_work
 from fairbench.metrics.records import Programs, Requests
 from fairbench.sim.run import Simulation
 from fairbench_studies.kit.rows import ROOT, TABLES, Row, extend_rows, stored_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
+from fairbench_studies.limit.call_limit import least_makespan_by_calls
 
 TABLE = TABLES / "limit.csv"
 PAGE = ROOT / "docs/studies/limit.md"

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.figures.style import caption, client_style, log_y, panels, paper_style
-from fairbench.results.intervals import MeanInterval, t_interval
+from fairbench.results.intervals import METHOD, MeanInterval, t_interval
+from fairbench_studies.kit.paper_runs import listed_seeds
 from fairbench_studies.kit.pictures import write_figure
+from fairbench_studies.kit.values import line_with_band
 from fairbench_studies.preble.experiments import Key
 from fairbench_studies.preble.store import Latency, Results
 
@@ -44,8 +46,9 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
     shown = {key: runs for key, runs in results.runs.items() if key.figure == name}
+    seeds = listed_seeds(min(map(len, shown.values())))
     with paper_style():
-        figure = _figure(name, shown, f"{results.origin()}, mean and 95% interval (Student's t)")
+        figure = _figure(name, shown, f"{results.basis}; {seeds}, {METHOD}")
         return write_figure(figure, output, f"preble-{name}", formats, rows(shown))
 
 
@@ -117,12 +120,11 @@ def _curves(panel: Axes, shown: Runs, metric: str) -> None:
             key.value: interval(of, metric) for key, of in shown.items() if key.system == system
         }
         style = client_style(number)
-        x, y = list(mine), [value.mean for value in mine.values()]
-        panel.plot(
-            x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=system
-        )
-        low, high = zip(*map(_ends, mine.values()), strict=True)
-        panel.fill_between(x, low, high, color=style.colour, alpha=0.15, linewidth=0)
+        line_with_band(
+            panel, {x: (value.mean, *_ends(value)) for x, value in mine.items()},
+            color=style.colour, linestyle=style.line, marker=style.marker,
+            markeredgecolor=style.colour, label=system,
+        )  # fmt: skip
         ticks = sorted({key.value for key in shown})
         panel.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
 

@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selection, WaitingView
-from fairbench.schedulers.local.kept_order import least_first
+from fairbench.schedulers.views import least_first
 
 BLOCK_TOKENS = 16
 SPARED = 100  # A running request with at most this number of remaining tokens is not preempted.

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.config.cluster import served_gateway
 from fairbench.core import CostModel, Request, Segment
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Setup
@@ -21,6 +20,7 @@ from fairbench.schedulers.gateway.registry import (
     policy_names,
 )
 from fairbench.schedulers.load_cap import CAP_UNITS, step_units
+from fairbench_serve.served_settings import served_gateway
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.schedulers.gateway.test_gateway_properties import CLIENTS, EVENTS, played
 from tests.strategies import examples

@@ -249,6 +249,7 @@ def results():
     return {gateway: s1(gateway) for gateway in ("fcfs", "exfairs", "vtc")}
 
 
+@pytest.mark.slow
 def test_two_runs_have_the_same_records(results):
     one, other = columns(results["exfairs"]), columns(s1("exfairs"))
     assert {name: np.asarray(column).tobytes() for name, column in one.items()} == {

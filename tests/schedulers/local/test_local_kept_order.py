@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.local.kept_order import KeptOrder
+from fairbench_rivals.local.kept_order import KeptOrder
 from tests.schedulers.local.local_server import call
 
 CALLS = [call(number, "a", 10) for number in range(6)]

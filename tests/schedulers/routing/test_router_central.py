@@ -4,9 +4,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from fairbench.config.resolve import resolve
+from fairbench.errors import UsageError
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.queue import arrival_queue
 from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import Room, WorkerLoad
 from fairbench.sim.run import Simulation, simulate
 from fairbench_rivals.local.central_worker import CentralWorker
@@ -16,9 +19,9 @@ from tests.schedulers.routing.router_helpers import answer, request
 from tests.sim.sim_helpers import US, Home, small_spec
 from tests.strategies import examples
 
-QUANTUM = 10_000
 GPU = "a100-80gb/llama-3.1-8b/tp1/sglang"  # a profile without a front end
-NO_PARAMS = CentralRouter.Params()
+PARAMS = CentralRouter.Params()
+QUANTUM = PARAMS.quantum
 
 
 class Rooms:
@@ -39,7 +42,7 @@ class Desk:
 
     def __init__(self, workers=2):
         self.fleet = Rooms(workers)
-        self.router = CentralRouter(NO_PARAMS, workers)
+        self.router = CentralRouter(PARAMS, workers)
         self.router.prepare(Setup(fleet=self.fleet))
         self.queue = arrival_queue(self.router)
         self.sent = []
@@ -157,12 +160,50 @@ def test_a_server_without_reports_is_charged_at_the_end():
     assert not desk.router.order._requests
 
 
+# The parameters, which are those of DLPM.
+
+
+def test_the_quantum_of_dlpm_applies_to_the_whole_cluster():
+    """A client in debt of 300 tokens gets three quanta of 150 tokens, from the experiment."""
+    spec = resolve({"scheduler": "central-dlpm"}, {"dlpm.quantum": 150})
+    assert spec.settings["dlpm.quantum"] == 150
+    router = build_router(spec.router, spec.settings, 1)
+    router.prepare(Setup(fleet=Rooms(1, slots=9)))
+    queue = arrival_queue(router)
+    queue.enter(request(0, "x", A, ("long", 350)), 0.0)
+    queue.release(0.0, lambda one, worker: None)
+    assert dict(router.order.credit) == {"x": 150 - 450}
+    queue.enter(request(1, "x", B), 0.0)
+    queue.release(0.0, lambda one, worker: None)
+    assert dict(router.order.credit) == {"x": 3 * 150 - 300 - 100}
+    workload = resolve({"scheduler": "central-dlpm", "workload": "chat"})
+    assert workload.settings["dlpm.quantum"] == 2_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dlpm.charge": "gpu-time"}, "dlpm.charge = 'gpu-time': must be None"),
+        ({"dlpm.tenants": "tree"}, "dlpm.tenants = 'tree': must be None"),
+    ],
+)
+def test_a_parameter_that_the_central_queue_lacks_is_refused(settings, said):
+    spec = resolve({"scheduler": "central-dlpm"}, settings)
+    with pytest.raises(UsageError, match=f"^{said}, which cannot be changed; leave it out"):
+        simulate(spec)
+
+
+def test_a_setting_under_the_routers_own_name_names_the_parameters_to_set():
+    with pytest.raises(UsageError, match="set the parameters of dlpm or of central-worker instead"):
+        resolve({"scheduler": "central-dlpm"}, {"central-dlpm.quantum": 150})
+
+
 # The cost.
 
 
 def test_the_cost_is_two_fifths_of_a_decode_step_where_the_paper_has_its_number():
     """8 replicas and 200 queued requests: about 40% of a step of 25 requests, 14.6 ms."""
-    router = CentralRouter(NO_PARAMS, 8)
+    router = CentralRouter(PARAMS, 8)
     router.order._requests.extend(request(n, "x", A) for n in range(200))
     assert router.order.blocked_s() == pytest.approx(5.67e-3, rel=1e-3)
     assert 0.35 < router.order.blocked_s() / 14.6e-3 < 0.45
@@ -237,9 +278,13 @@ def sends_in_a_last_iteration(result):
     )
 
 
-@given(seed=st.integers(0, 50), workload=st.sampled_from(["chat", "judge"]))
+@given(
+    seed=st.integers(0, 50),
+    workload=st.sampled_from(["chat", "judge"]),
+    quantum=st.sampled_from([500, 3_000, 10_000]),
+)
 @examples(5)
-def test_one_replica_that_runs_one_request_at_a_time_decides_as_dlpm_does(seed, workload):
+def test_one_replica_that_runs_one_request_at_a_time_decides_as_dlpm_does(seed, workload, quantum):
     """The decisions must be equal if each is made in the instant in which the replica is idle.
 
     Then credits, queue and cache are those that DLPM sees. With more requests at a time, the
@@ -249,11 +294,13 @@ def test_one_replica_that_runs_one_request_at_a_time_decides_as_dlpm_does(seed, 
     iteration of its earlier request: in the replica, this client leaves and loses its credit.
     """
     flags = {"num_programs": 1, "request_rate": 50.0, "gpu": GPU}
-    one = {"engine.max_running_requests": 1, "engine.max_total_tokens": 400_000}
+    settings = {
+        "engine.max_running_requests": 1, "engine.max_total_tokens": 400_000,
+        "dlpm.quantum": quantum,
+    }  # fmt: skip
     tables = []
     for scheduler in ("round-robin+dlpm", "central-dlpm"):
-        own = {"dlpm.quantum": QUANTUM} if scheduler != "central-dlpm" else {}
-        spec = small_spec(scheduler, workload, pool=400_000, seed=seed, flags=flags, **(one | own))
+        spec = small_spec(scheduler, workload, pool=400_000, seed=seed, flags=flags, **settings)
         result = run_of(spec, costs=False)
         assume(not sends_in_a_last_iteration(result))
         tables.append(result.requests)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.routing import d2lpm
-from fairbench.schedulers.routing.d2lpm import WorkerCredit
+from fairbench.schedulers.routing import d2lpm, worker_credits
 from fairbench.schedulers.routing.fleet import as_bits, members
+from fairbench.schedulers.routing.worker_credits import WorkerCredit
 from tests.schedulers.routing.router_helpers import answer, request
 from tests.strategies import examples
 
@@ -146,7 +146,7 @@ def test_decisions_equal_those_with_a_number_for_each_worker(steps, quantum, wei
     """Equality holds to the last bit, also for fractional quanta and exchanged sums."""
     kept = play(steps, quantum, weights)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(d2lpm, "WorkerCredit", Dense)
+        patch.setattr(worker_credits, "WorkerCredit", Dense)
         assert play(steps, quantum, weights) == kept
 
 

@@ -13,18 +13,17 @@ from fairbench.workloads.model import SPECS
 from fairbench.workloads.traces import change
 from fairbench.workloads.traces.change import (
     COMBINED,
-    TraceLine,
     anonymized,
     combined,
     cut_trace,
     lines_of,
     scaled,
     spread_out,
-    trace_schema,
     write_trace,
 )
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.table import COUNTS, TableBuilder, TraceRow, shared_prefixes
+from tests.workloads.traces.trace_line import TraceLine, trace_schema
 
 ROWS = [
     TraceRow(10**9, "alice", 100, 10, max_tokens=50, blocks=(1, 2), block_size=16),

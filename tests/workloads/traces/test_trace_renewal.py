@@ -62,6 +62,7 @@ def test_a_load_too_large_to_draw_may_be_cut(tmp_path, monkeypatch):
     assert len(trace.table(0, 6.0)) > 100
 
 
+@pytest.mark.slow
 def test_a_run_draws_by_its_seed_and_is_marked(path):
     flags = {"trace": path, "scheduler": "fcfs", "duration": 900.0}
     one, again, other = (fairbench.run(**flags, seed=seed) for seed in (0, 0, 1))

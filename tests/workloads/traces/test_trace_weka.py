@@ -187,6 +187,7 @@ def test_clients_are_a_key_of_the_session_or_made_up(tmp_path):
     assert resolve({}, {}, made_up.model_dump(exclude_none=True)) == made_up
 
 
+@pytest.mark.slow
 @needs(SESSIONS)
 def test_the_public_sample_is_read_whole():
     table = table_of(SESSIONS)

@@ -15,13 +15,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.files.formats import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, mem_fraction
-from fairbench.live.backends.base import (
-    LiveOptions,
-    Served,
-    WorkerBackend,
-    sent_weights,
-    worker_settings,
-)
+from fairbench.live.backends import base
 from fairbench.live.driver.target import DriverTarget
 from fairbench.live.launchers import Wanted
 from fairbench.live.processes.process import ReplicaPlace
@@ -30,10 +24,10 @@ from fairbench.live.server_facts import get_json
 from fairbench.schedulers.params import make_params
 
 
-class EmulatorBackend(WorkerBackend[Emulator]):
+class EmulatorBackend(base.WorkerBackend[Emulator]):
     """The emulator, which reads the true length of an answer from a header of fairbench."""
 
-    def wanted(self, options: LiveOptions) -> Wanted:
+    def wanted(self, options: base.LiveOptions) -> Wanted:
         check_given(self.config.server_args)
         if (router := self.config.router_command) is not None:
             check_given(router, COMMAND)
@@ -63,17 +57,17 @@ class EmulatorBackend(WorkerBackend[Emulator]):
         arguments += ["--time-scale", str(self.config.time_scale)]
         if self.config.router_command is not None:
             arguments += ["--number", str(index)]
-        for key, value in worker_settings(spec).items():
+        for key, value in base.worker_settings(spec).items():
             arguments += ["--set", f"{key}={toml_value(value)}"]
-        arguments += weight_flags(sent_weights(spec))
+        arguments += weight_flags(base.sent_weights(spec))
         return [*arguments, *self.config.server_args]
 
-    def served(self, info: Mapping[str, Any]) -> Served:
+    def served(self, info: Mapping[str, Any]) -> base.Served:
         params = make_params("engine", EngineParams, self.spec.settings)
         fraction = mem_fraction(params, load_profile(self.spec.gpu))
         router = self.config.router_command
         behind = f", behind {Path(router[0]).name}" if router else ""
-        return Served(
+        return base.Served(
             self.config.kind,
             name=f"{self.config.kind} {info.get('version', '?')}, {self.spec.model}{behind}",
             emulated=True,
@@ -99,7 +93,7 @@ class EmulatorBackend(WorkerBackend[Emulator]):
             "workers did not know the clients and the true lengths of all answers"
         }
 
-    def target(self, url: str, options: LiveOptions) -> DriverTarget:
+    def target(self, url: str, options: base.LiveOptions) -> DriverTarget:
         return DriverTarget(
             url,
             api=self.config.api,

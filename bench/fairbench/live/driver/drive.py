@@ -16,21 +16,12 @@ from typing import Any, TypeAlias
 from fairbench.config import ExperimentSpec
 from fairbench.core import OUTPUT_PRICE, Prompt, Segment
 from fairbench.errors import ProgramFailed
+from fairbench.live import records
 from fairbench.live.driver.caller import Caller, ProgramCall
 from fairbench.live.driver.connection import Pool, RunClock
 from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate, ServerApi
 from fairbench.live.driver.target import DriverTarget
 from fairbench.live.processes.environment import allow_many_connections
-from fairbench.live.records import (
-    FINISHED,
-    REFUSED,
-    UNFINISHED,
-    WHOLE,
-    Journal,
-    ProgramRecord,
-    RequestRecord,
-    Shard,
-)
 from fairbench.sim.distinct_prefixes import Answers, DistinctPrefixes
 from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
@@ -102,7 +93,7 @@ class LiveLLM:
 class ProgramRunner:
     """A runner of programs, which counts the programs that have started and ended."""
 
-    def __init__(self, caller: Caller, clock: RunClock, journal: Journal) -> None:
+    def __init__(self, caller: Caller, clock: RunClock, journal: records.Journal) -> None:
         self.started = 0
         self.done = 0
         self._caller = caller
@@ -116,12 +107,12 @@ class ProgramRunner:
         """
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
-        status = UNFINISHED
+        status = records.UNFINISHED
         try:
             await program.run(llm)
-            status = FINISHED
+            status = records.FINISHED
         except ProgramFailed:
-            status = REFUSED
+            status = records.REFUSED
         finally:
             self._record_end(program, arrival_s, llm.requests, status)
         self.done += 1
@@ -129,11 +120,11 @@ class ProgramRunner:
     def _record_end(self, program: Job, arrival_s: float, requests: int, status: str) -> None:
         demand = program.demand
         self._journal.program(
-            ProgramRecord(
+            records.ProgramRecord(
                 program_id=program.program_id,
                 client=program.client,
                 arrival_s=arrival_s,
-                finish_s=self._clock.now_s() if status == FINISHED else None,
+                finish_s=self._clock.now_s() if status == records.FINISHED else None,
                 requests=requests,
                 demand_requests=demand.requests,
                 demand_input_tokens=demand.input_tokens,
@@ -177,7 +168,7 @@ async def drive(
     records_dir: Path,
     *,
     vocab: range,
-    shard: Shard = WHOLE,
+    shard: records.Shard = records.WHOLE,
     starts_in_s: Callable[[], float] = lambda: 0.0,
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
@@ -202,7 +193,7 @@ async def drive(
     allow_many_connections()
     streams = _streams(spec, shard)
     pool = Pool(target.base_url, target.connect_timeout_s)
-    with Journal(records_dir) as journal:
+    with records.Journal(records_dir) as journal:
         clock = RunClock(target.time_scale, starts_in_s())
         # Each driver assigns request ids that no other driver assigns.
         ids = count(shard.number, shard.drivers)
@@ -241,8 +232,8 @@ def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
 
-def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
-    """Return the programs and arrivals of each client that this driver drives.
+def _streams(spec: ExperimentSpec, shard: records.Shard) -> list[_Stream]:
+    """Return the programs and arrivals of each client of this driver.
 
     If the workload has a data set, the data set is read here.
     """
@@ -275,7 +266,7 @@ class _Run:
         target: DriverTarget,
         api: ServerApi,
         pool: Pool,
-        journal: Journal,
+        journal: records.Journal,
         clock: RunClock,
         streams: int,
         ids: Iterator[int],
@@ -363,7 +354,7 @@ class _Run:
         end_s = max(self.last_arrival_s, self._spec.duration_s or 0.0)
         return self.clock.now_s() > end_s + self._spec.max_drain_s
 
-    def _on_request(self, record: RequestRecord) -> None:
+    def _on_request(self, record: records.RequestRecord) -> None:
         self._journal.request(record)
         if record.finish_s is not None:
             self._service[record.client] += (

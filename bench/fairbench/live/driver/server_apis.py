@@ -196,7 +196,6 @@ class ServerApi(Protocol):
     path: str
 
     def body(self, question: ApiCall) -> bytes: ...
-
     def answer(self) -> StreamedAnswer: ...
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 from fairbench.errors import UsageError
@@ -69,97 +68,6 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
     return WorkerAddress(canonical, ports.get("kv"), ports.get("replay"))
 
 
-def door_of(url: str) -> tuple[int, str]:
-    """Return the port and the path of a URL, which are equal for all names of the URL's host."""
-    parts = urlsplit(url)
-    path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
-    return parts.port or USUAL_PORTS[parts.scheme], path
-
-
-def hosts_of(url: str) -> frozenset[str]:
-    """Return the IP addresses of a URL's host. The lookup may take seconds.
-
-    For a name of this machine, the result also contains ``LOOPBACK``. For an unknown name, the
-    result contains only the name.
-    """
-    host = _host(url)
-    try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):
-        return frozenset((host,))
-    addresses = set(map(_address, found))
-    if not _is_ip(host) and any(map(_is_own, found)):
-        addresses.add(LOOPBACK)
-    return frozenset(addresses)
-
-
-def same_worker(
-    url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
-) -> str | None:
-    """Return another URL that leads to the same server as ``url``, or None if there is none.
-
-    Looking up host names may take seconds.
-
-    Two different full host names with a common IP address count as different servers, because the
-    address may belong to a gateway in front of two servers. ``found`` keeps looked-up addresses
-    between calls.
-    """
-    known = {} if found is None else found
-
-    def hosts(one: str) -> frozenset[str]:
-        if one not in known:
-            known[one] = hosts_of(one)
-        return known[one]
-
-    def is_same(one: str) -> bool:
-        return _may_be_same(_host(one), _host(url)) and bool(hosts(one) & hosts(url))
-
-    beside = [other for other in others if door_of(other) == door_of(url)]
-    return next((one for one in beside if one == url or is_same(one)), None)
-
-
-def _host(url: str) -> str:
-    return (urlsplit(url).hostname or "").rstrip(".")
-
-
-def _may_be_same(one: str, other: str) -> bool:
-    """Return whether two host names may mean one host: one is an address, local or short."""
-    short, full = sorted((one, other), key=len)
-    is_own = {one, other} & {"localhost", socket.gethostname().lower()}
-    return bool(is_own) or _is_ip(one) or _is_ip(other) or f"{full}.".startswith(f"{short}.")
-
-
-def _address(text: str) -> str:
-    """Return an IP address in standard form; each address of this machine becomes ``LOOPBACK``."""
-    address = ip_address(text.partition("%")[0])
-    if isinstance(address, IPv6Address):
-        address = address.ipv4_mapped or address
-    return LOOPBACK if address.is_unspecified or address == IPv6Address(1) else str(address)
-
-
-def _is_ip(host: str) -> bool:
-    """Return whether a text is an IP address in any notation, such as 127.1."""
-    try:
-        return bool(ip_address(host.partition("%")[0]))
-    except ValueError:
-        pass
-    try:
-        return bool(socket.inet_aton(host))
-    except (OSError, UnicodeError):
-        return False
-
-
-def _is_own(address: str) -> bool:
-    """Return whether an IP address belongs to this machine, so that a socket can be bound."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as one:
-            one.bind((address, 0))
-    except OSError:
-        return False
-    return True
-
-
 def _is_endpoint(text: str) -> bool:
     """Return whether a text is an address for ZeroMQ: TCP, or IPC on this machine."""
     name = text.removeprefix("ipc://")
@@ -194,31 +102,3 @@ def free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind((LOOPBACK, 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-@contextmanager
-def reserved(host: str, port: int, shown: str) -> Iterator[int]:
-    """Bind a port inside the block, so that no worker that is started meanwhile takes the port.
-
-    A server can listen at the port inside the block, because the port is bound with SO_REUSEPORT
-    and no socket listens there.
-
-    Args:
-        host: The address at which to listen.
-        port: Port number; 0 means any free port.
-        shown: The options that an error message names.
-
-    Yields:
-        The port number.
-
-    Raises:
-        UsageError: The port or address is in use.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as kept:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            kept.bind((host, port))
-        except OSError as error:
-            raise UsageError(f"{shown}: {error.strerror}") from None
-        yield int(kept.getsockname()[1])

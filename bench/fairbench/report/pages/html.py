@@ -143,7 +143,7 @@ def check_ending(path: Path, flag: str) -> None:
         raise UsageError(f"{flag} {path}: must end in .html or .md")
 
 
-def write_page(page: Page, path: Path, flag: str) -> None:
+def write_page(page: Page, path: Path, flag: str = "--report") -> None:
     """Write a page in the format of the file's suffix; an unwritable file is a UsageError."""
     check_ending(path, flag)
     text = page_markdown(page) if path.suffix == ".md" else as_html(page)

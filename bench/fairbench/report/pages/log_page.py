@@ -11,16 +11,7 @@ from fairbench.errors import printable
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic, overload_of
 from fairbench.report.numbers import percent, seconds, whole
-from fairbench.report.pages.page import (
-    Bullets,
-    Cell,
-    Grid,
-    Headline,
-    Page,
-    Paragraph,
-    Section,
-    filled,
-)
+from fairbench.report.pages import page
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, overload_line, traffic_lines
 
@@ -36,8 +27,8 @@ def log_page(
     measured: str,
     *,
     warnings: Sequence[str] = (),
-    sections: Sequence[Section] = (),
-) -> Page:
+    sections: Sequence[page.Section] = (),
+) -> page.Page:
     """Return the page of recorded traffic, with load, waits and clients.
 
     Args:
@@ -50,15 +41,15 @@ def log_page(
         said.append(overload_line(found.traffic, overload, "in the log"))
     if not measured:
         said.append("The file has no latencies, so waits are not known.")
-    return Page(
+    return page.Page(
         title=_title(name, found, overloaded=overload is not None),
         provenance=provenance,
         headlines=list(_log_cards(found, measured)),
         warnings=warnings,
         sections=[
-            Section("Floods and waits over time", [Bullets(said)]),
-            *filled("Load and waits", list(traffic_figures(found, measured))),
-            Section("Clients", list(_client_rows(found.traffic, measured))),
+            page.Section("Floods and waits over time", [page.Bullets(said)]),
+            *page.filled("Load and waits", list(traffic_figures(found, measured))),
+            page.Section("Clients", list(_client_rows(found.traffic, measured))),
             *sections,
         ],
     )
@@ -73,18 +64,18 @@ def _title(name: str, found: JudgedTraffic, *, overloaded: bool) -> str:
     return f"{printable(name)}: {', '.join(map(printable, found.heavy))} {verb}{hurt}"
 
 
-def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[Headline]:
+def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
     traffic = found.traffic
     yield from flood_headlines(found)
     clients = f"of {len(traffic.clients):,} clients in {whole(traffic.span_s)} s"
-    yield Headline("requests", f"{len(traffic.client):,}", clients)
+    yield page.Headline("requests", f"{len(traffic.client):,}", clients)
     if traffic.span_s > 0:
         rate = float(traffic.tokens.sum()) / traffic.span_s
-        yield Headline("load, tok/s", whole(rate), f"busiest minute {whole(_peak(traffic))}")
+        yield page.Headline("load, tok/s", whole(rate), f"busiest minute {whole(_peak(traffic))}")
     if measured:
         known = traffic.wait_s[~np.isnan(traffic.wait_s)]
         p95 = _observed_percentile(known, 95)
-        yield Headline(
+        yield page.Headline(
             f"{measured}, P95",
             _wait(p95, " s"),
             f"median {_wait(_observed_percentile(known, 50), ' s')}",
@@ -98,8 +89,8 @@ def _peak(traffic: Traffic) -> float:
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
 
 
-def _client_rows(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
-    """Yield a row per client, the client with the largest load first."""
+def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.Paragraph]:
+    """Yield a row per client, in the order of decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []
@@ -107,18 +98,18 @@ def _client_rows(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
         own = traffic.client == code
         waits = traffic.wait_s[own & ~np.isnan(traffic.wait_s)]
         ranks = (
-            [Cell(_wait(_observed_percentile(waits, rank))) for rank in (50, 95)]
+            [page.Cell(_wait(_observed_percentile(waits, rank))) for rank in (50, 95)]
             if measured
             else []
         )
         name, count = printable(traffic.clients[code]), f"{int(own.sum()):,}"
         share = percent(tokens[code] / tokens.sum())
-        rows.append([Cell(name), Cell(count), Cell(share), *ranks])
+        rows.append([page.Cell(name), page.Cell(count), page.Cell(share), *ranks])
     times = [f"{measured} P50, s", "P95, s"] if measured else []
-    yield Grid(["client", "requests", "share of the load", *times], rows)
+    yield page.Grid(["client", "requests", "share of the load", *times], rows)
     if len(order) > MOST_ROWS:
         rest = tokens[order[MOST_ROWS:]].sum() / tokens.sum()
-        yield Paragraph(
+        yield page.Paragraph(
             f"And {len(order) - MOST_ROWS:,} more clients with {percent(rest)} of the load."
         )
 

@@ -33,6 +33,7 @@ from fairbench.report.client_table import (
 )
 from fairbench.report.limit_lines import has_limit, limit_line
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, with_unit, written
+from fairbench.report.pages import page
 from fairbench.report.pages.chart import (
     LEFT,
     RIGHT,
@@ -46,19 +47,6 @@ from fairbench.report.pages.chart import (
     line_chart,
     rect,
     text,
-)
-from fairbench.report.pages.page import (
-    Bullets,
-    Cell,
-    Code,
-    Definitions,
-    Figure,
-    Grid,
-    Headline,
-    Page,
-    Paragraph,
-    Section,
-    filled,
 )
 from fairbench.report.pages.traffic_figures import (
     client_series,
@@ -84,8 +72,8 @@ from fairbench.results.summary import (
 )
 
 
-def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
-    """Yield the figures about many clients for which the run has numbers."""
+def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[page.Figure]:
+    """Yield the figures for which the run has numbers."""
     if curve := lorenz_of_service(summary):
         got = fair_shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
@@ -94,12 +82,12 @@ def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Fi
         yield _ratios(ratios)
 
 
-def _lorenz(curve: Lorenz, fair: Lorenz | None) -> Figure:
+def _lorenz(curve: Lorenz, fair: Lorenz | None) -> page.Figure:
     series = [Series(f"service ({curve.gini:.2f})", *_thinned(curve))]
     if fair:
         series.append(Series(f"fair share ({fair.gini:.2f})", *_thinned(fair)))
     series.append(Series("equal service (0)", [0.0, 100.0], [0.0, 1.0]))
-    return Figure(
+    return page.Figure(
         line_chart(
             "Lorenz curve of service",
             series,
@@ -120,8 +108,8 @@ def _thinned(curve: Lorenz) -> tuple[list[float], list[float]]:
     return [100 * curve.clients[n] for n in picked], [curve.service[n] for n in picked]
 
 
-def _ratios(ratios: Sequence[float]) -> Figure:
-    return Figure(
+def _ratios(ratios: Sequence[float]) -> page.Figure:
+    return page.Figure(
         bar_chart(
             "Clients by fraction of their fair share",
             [Bar(label, 0, count, f"{count:,}") for label, count in counts_by_ratio(ratios)],
@@ -141,7 +129,7 @@ OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 
 def run_figures(
     summary: Summary, tables: Tables, facts: Facts, found: JudgedTraffic
-) -> Iterator[Figure]:
+) -> Iterator[page.Figure]:
     """Yield the figures for which the run has numbers; colours of clients are equal in all."""
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
@@ -179,7 +167,7 @@ PURPOSES = {
 PURPOSES_PX = 200
 
 
-def time_spent_figure(summary: Summary) -> Figure:
+def time_spent_figure(summary: Summary) -> page.Figure:
     """Return a waterfall chart of GPU time: the least time that the work needs, then each loss."""
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
@@ -188,7 +176,7 @@ def time_spent_figure(summary: Summary) -> Figure:
             series = 1 if key in ("prefill", "decode") else 0
             bars.append(Bar(label, low, low + part, percent(part), series))
             low += part
-    return Figure(
+    return page.Figure(
         bar_chart("GPU time by purpose", bars, PURPOSES_PX),
         f"GPU time of all replicas by purpose: {limit_line(summary)}. No scheduler needs less than "
         "the first two bars for these requests; the other bars are losses.",
@@ -228,7 +216,7 @@ def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
 
 def _service_over_time(
     tables: Tables, facts: Facts, shown: Sequence[str], rest: str, swatches: Mapping[str, int]
-) -> Figure:
+) -> page.Figure:
     """Draw a line for each visible client, and a line for all remaining clients together."""
     width_s = facts.horizon_s / BINS
     edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
@@ -248,7 +236,7 @@ def _service_over_time(
         y_label="service, tok/s",
         shaded=(facts.window.start_s, facts.window.end_s),
     )
-    return Figure(
+    return page.Figure(
         chart,
         f"Service (input + 2 x output tokens) of each client, means over {width_s:,.3g} s. "
         f"Shaded: the window in which rates are measured.{rest}",
@@ -257,7 +245,7 @@ def _service_over_time(
 
 def _latencies(
     samples: Mapping[str, Sample], facts: Facts, rest: str, swatches: Mapping[str, int]
-) -> Figure:
+) -> page.Figure:
     chart = line_chart(
         "Distribution of latency",
         [
@@ -270,7 +258,7 @@ def _latencies(
         log_x=True,
         percent=True,
     )
-    return Figure(
+    return page.Figure(
         chart,
         "Fraction that was finished within a time. A line that ends below 100% means "
         f"that the rest were unfinished or refused.{rest}",
@@ -284,7 +272,7 @@ def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
     return np.maximum(known[picked], 1e-6).tolist(), ((picked + 1) / sample.n).tolist()
 
 
-def _gap_and_bound(summary: Summary) -> Figure:
+def _gap_and_bound(summary: Summary) -> page.Figure:
     gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
     scale = Scale(0.0, max(gap, bound), LEFT, WIDTH - RIGHT)
     end, limit = scale.pixel_of(gap), scale.pixel_of(bound)
@@ -295,19 +283,19 @@ def _gap_and_bound(summary: Summary) -> Figure:
         text(LEFT, 14, f"largest gap {with_unit(gap, 'tokens')}"),
         text(limit, 48 + BAR_PX, f"bound {with_unit(bound, 'tokens')}", "end"),
     ]
-    return Figure(
+    return page.Figure(
         drawing(80, "Largest service gap and its bound", parts),
         "Largest difference in service between two clients while both wait at every "
         f"worker, and the bound of {summary['bound_source']}.",
     )
 
 
-def run_page(run: StoredRun) -> Page:
-    """Build the report page of a run. Raises DataError if files of the run are damaged."""
+def run_page(run: StoredRun) -> page.Page:
+    """Build the report of a run. Raises DataError for damaged files of the run."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
     headlines = list(_run_cards(summary))
-    sections = [Section("Results", [Definitions(list(results_of(summary)))])]
+    sections = [page.Section("Results", [page.Definitions(list(results_of(summary)))])]
     if summary["num_programs"]:
         window = Window(summary["window_start_s"], summary["window_end_s"])
         facts, tables = stored_facts(run, window), read_tables(run)
@@ -315,24 +303,24 @@ def run_page(run: StoredRun) -> Page:
         found = judged_traffic(summary, traffic)
         figures = list(run_figures(summary, tables, facts, found))
         said = list(traffic_lines(found, "in this run"))
-        causes = filled(
-            "Waits of clients over time, and their cause", [Bullets(said)] if said else []
+        causes = page.filled(
+            "Waits of clients over time, and their cause", [page.Bullets(said)] if said else []
         )
-        sections = [*causes, _client_sections(summary), *sections, Section("Figures", figures)]
+        sections = [*causes, _client_sections(summary), *sections, page.Section("Figures", figures)]
         headlines = [*flood_headlines(found), *headlines]
-    return Page(
+    return page.Page(
         title=title(summary),
         provenance=f"{basis(summary)}, seed {summary['seed']}. {details_line(summary)}.",
         headlines=headlines,
         warnings=list(run_warnings(summary)),
         sections=[
             *sections,
-            Section("Bound", [Definitions(list(_bound_warning(summary)))]),
+            page.Section("Bound", [page.Definitions(list(_bound_warning(summary)))]),
             *session_section(summary),
             *stall_section(summary),
-            *filled(
+            *page.filled(
                 "Metrics without a value, and the reason",
-                [Paragraph(text) for _, text in notes_of(summary)],
+                [page.Paragraph(text) for _, text in notes_of(summary)],
             ),
             *run_origin(run, before=own_files(run)),
         ],
@@ -355,12 +343,14 @@ def title(summary: Summary) -> str:
     )
 
 
-def _run_cards(summary: Summary) -> Iterator[Headline]:
+def _run_cards(summary: Summary) -> Iterator[page.Headline]:
     kind = latency_kind(summary).strip()
     for column in columns_with_values(
         columns_of(Display.HEADLINES, shown_tail([summary])), summary
     ):
-        yield Headline(column.title, _headline(summary, column), column.note.format(latency=kind))
+        yield page.Headline(
+            column.title, _headline(summary, column), column.note.format(latency=kind)
+        )
 
 
 def _headline(summary: Summary, column: Column) -> str:
@@ -372,29 +362,29 @@ def _headline(summary: Summary, column: Column) -> str:
     return text if text == UNDEFINED else f"{text} s{FEW if few else ''}"
 
 
-def _client_sections(summary: Summary) -> Section:
+def _client_sections(summary: Summary) -> page.Section:
     if not is_crowd(summary):
-        return Section("Clients", [client_grid(summary)])
+        return page.Section("Clients", [client_grid(summary)])
     worst = worst_clients(summary)
     told_first = f"The {len(worst)} well-behaved clients that are worst off:"
-    lines = Definitions(list(crowd_lines(summary)))
-    return Section("Clients", [lines, Paragraph(told_first), client_grid(summary, worst)])
+    lines = page.Definitions(list(crowd_lines(summary)))
+    return page.Section("Clients", [lines, page.Paragraph(told_first), client_grid(summary, worst)])
 
 
-def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = None) -> Grid:
+def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = None) -> page.Grid:
     """Return a table with a row per client, optionally only for the given ``clients``."""
     censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
-            Cell(f"{row['client']}{' (heavy)' if row['misbehaving'] else ''}"),
-            *(Cell(client_text(row, column, censored)) for column in columns),
+            page.Cell(f"{row['client']}{' (heavy)' if row['misbehaving'] else ''}"),
+            *(page.Cell(client_text(row, column, censored)) for column in columns),
         ]
         for row in (summary["clients"] if clients is None else clients)
     ]
-    return Grid(["client", *(column.title for column in columns)], rows)
+    return page.Grid(["client", *(column.title for column in columns)], rows)
 
 
-def session_section(summary: Summary) -> list[Section]:
+def session_section(summary: Summary) -> list[page.Section]:
     """Return a section on the sessions that waited longest; an empty list without sessions."""
     rows = summary.get("worst_sessions", ())
     headings = [
@@ -409,24 +399,24 @@ def session_section(summary: Summary) -> list[Section]:
         ]
         for row in rows
     ]
-    grid = Grid(headings, [[Cell(text) for text in row] for row in cells])
-    return filled("Who pays: the sessions with the longest waits", [grid] if rows else [])
+    grid = page.Grid(headings, [[page.Cell(text) for text in row] for row in cells])
+    return page.filled("Who pays: the sessions with the longest waits", [grid] if rows else [])
 
 
-def stall_section(summary: Summary) -> list[Section]:
+def stall_section(summary: Summary) -> list[page.Section]:
     """Return a section with the seconds of stalls by client; an empty list without stalls."""
     shown = summary.get("stalled") and not is_crowd(summary)
     title = "Who stalls whom: time for which prompts held up answers"
-    return filled(title, [stall_grid(summary)] if shown else [])
+    return page.filled(title, [stall_grid(summary)] if shown else [])
 
 
-def stall_grid(summary: Summary) -> Grid:
+def stall_grid(summary: Summary) -> page.Grid:
     """Return a table of seconds for which clients' prompts (columns) stalled answers (rows)."""
     seconds = {(row["client"], row["by"]): row["s"] for row in summary.get("stalled", ())}
     names = [row["client"] for row in summary["clients"]]
-    rows = [[Cell(own), *(Cell(number(seconds.get((own, by), 0.0))) for by in names)]
+    rows = [[page.Cell(own), *(page.Cell(number(seconds.get((own, by), 0.0))) for by in names)]
             for own in names]  # fmt: skip
-    return Grid(["seconds of answers of", *(f"prompts of {name}" for name in names)], rows)
+    return page.Grid(["seconds of answers of", *(f"prompts of {name}" for name in names)], rows)
 
 
 def _bound_warning(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -452,8 +442,8 @@ def own_files(run: StoredRun) -> str:
 
 def run_origin(
     run: StoredRun, options: str = "", of: str = "", before: str = ""
-) -> Iterator[Section]:
-    """Yield the sections that ``origin`` makes for a run.
+) -> Iterator[page.Section]:
+    """Yield the sections of ``origin`` for a run.
 
     Raises DataError if the experiment file cannot be read.
     """
@@ -464,16 +454,16 @@ def run_origin(
 
 def origin(
     run: StoredRun, command: str, file: str, text: str, of: str, before: str = "", options: str = ""
-) -> Iterator[Section]:
+) -> Iterator[page.Section]:
     """Yield sections: the command that repeats the run, the versions, and the experiment file."""
     again = (
         f"Save {file}, shown below, under this name. With the same version of "
         "fairbench, a simulated run then gives the same records."
     )
     command = f"{before}fairbench {command} {file}{options}"
-    yield Section("Run it again", [Paragraph(again), Code(command)])
-    yield Section(f"Versions{of}", [Definitions(list(versions(run)))])
-    yield Section(file, [Code(text)], folded=True)
+    yield page.Section("Run it again", [page.Paragraph(again), page.Code(command)])
+    yield page.Section(f"Versions{of}", [page.Definitions(list(versions(run)))])
+    yield page.Section(file, [page.Code(text)], folded=True)
 
 
 def versions(run: StoredRun) -> Iterator[tuple[str, str]]:

@@ -127,16 +127,17 @@ def _point(cell: SchedulerResults, key: str) -> ChartPoint | None:
     rate, latency = cell.combined.get(RATE), cell.combined.get(key)
     if rate is None or latency is None or latency["mean"] is None or rate["mean"] is None:
         return None
-    bound = bool(latency.get("lower_bound") or latency.get("upper_bound"))
-    return ChartPoint(
-        rate["mean"], latency["mean"], interval_ends(rate), interval_ends(latency), bound
-    )
+    return _point_with_ends(rate["mean"], latency)._replace(x_ends=_ends(rate))
 
 
-def interval_ends(interval: Interval) -> Ends:
-    """Return the ends of an interval, or None for a single value."""
+def _point_with_ends(x: float, y: Interval, factor: float = 1.0) -> ChartPoint:
+    return ChartPoint(x, y["mean"] * factor, None, _ends(y, factor), bool(bound_of(y)))
+
+
+def _ends(interval: Interval, factor: float = 1.0) -> Ends:
+    """Return the ends of an interval, times ``factor``, or None for a single value."""
     low, high = interval.get("low"), interval.get("high")
-    return None if low is None or high is None else (low, high)
+    return None if low is None or high is None else (low * factor, high * factor)
 
 
 SHARE = "min_entitlement_best_ratio"
@@ -159,8 +160,13 @@ def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
     A sweep without a numeric axis has no line figures.
     """
     tail, column = tail_of(cells), latency_column(cells)
-    metrics = _metrics(column, tail)
-    swatches = _swatches(cells)
+    metrics = (
+        _Metric(column.key, f"P{tail} of the well-behaved clients, s", may_be_log=True),
+        _Metric(RATE, "throughput, weighted tokens/s"),
+        _Metric(SHARE, "minimum fair share of the best total, %", 100.0),
+    )
+    names = list(dict.fromkeys(name for one in axes_of(cells) for name in one.schedulers))
+    swatches = dict(zip(names, scheduler_series(names), strict=True))
     rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
     for axis, place, lines in rows[:MOST_ROWS]:
         for metric in metrics:
@@ -170,36 +176,17 @@ def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
                 if (points := _axis_points(line, metric))
             ]
             if series:
-                yield _lines_figure(axis, place, metric, series, several=of_several_seeds(cells))
-
-
-def _metrics(column: Column, tail: int) -> tuple[_Metric, ...]:
-    return (
-        _Metric(column.key, f"P{tail} of the well-behaved clients, s", may_be_log=True),
-        _Metric(RATE, "throughput, weighted tokens/s"),
-        _Metric(SHARE, "minimum fair share of the best total, %", 100.0),
-    )
-
-
-def _swatches(cells: Sequence[SchedulerResults]) -> dict[str, int]:
-    names = list(dict.fromkeys(name for one in axes_of(cells) for name in one.schedulers))
-    return dict(zip(names, scheduler_series(names), strict=True))
+                yield _lines_figure(axis, place, metric, series, _bars(cells))
 
 
 def _axis_points(line: SweepLine, metric: _Metric) -> list[ChartPoint]:
-    found = []
-    for value, cell in line.points:
-        known = cell.combined.get(metric.key)
-        if known is not None and known["mean"] is not None:
-            ends = interval_ends(known)
-            scaled = None if ends is None else (ends[0] * metric.factor, ends[1] * metric.factor)
-            bound = bool(known.get("lower_bound") or known.get("upper_bound"))
-            found.append(ChartPoint(value, known["mean"] * metric.factor, None, scaled, bound))
-    return found
+    found = [(value, cell.combined.get(metric.key)) for value, cell in line.points]
+    known = [(value, one) for value, one in found if one and one["mean"] is not None]
+    return [_point_with_ends(value, one, metric.factor) for value, one in known]
 
 
 def _lines_figure(
-    axis: SweepAxis, place: str, metric: _Metric, series: Sequence[PointSeries], *, several: bool
+    axis: SweepAxis, place: str, metric: _Metric, series: Sequence[PointSeries], bars: str
 ) -> Figure:
     values = [point.y for one in series for point in one.points]
     log_y = metric.may_be_log and min(values) > 0 and max(values) > LOG_ABOVE * min(values)
@@ -213,7 +200,6 @@ def _lines_figure(
         x_ticks=[(value, tick_text(value)) for value in axis.ticks],
         log_y=log_y,
     )
-    bars = " Bars: 95% intervals over the seeds." if several else ""
     return Figure(chart, f"{place}: {called} over {axis.name}.{bars}")
 
 

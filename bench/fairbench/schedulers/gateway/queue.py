@@ -422,7 +422,8 @@ class Gateway(HoldsRequests):
         return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
 
     def enter(self, request: Request, now_s: float) -> bool:
-        priority = self._priority_of(request)
+        usual = self.params.priority.get(request.client, request.priority)
+        priority = 0 if self._orders_bands else usual
         queue = self._band(priority)
         if 0 < self.params.band_requests <= len(self._held_in[priority]):
             return False
@@ -598,12 +599,6 @@ class Gateway(HoldsRequests):
         """The largest lead of a client that was served over a client that waited elsewhere."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
-
-    def _priority_of(self, request: Request) -> int:
-        """Return the priority of a request, which determines its band."""
-        if self._orders_bands:
-            return 0
-        return self.params.priority.get(request.client, request.priority)
 
     def _band(self, priority: int) -> GatewayQueue:
         if priority not in self._bands:

@@ -10,10 +10,7 @@ from annotated_types import Ge
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.load_cap import BatchCost, step_units
-from fairbench.schedulers.local.dlpm import (
-    DLPM,
-    KEPT_AS_IN_DLPM,
-)
+from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
 from fairbench.schedulers.params import NotNegativeInt
 from fairbench.tenants import ROOT
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
+from operator import add, attrgetter, ge, getitem, gt, sub
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.kept_order import least_first
-from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
+from fairbench.schedulers.local.slack import PREFILL_S, Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
+from fairbench.schedulers.views import least_first, rest
 
 # Every request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the group with the
 # lowest number goes first.
 AGED, IN_TIME, LATE = range(3)
+# the group of a request by whether the request is late, and by whether it is aged
+GROUPS = ((IN_TIME, AGED), (LATE, AGED))
+ARRIVAL_S = attrgetter("arrival_s")
 
 
 class EDF(LocalScheduler):
@@ -128,20 +133,29 @@ class EDF(LocalScheduler):
             else:
                 return
 
+    def may_preempt(self, view: WaitingView, now_s: float) -> bool:
+        first = next(least_first(view, rank := self.ranks(view, now_s)), None)
+        if first is None:
+            return False
+        group, due_s = rank(first)
+        return group == IN_TIME and self._victims.is_urgent(first, due_s, now_s)
+
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function from a request to its rank in this pass, a group and a time."""
-        slack = self._slack
+        """Return a function from a waiting request to its rank in this pass, a group and a time.
+
+        Queues have hundreds of requests, so functions in C iterate over the requests.
+        """
+        slack, waiting = self._slack, rest(view.queue_order())
         if self.setup.costs is not None:
             slack.measure_step(view.running)
-
-        def rank(request: Request) -> tuple[int, float]:
-            if now_s - request.arrival_s >= self.params.aging_s:
-                return AGED, request.arrival_s
-            due_s = slack.due_s(request)
-            late = now_s + slack.states[request].prefill_s > due_s
-            return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
-
-        return rank
+        dues_s, arrivals_s = slack.dues_s(waiting), list(map(ARRIVAL_S, waiting))
+        prefills_s = map(PREFILL_S, map(slack.states.__getitem__, waiting))
+        late = map(gt, map(add, repeat(now_s), prefills_s), dues_s)
+        aged = map(ge, map(sub, repeat(now_s), arrivals_s), repeat(self.params.aging_s))
+        groups = list(map(getitem, map(GROUPS.__getitem__, late), aged))
+        by_due = map(IN_TIME.__eq__, groups)
+        times_s = map(getitem, zip(arrivals_s, dues_s, strict=True), by_due)
+        return dict(zip(waiting, zip(groups, times_s, strict=True), strict=True)).__getitem__
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         self._now_s = now_s

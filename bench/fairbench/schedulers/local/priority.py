@@ -16,8 +16,8 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
-from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.params import NotNegativeInt
+from fairbench.schedulers.views import least_first
 
 
 class Priority(LocalScheduler):

@@ -9,9 +9,7 @@ from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
 from fairbench.schedulers.charging.engine import GPU_TIME
 from fairbench.schedulers.charging.predicted import LINEAR, CostName, PredictedCharging, own_cost
-from fairbench.schedulers.local.vtc import (
-    VTC,
-)
+from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.params import Fraction
 
 GOLDEN = 0.6180339887498949  # The multiples of this number modulo 1 are spread evenly over (0, 1).

@@ -313,7 +313,9 @@ class Finishes:
         for work, workers in self.costs:
             if alike := workers & among & self.idle:
                 least.see(self.backlogs[lowest(alike)].finish_of_more(self.client, work), alike)
-        works = self._works(bounds.workers)
+        works = np.full(bounds.workers, float(self.costs[-1].work))
+        for work, workers in self.costs[:-1]:
+            works[_mask(workers, bounds.workers)] = work
         left = bounds.lower_bounds(self.client, works)
         left[~_mask(among & ~self.idle, bounds.workers)] = inf
         while (bound := left[worker := int(left.argmin())]) <= least.finish and bound < inf:
@@ -321,12 +323,6 @@ class Finishes:
             least.see(finish, 1 << worker)
             left[worker] = inf
         return least
-
-    def _works(self, number: int) -> Floats:
-        works = np.full(number, float(self.costs[-1].work))
-        for work, workers in self.costs[:-1]:
-            works[_mask(workers, number)] = work
-        return works
 
 
 def _mask(workers: int, number: int) -> NDArray[np.bool_]:

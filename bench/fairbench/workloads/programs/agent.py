@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Prompt, Segment, prompt_tokens
+from fairbench.core import Segment
 from fairbench.workloads.items import Item
 from fairbench.workloads.programs import base
+from fairbench.workloads.programs.chat import Conversation
 
 
-class AgentStep(NamedTuple):
-    """A step: seconds before the call, tokens of the observation in the prompt, output tokens."""
-
-    wait_s: float
-    observation_tokens: int
-    output_tokens: int
-
-
-class Agent(base.Program):
+class Agent(Conversation):
     """A loop of calls; each prompt extends the previous one by an output and an observation."""
 
-    kind = "agent"
+    kind, part, call = "agent", "observation", "step"
 
     @dataclass(frozen=True, slots=True)
     class Params:
@@ -50,20 +43,6 @@ class Agent(base.Program):
             base.check_range(self, "steps")
             base.check_mean(self, "output")
 
-    def __init__(
-        self,
-        program_id: int,
-        client: str,
-        content: str,
-        root: Prompt,
-        steps: tuple[AgentStep, ...],
-        max_new_tokens: int,
-    ) -> None:
-        self._content, self._root, self._steps = content, root, steps
-        self._max_new_tokens = max_new_tokens
-        exchanges = ((step.observation_tokens, step.output_tokens) for step in steps)
-        super().__init__(program_id, client, base.growing_demand(prompt_tokens(root), exchanges))
-
     @classmethod
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
@@ -81,8 +60,7 @@ class Agent(base.Program):
             lengths = [
                 (seen, min(max(1, out), params.max_new_tokens)) for seen, out in item.exchanges
             ]
-        waits = [0.0] + [base.sample_gap(rng, params.step_gap_s) for _ in lengths[1:]]
-        steps = tuple(AgentStep(wait, *pair) for wait, pair in zip(waits, lengths, strict=True))
+        steps = cls.paced(rng, lengths, params.step_gap_s)
         content = base.content_key(program_id, item)
         root = base.prompt_of(
             Segment("agent/system", params.system_tokens),
@@ -93,19 +71,3 @@ class Agent(base.Program):
     @classmethod
     def pauses(cls, params: Params) -> bool:
         return params.steps_max > 1 and params.step_gap_s > 0
-
-    async def run(self, llm: LLM) -> None:
-        prompt = self._root
-        for number, step in enumerate(self._steps):
-            if step.wait_s > 0:
-                await llm.sleep(step.wait_s)
-            seen = Segment(f"{self._content}/observation-{number}", step.observation_tokens)
-            prompt += base.prompt_of(seen)
-            acted = await llm.generate(
-                prompt,
-                name=f"step-{number}",
-                output_tokens=step.output_tokens,
-                max_new_tokens=self._max_new_tokens,
-                depth=number,
-            )
-            prompt += base.prompt_of(acted)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from functools import lru_cache
 from math import exp, log
 from statistics import NormalDist
@@ -116,21 +115,6 @@ def check_range(params: Any, name: str) -> None:
 def prompt_of(*segments: Segment) -> Prompt:
     """Return a prompt of those segments that are not empty."""
     return tuple(filter(LENGTH, segments))
-
-
-def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> Demand:
-    """Return the total demand of calls whose prompts each extend the previous prompt and output.
-
-    Args:
-        prompt_tokens: Tokens of the prompt before the first exchange.
-        exchanges: For each call, the tokens added to the prompt, and the output tokens.
-    """
-    requests = inputs = outputs = 0
-    for added, said in exchanges:
-        prompt_tokens += added
-        requests, inputs, outputs = requests + 1, inputs + prompt_tokens, outputs + said
-        prompt_tokens += said
-    return Demand(requests=requests, input_tokens=inputs, output_tokens=outputs)
 
 
 LONGEST_INPUT = 8  # A random input length is clipped at this multiple of the requested mean.

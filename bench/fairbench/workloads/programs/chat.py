@@ -1,30 +1,93 @@
-"""A conversation: each prompt is the history and a new user message ([DLPM] §6.1)."""
+"""A conversation: each prompt is the history and a new user message ([DLPM] §6.1).
+
+``Conversation`` is also the base class of agents.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from annotated_types import Ge, Le
 
-from fairbench.core import LLM, Prompt, Segment, new_tuple
+from fairbench.core import LLM, Demand, Prompt, Segment, new_tuple, prompt_tokens
 from fairbench.workloads.items import Item
 from fairbench.workloads.programs import base
 
 
 class Turn(NamedTuple):
-    """A turn of a conversation: seconds of think time before the turn, and lengths in tokens."""
+    """A call of a conversation: seconds of pause before the call, and lengths in tokens.
 
-    think_s: float
-    user_tokens: int
+    ``added_tokens`` is the length of the new part of the prompt.
+    """
+
+    pause_s: float
+    added_tokens: int
     output_tokens: int
 
 
-class Chat(base.Program):
-    """A conversation of several turns; between turns, the user reads and thinks."""
+class Conversation(base.Program):
+    """A sequence of calls; each prompt is the previous prompt, the previous output and a new part.
 
-    kind = "chat"
+    ``part`` and ``call`` are the words in the names of the new parts and of the calls. The first
+    prompt begins with ``root``.
+    """
+
+    part: ClassVar[str]
+    call: ClassVar[str]
+
+    def __init__(
+        self,
+        program_id: int,
+        client: str,
+        content: str,
+        root: Prompt,
+        turns: tuple[Turn, ...],
+        max_new_tokens: int,
+    ) -> None:
+        self._content, self._root = content, root
+        self._turns, self._max_new_tokens = turns, max_new_tokens
+        tokens, inputs, outputs = prompt_tokens(root), 0, 0
+        for _, added, said in turns:
+            tokens += added
+            inputs, outputs = inputs + tokens, outputs + said
+            tokens += said
+        super().__init__(program_id, client, Demand(len(turns), inputs, outputs))
+
+    @staticmethod
+    def paced(
+        rng: random.Random, lengths: Sequence[tuple[int, int]], mean_s: float
+    ) -> tuple[Turn, ...]:
+        """Return turns of the given lengths, with random pauses of mean ``mean_s`` seconds."""
+        pauses = [0.0] + [base.sample_gap(rng, mean_s) for _ in lengths[1:]]
+        pairs = zip(pauses, lengths, strict=True)
+        return tuple([new_tuple(Turn, (pause, *pair)) for pause, pair in pairs])
+
+    async def run(self, llm: LLM) -> None:
+        prompt = self._root
+        for number, turn in enumerate(self._turns):
+            if turn.pause_s > 0:
+                await llm.sleep(turn.pause_s)
+            if turn.added_tokens:
+                name = f"{self._content}/{self.part}-{number}"
+                prompt = (*prompt, new_tuple(Segment, (name, turn.added_tokens)))
+            output = await llm.generate(
+                prompt,
+                name=f"{self.call}-{number}",
+                output_tokens=turn.output_tokens,
+                max_new_tokens=self._max_new_tokens,
+                depth=number,
+            )
+            if output.length:
+                prompt = (*prompt, output)
+
+
+class Chat(Conversation):
+    """A conversation of several turns, between which the user reads and thinks."""
+
+    kind, part, call = "chat", "user", "turn"
 
     @dataclass(frozen=True, slots=True)
     class Params:
@@ -46,18 +109,6 @@ class Chat(base.Program):
             base.check_range(self, "turns")
             base.check_mean(self, "output")
 
-    def __init__(
-        self,
-        program_id: int,
-        client: str,
-        content: str,
-        turns: tuple[Turn, ...],
-        max_new_tokens: int,
-    ) -> None:
-        self._content, self._turns, self._max_new_tokens = content, turns, max_new_tokens
-        exchanges = [(user, said) for _, user, said in turns]
-        super().__init__(program_id, client, base.growing_demand(0, exchanges))
-
     @classmethod
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
@@ -71,28 +122,10 @@ class Chat(base.Program):
             lengths = base.sample_exchanges(rng, params, "user", "output", count)
         else:
             lengths = [(user, min(bot, params.max_new_tokens)) for user, bot in item.exchanges]
-        thinks = [0.0] + [base.sample_gap(rng, params.think_mean_s) for _ in lengths[1:]]
-        pairs = zip(thinks, lengths, strict=True)
-        turns = tuple([new_tuple(Turn, (think, *pair)) for think, pair in pairs])
+        turns = cls.paced(rng, lengths, params.think_mean_s)
         content = base.content_key(program_id, item)
-        return cls(program_id, client, content, turns, params.max_new_tokens)
+        return cls(program_id, client, content, (), turns, params.max_new_tokens)
 
     @classmethod
     def pauses(cls, params: Params) -> bool:
         return params.turns_max > 1 and params.think_mean_s > 0
-
-    async def run(self, llm: LLM) -> None:
-        history: Prompt = ()
-        for number, turn in enumerate(self._turns):
-            if turn.think_s > 0:
-                await llm.sleep(turn.think_s)
-            message = new_tuple(Segment, (f"{self._content}/user-{number}", turn.user_tokens))
-            prompt = (*history, message) if turn.user_tokens else history
-            reply = await llm.generate(
-                prompt,
-                name=f"turn-{number}",
-                output_tokens=turn.output_tokens,
-                max_new_tokens=self._max_new_tokens,
-                depth=number,
-            )
-            history = (*prompt, reply) if reply.length else prompt

@@ -12,8 +12,8 @@ from fairbench.errors import DataError, shortened
 from fairbench.files.formats import INTEGERS
 from fairbench.files.times import is_blank
 from fairbench.records.column_names import FieldColumn, given, no_client, no_column, no_such_column
-from fairbench.records.columns import FileColumns, Floats, ReadOptions, shown
 from fairbench.records.layout import estimated_tokens, text_of
+from fairbench.records.log_reader import FileColumns, Floats, ReadOptions, shown
 from fairbench.records.requests import FileRequests, known_counts
 from fairbench.records.times import NEVER_NS, Flags, Ints, numbers
 from fairbench.workloads.traces import ALL, MAX_INPUT, MAX_NAME, MAX_OUTPUT

@@ -39,4 +39,5 @@ class InsideConfig(PluginConfig):
 def config_of(told: Mapping[str, Any]) -> InsideConfig:
     """Return the configuration that the simulator sends, the result of ``code.plugin_of``."""
     os.environ[VARIABLE] = os.pathsep.join(told["files"])
-    return InsideConfig(told["local"], told["params"], told["weights"], path=told["path"])
+    names = "local", "params", "weights", "eviction", "path"
+    return InsideConfig(clients=tuple(told["clients"]), **{name: told[name] for name in names})

@@ -11,6 +11,7 @@ from typing import Any
 
 from fairbench_engines.replica.inside.plugin import config_of
 from fairbench_engines.vllm import scheduler
+from fairbench_engines.vllm.eviction import check_targets
 from fairbench_engines.vllm.release import check_config
 
 
@@ -22,6 +23,8 @@ def vllm_class(told: Mapping[str, Any], now_s: Callable[[], float]) -> type:
         now_s: A function that returns the simulator's time in seconds.
     """
     config = config_of(told)
+    if config.eviction is not None:
+        check_targets()
 
     def plugin_of(vllm_config: Any) -> Any:
         check_config(vllm_config, config)

@@ -30,7 +30,7 @@ from fairbench_studies.dlpm.claims.readings import (
     with_readings,
 )
 from fairbench_studies.dlpm.claims.tested import TESTS, ByTests
-from fairbench_studies.dlpm.fig4 import Timings
+from fairbench_studies.dlpm.fig4 import Timings, read_values
 from fairbench_studies.kit.claims_page import Judged, Page, Setting, page_text, write_page
 from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.provenance import provenance
@@ -56,7 +56,8 @@ MAP = "claims-map.md"  # name of the file that ``map_table`` writes
 AUTHORS = "dlpm-paper"  # preset with which claims are judged by default
 AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
 KEPT = "; verdicts of an earlier run, whose per-seed values are not stored"
-SEEDS = "seeds"  # folder with per-seed values, beside the page of claims
+TIMED = "fig4"  # the only figure that shows timings instead of runs
+SEEDS = "seeds"  # the folder of per-seed values, beside the page
 WHY = (
     "The rerun's server had a KV pool of 20,000 tokens; in fairbench's default pool, twenty times "
     "as large, nearly all requests run at once, no scheduler orders them, and prefixes stay cached "
@@ -223,4 +224,6 @@ def with_tests(settings: Sequence[Setting]) -> list[Setting]:
 
 def _stored(folder: Path, title: str, figure: str, name: str) -> Any:
     path = folder / SEEDS / name
-    return read_seeds(path) if path.exists() else read_kept(folder, title, figure)
+    if not path.exists():
+        return read_kept(folder, title, figure)
+    return read_values(path) if figure == TIMED else read_seeds(path)

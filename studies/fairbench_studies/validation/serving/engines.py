@@ -22,13 +22,13 @@ from fairbench.hardware.engine_params import (
     VLLMLimits,
     default_batch,
     engine_limits,
+    vllm_pool_tokens,
 )
-from fairbench.hardware.model_shape import shape_of
-from fairbench.hardware.served import vllm_memory, vllm_pool_tokens
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
+from fairbench_calibration.profiling.model_shape import shape_of, vllm_memory
 from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun

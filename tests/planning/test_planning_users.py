@@ -6,13 +6,13 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.capacity.carry_out import begin_plan, carry_out
-from fairbench.capacity.page import plan_page
-from fairbench.capacity.question import Clusters, PlanChoice, PlanQuestion
-from fairbench.capacity.table import answer_text
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
 from fairbench.execute.tasks import RunContext
+from fairbench.planning.carry_out import begin_plan, carry_out
+from fairbench.planning.page import plan_page
+from fairbench.planning.question import Clusters, PlanChoice, PlanQuestion
+from fairbench.planning.table import answer_text
 from fairbench.report.pages.html import write_page
 from tests.one_by_one import OneByOne
 

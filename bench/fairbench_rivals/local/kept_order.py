@@ -1,16 +1,14 @@
-"""Orders of waiting requests by a key, kept sorted or sorted in each pass."""
+"""An order of waiting requests by a key, which is kept sorted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
-from heapq import heapify, heappop
+from collections.abc import Container, Iterator
 from itertools import count
 from typing import Any
 
 from sortedcontainers import SortedList
 
 from fairbench.core import Request
-from fairbench.schedulers.views import WaitingView
 
 
 class KeptOrder:
@@ -53,11 +51,3 @@ class KeptOrder:
                 return
             if at[1] < newest and at[2] in view:
                 yield at[2]
-
-
-def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
-    """Yield the waiting requests, the lowest key first; equal keys go in queue order."""
-    waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
-    heapify(waiting)
-    while waiting:
-        yield heappop(waiting)[2]

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairbench.capacity.question import USERS, Clusters, PlanChoice, Slo
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.censored_latency import PERCENTS
 from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.planning.question import USERS, Clusters, PlanChoice, Slo
 from fairbench.report.limit_lines import mean_limit
 from fairbench.results.intervals import t_interval
 from fairbench.results.store import Summary

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairbench.capacity.carry_out import ANSWER, QUESTION
-from fairbench.capacity.question import USERS
-from fairbench.capacity.table import (
+from fairbench.config.sweep import sweep_toml
+from fairbench.errors import DataError
+from fairbench.metrics.catalogue import metric_of
+from fairbench.planning.carry_out import ANSWER, QUESTION
+from fairbench.planning.question import USERS
+from fairbench.planning.table import (
     head_lines,
     needed_line,
     remarks_of,
@@ -17,22 +20,9 @@ from fairbench.capacity.table import (
     target_text,
     unlike_line,
 )
-from fairbench.config.sweep import sweep_toml
-from fairbench.errors import DataError
-from fairbench.metrics.catalogue import metric_of
 from fairbench.report.numbers import number
+from fairbench.report.pages import page
 from fairbench.report.pages.chart import ChartPoint, PointSeries, point_chart
-from fairbench.report.pages.page import (
-    Block,
-    Bullets,
-    Cell,
-    Code,
-    Figure,
-    Grid,
-    Headline,
-    Page,
-    Section,
-)
 from fairbench.report.palette import scheduler_series
 from fairbench.results.store import SWEEP_FILE, SweepStore, read_json
 
@@ -45,15 +35,15 @@ def is_plan(path: Path) -> bool:
     return (path / QUESTION).is_file()
 
 
-def plan_page(path: Path) -> Page:
-    """Return the report page of a capacity plan. Raises DataError if the plan has not finished."""
+def plan_page(path: Path) -> page.Page:
+    """Return the page of a plan. Raises DataError if the plan is not finished."""
     if not (path / ANSWER).is_file():
         raise DataError(
             f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"
         )
     answer = read_json(path / ANSWER)
     remarks = list(remarks_of(answer))
-    return Page(
+    return page.Page(
         title=plan_title(answer),
         provenance=". ".join(head_lines(answer)) + ".",
         headlines=[_headline(answer, row) for row in answer["choices"]],
@@ -62,10 +52,14 @@ def plan_page(path: Path) -> Page:
             *([f"Synthetic: {answer['synthetic']}."] if answer.get("synthetic") else []),
         ],
         sections=[
-            *([Section("Remarks", [Bullets(remarks)])] if remarks else []),
+            *([page.Section("Remarks", [page.Bullets(remarks)])] if remarks else []),
             *_curves(answer),
-            Section(f"Every number of {size_of(answer)} that was simulated", list(_grids(answer))),
-            Section(SWEEP_FILE, [Code(sweep_toml(SweepStore(path).sweep()))], folded=True),
+            page.Section(
+                f"Every number of {size_of(answer)} that was simulated", list(_grids(answer))
+            ),
+            page.Section(
+                SWEEP_FILE, [page.Code(sweep_toml(SweepStore(path).sweep()))], folded=True
+            ),
         ],
     )
 
@@ -124,27 +118,27 @@ def _replicas(row: Row) -> str:
     return "replica" if row["replicas"] == 1 else "replicas"
 
 
-def _headline(answer: Row, row: Row) -> Headline:
+def _headline(answer: Row, row: Row) -> page.Headline:
     price = "" if row["cost"] is None else f"{number(row['cost'])} an hour; "
     reached = "; ".join(f"{one['slo']}: {target_text(one)}" for one in row["targets"])
     if size_of(answer) == USERS:
         count = "none" if row[USERS] is None else f"{row[USERS]} users"
     else:
         count = f"{_replica_count(row, answer)} {_replicas(row)}"
-    return Headline(_choice(row, answer, LOAD), count, f"{price}{reached}")
+    return page.Headline(_choice(row, answer, LOAD), count, f"{price}{reached}")
 
 
-def _curves(answer: Row) -> Iterator[Section]:
-    figures: list[Block] = []
+def _curves(answer: Row) -> Iterator[page.Section]:
+    figures: list[page.Block] = []
     for place, target in enumerate(answer["targets"]):
         series = [one for one in _series(answer, place) if one.points]
         if series:
             figures.append(_curve(target, series, size_of(answer)))
     if figures:
-        yield Section(f"Targets against {size_of(answer)}", figures)
+        yield page.Section(f"Targets against {size_of(answer)}", figures)
 
 
-def _curve(target: Row, series: Sequence[PointSeries], size: str) -> Figure:
+def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure:
     """Return the chart of a target's metric over the number of replicas or of users."""
     entry, factor = metric_of(target["metric"]), _factor(target)
     percent = factor > 1
@@ -162,7 +156,7 @@ def _curve(target: Row, series: Sequence[PointSeries], size: str) -> Figure:
         whole_x=True,
     )
     good = "below" if target["below"] else "above"
-    return Figure(
+    return page.Figure(
         chart,
         f"{target['slo']}: the target is met {good} the dashed line. Bars: 95% intervals "
         "over the seeds. Hollow marks: lower bounds.",
@@ -197,18 +191,18 @@ def _point(size: int, target: Row) -> ChartPoint | None:
     return ChartPoint(size, factor * target["mean"], None, ends, bool(target["bound"]))
 
 
-def _grids(answer: Row) -> Iterator[Grid]:
+def _grids(answer: Row) -> Iterator[page.Grid]:
     """Yield a table of the tested numbers of replicas or users, ascending within each choice."""
     size = size_of(answer)
     best = "most users" if size == USERS else "smallest sufficient cluster"
-    table: list[list[Cell]] = []
+    table: list[list[page.Cell]] = []
     for row in answer["choices"]:
-        table.append([Cell(_choice(row, answer, LOAD))])
+        table.append([page.Cell(_choice(row, answer, LOAD))])
         for one in sorted(row["tried"], key=lambda tried: int(tried[size])):
-            values = [Cell(target_text(target)) for target in one.get("targets", ())]
-            values += [Cell("-")] * (len(answer["targets"]) - len(values))
+            values = [page.Cell(target_text(target)) for target in one.get("targets", ())]
+            values += [page.Cell("-")] * (len(answer["targets"]) - len(values))
             answered = best if one[size] == row[size] else ""
-            enough = Cell("met" if one["enough"] else "missed", detail=answered)
-            table.append([Cell(f"{one[size]}"), *values, enough])
+            enough = page.Cell("met" if one["enough"] else "missed", detail=answered)
+            table.append([page.Cell(f"{one[size]}"), *values, enough])
     headings = [size, *(target["slo"] for target in answer["targets"]), "targets"]
-    yield Grid(headings, table)
+    yield page.Grid(headings, table)

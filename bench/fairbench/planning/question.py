@@ -231,10 +231,6 @@ class PlanQuestion:
     sharing: bool = True
     most: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the question as JSON types, as ``plan.json`` stores it."""
-        return {name: _plain(value) for name, value in vars(self).items()}
-
     @property
     def targets(self) -> tuple[Slo, ...]:
         """The targets that the cluster must meet."""
@@ -399,9 +395,3 @@ def _check_most(question: PlanQuestion) -> None:
         )
     if question.every:
         raise UsageError(f"--every: not supported with --max {USERS}; leave one of them out")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from fairbench.capacity.search import SmallestSize, bisected, every_size, is_monotone, largest
+from fairbench.planning.search import SmallestSize, bisected, every_size, is_monotone, largest
 
 
 def searched(search, enough):

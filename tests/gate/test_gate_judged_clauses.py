@@ -7,7 +7,7 @@ import pytest
 
 from fairbench.errors import DataError
 from fairbench.results.summary import Value
-from fairbench_gate.judge import (
+from fairbench_gate.clauses import (
     Verdict,
     can_reject,
     judge_exact,

@@ -1,4 +1,4 @@
-"""The shape of a model (layer sizes and memory), from a Hugging Face ``config.json``."""
+"""The shape of a model, from a Hugging Face ``config.json``, and the memory that vLLM needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
+from fairbench.hardware.timing import KVPool, VLLMMemory
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
 """``WEIGHT_BYTES`` is the size of a weight by data type; four bits include scales of groups."""
@@ -205,3 +206,45 @@ def _positive_count(
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise DataError(f"{where}: {key} = {value!r}: must be a positive integer")
     return value
+
+
+TOTAL_GIB = {
+    "a10g-24gb": 22.06,
+    "rtx4090-24gb": 23.52,
+    "a40-48gb": 44.43,
+    "l40s-48gb": 44.40,
+    "a100-80gb": 79.25,
+    "h100-80gb": 79.19,
+    "h200-141gb": 139.8,
+}
+"""``TOTAL_GIB`` is what PyTorch reports as a GPU's total memory, according to public logs."""
+
+_LOGIT_BYTES = 2 + 4 + 4  # a 16-bit logit, a 32-bit logit, a probability
+_ACTIVATION_BYTES = 2
+
+
+UTILIZATION = 0.92  # default gpu_memory_utilization of vLLM 0.32.0 (``vllm/config/cache.py``)
+
+
+def vllm_memory(
+    pool: KVPool, shape: ModelShape, gpu: str, tp: int, utilization: float = UTILIZATION
+) -> VLLMMemory:
+    """Return the memory of a vLLM server beside weights and KV.
+
+    Args:
+        pool: Memory of the GPU and of the weights.
+        shape: The model's shape.
+        gpu: Name of the GPU.
+        tp: GPUs that share the model.
+        utilization: vLLM's ``gpu_memory_utilization``.
+    """
+    hidden_bytes = shape.hidden * _ACTIVATION_BYTES
+    return VLLMMemory(
+        total_gib=TOTAL_GIB.get(gpu, pool.pre_load_avail_gib),
+        gpu_memory_utilization=utilization,
+        # The activations are two tensors of the hidden size, and the outputs of gate, up and
+        # activation of the MLP.
+        forward_bytes=2 * hidden_bytes + 3 * shape.mlp / tp * _ACTIVATION_BYTES,
+        hidden_bytes=hidden_bytes,
+        logits_bytes=shape.vocabulary * _LOGIT_BYTES,
+    )

@@ -7,8 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairbench.capacity.question import Clusters, PlanChoice, PlanQuestion
-from fairbench.capacity.search import (
+from fairbench.config import ExperimentSpec, identity
+from fairbench.config.sweep import Sweep, grid_of, make_sweep
+from fairbench.errors import DataError, RunFailed
+from fairbench.execute.simulations import jobs_left, run_jobs
+from fairbench.execute.tasks import RunContext
+from fairbench.planning.question import Clusters, PlanChoice, PlanQuestion
+from fairbench.planning.search import (
     JudgedTarget,
     Search,
     SmallestSize,
@@ -18,11 +23,6 @@ from fairbench.capacity.search import (
     judge,
     largest,
 )
-from fairbench.config import ExperimentSpec, identity
-from fairbench.config.sweep import Sweep, grid_of, make_sweep
-from fairbench.errors import DataError, RunFailed
-from fairbench.execute.simulations import jobs_left, run_jobs
-from fairbench.execute.tasks import RunContext
 from fairbench.results.comparison import compare
 from fairbench.results.new_directories import run_folder
 from fairbench.results.store import Summary, SweepStore, read_json, write_json
@@ -56,7 +56,7 @@ def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
     size = clusters.first_size if question.most else question.high
     specs = clusters.seeds(question.choices[0], size)
     store = SweepStore.create(parent, _sweep(specs), specs)
-    write_json(store.path / QUESTION, question.as_json())
+    write_json(store.path / QUESTION, vars(question))
     return store
 
 

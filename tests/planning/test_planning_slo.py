@@ -2,10 +2,10 @@
 
 import pytest
 
-from fairbench.capacity.question import parse_slo, parse_slos
-from fairbench.capacity.search import judge
 from fairbench.errors import UsageError
 from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.planning.question import parse_slo, parse_slos
+from fairbench.planning.search import judge
 
 
 def summary(completed=100, unfinished=0, **values):

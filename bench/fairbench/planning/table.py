@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.capacity.question import REPLICAS, USERS
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
+from fairbench.planning.question import REPLICAS, USERS
 from fairbench.report.limit_lines import limit_line
 from fairbench.report.numbers import UNDEFINED, WRITERS, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed

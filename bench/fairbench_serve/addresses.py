@@ -1,0 +1,131 @@
+"""Comparison of workers' addresses, and ports that the router reserves."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from ipaddress import IPv6Address, ip_address
+from urllib.parse import urlsplit
+
+from fairbench.errors import UsageError
+from fairbench.live.processes.addresses import LOOPBACK, USUAL_PORTS
+
+
+def door_of(url: str) -> tuple[int, str]:
+    """Return the port and the path of a URL, which are equal for all names of the URL's host."""
+    parts = urlsplit(url)
+    path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
+    return parts.port or USUAL_PORTS[parts.scheme], path
+
+
+def hosts_of(url: str) -> frozenset[str]:
+    """Return the IP addresses of a URL's host. The lookup may take seconds.
+
+    For a name of this machine, the result also contains ``LOOPBACK``. For an unknown name, the
+    result contains only the name.
+    """
+    host = _host(url)
+    try:
+        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return frozenset((host,))
+    addresses = set(map(_address, found))
+    if not _is_ip(host) and any(map(_is_own, found)):
+        addresses.add(LOOPBACK)
+    return frozenset(addresses)
+
+
+def same_worker(
+    url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
+) -> str | None:
+    """Return another URL that leads to the same server as ``url``, or None if there is none.
+
+    Looking up host names may take seconds.
+
+    Two different full host names with a common IP address count as different servers, because the
+    address may belong to a gateway in front of two servers. ``found`` keeps the addresses of
+    looked-up URLs between calls.
+    """
+    known = {} if found is None else found
+
+    def hosts(one: str) -> frozenset[str]:
+        if one not in known:
+            known[one] = hosts_of(one)
+        return known[one]
+
+    def is_same(one: str) -> bool:
+        return _may_be_same(_host(one), _host(url)) and bool(hosts(one) & hosts(url))
+
+    beside = [other for other in others if door_of(other) == door_of(url)]
+    return next((one for one in beside if one == url or is_same(one)), None)
+
+
+def _host(url: str) -> str:
+    return (urlsplit(url).hostname or "").rstrip(".")
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    """Return whether two host names may mean one host: one is an address, local or short."""
+    short, full = sorted((one, other), key=len)
+    is_own = {one, other} & {"localhost", socket.gethostname().lower()}
+    return bool(is_own) or _is_ip(one) or _is_ip(other) or f"{full}.".startswith(f"{short}.")
+
+
+def _address(text: str) -> str:
+    """Return an IP address in standard form; each address of this machine becomes ``LOOPBACK``."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    return LOOPBACK if address.is_unspecified or address == IPv6Address(1) else str(address)
+
+
+def _is_ip(host: str) -> bool:
+    """Return whether a text is an IP address in any notation, such as 127.1."""
+    try:
+        return bool(ip_address(host.partition("%")[0]))
+    except ValueError:
+        pass
+    try:
+        return bool(socket.inet_aton(host))
+    except (OSError, UnicodeError):
+        return False
+
+
+def _is_own(address: str) -> bool:
+    """Return whether an IP address belongs to this machine, so that a socket can be bound."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def reserved(host: str, port: int, shown: str) -> Iterator[int]:
+    """Bind a port inside the block, so that no worker that is started meanwhile takes the port.
+
+    A server can listen at the port inside the block, because the port is bound with SO_REUSEPORT
+    and no socket listens there.
+
+    Args:
+        host: Address to listen at.
+        port: Port number; 0 means any free port.
+        shown: Options that the error message names.
+
+    Yields:
+        The port number.
+
+    Raises:
+        UsageError: The address is not available.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            kept.bind((host, port))
+        except OSError as error:
+            raise UsageError(f"{shown}: {error.strerror}") from None
+        yield int(kept.getsockname()[1])

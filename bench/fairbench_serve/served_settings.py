@@ -1,0 +1,84 @@
+"""Settings of routers, admission control and gateways in front of real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.config.cluster import admission_profile
+from fairbench.errors import UsageError
+from fairbench.schedulers.gateway.registry import (
+    ADMISSION,
+    GATEWAY,
+    UNKNOWN_COSTS,
+    AdmissionParams,
+    GatewayParams,
+    detector_class,
+    policy_class,
+)
+from fairbench.schedulers.load_cap import AUTO
+from fairbench.schedulers.params import as_settings, make_params, own_settings
+from fairbench.schedulers.peers import ROUTERS, RoutersParams
+
+# the default saturation detector, which works with any engine
+SERVED_DETECTOR = "concurrency"
+# settings that limit the requests at a worker, and the requests that wait there
+MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.headroom"
+# Settings that limit the load of every client: in tokens of context, in requests, in tokens of
+# reserved memory.
+CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
+CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
+# A single active client gets at most four fifths of the workers by default.
+DEFAULT_RESERVE = 0.25
+SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}
+SERVED_ROUTERS = ("every_s", "ahead_tok_s", "forget_s")  # parameters of routers with peers
+
+
+def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
+    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
+    for name in own_settings(ROUTERS, settings):
+        if name not in SERVED_ROUTERS:
+            raise UsageError(
+                f"{ROUTERS}.{name}: only simulated routers support this setting; `serve "
+                f"--peer` supports {', '.join(SERVED_ROUTERS)}"
+            )
+    return make_params(ROUTERS, RoutersParams, settings)
+
+
+def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every parameter of admission control by a real router, by NAME.PARAM.
+
+    Without admission control, the result is {}. Raises UsageError for a wrong value, and if no
+    timing profile of the workers is set.
+    """
+    if not own_settings(ADMISSION, settings):
+        return {}
+    params = make_params(ADMISSION, AdmissionParams, settings)
+    if params.is_on:
+        admission_profile(params)
+    return as_settings(ADMISSION, params)
+
+
+def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every parameter of a gateway in front of real servers, by NAME.PARAM.
+
+    Raises UsageError for an unknown name, a wrong value, or a value that is not supported in front
+    of real servers.
+    """
+    owners: dict[str, Any] = {
+        policy: policy_class(policy).Params,
+        saturation: detector_class(saturation).Params,
+        GATEWAY: GatewayParams,
+    }
+    given, resolved = {**SERVED_OUTPUTS, **settings}, dict[str, Any]()
+    for owner, params in owners.items():
+        resolved |= as_settings(owner, make_params(owner, params, given))
+    if resolved[f"{GATEWAY}.order"] == "longest-prefix":
+        raise UsageError(
+            "gateway.order = 'longest-prefix': serve does not support this order, "
+            "because it does not match queued requests with the workers' caches; choose "
+            "from fcfs, edf"
+        )
+    if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
+        raise UsageError(UNKNOWN_COSTS)
+    return resolved

@@ -1,0 +1,79 @@
+"""Test that the slack of many requests equals the slack of each request."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.core import Request, Segment
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
+from tests.schedulers.local.local_server import Server
+from tests.strategies import examples
+
+SECONDS = st.none() | st.integers(0, 30) | st.floats(0, 30)
+
+
+class Costs:
+    """Costs: a prefill takes 0.01 s per token, a step 0.1 s and 1 ms per token of context."""
+
+    def prefill_s(self, cached_tokens, new_tokens):
+        return new_tokens / 100
+
+    def decode_step_s(self, requests, context_tokens):
+        return 0.1 + context_tokens / 1000
+
+
+@st.composite
+def requests(draw):
+    """Return requests with and without deadlines; only some sets promise a pace."""
+    paced, found = draw(st.booleans()), []
+    for number in range(draw(st.integers(1, 12))):
+        tokens, new = draw(st.integers(1, 40)), draw(st.integers(1, 20))
+        due = {"deadline_s": draw(SECONDS), "first_token_by_s": draw(SECONDS)}
+        if paced:
+            due["token_every_s"] = draw(st.none() | st.floats(0.1, 2))
+        client, prompt = draw(st.sampled_from("ab")), (Segment(f"p{number}", tokens),)
+        at_s = draw(st.integers(0, 20))
+        found.append(Request(number, client, number, 0, prompt, tokens, new, at_s, **due))
+    return found
+
+
+def rank_of(edf, request, now_s):
+    """Return the rank of a request by the definition."""
+    if now_s - request.arrival_s >= edf.params.aging_s:
+        return AGED, request.arrival_s
+    due_s = edf._slack.due_s(request)
+    late = now_s + edf._slack.states[request].prefill_s > due_s
+    return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
+
+
+@given(requests(), st.integers(0, 25), st.integers(1, 4), st.booleans())
+@examples(300)
+def test_ranks_of_all_waiting_requests_equal_the_ranks_of_each(calls, steps, slots, knows_costs):
+    edf = EDF(EDF.Params(default_s=10.0, aging_s=15.0, rescue_s=1.0, progress=1))
+    edf.prepare(Setup(costs=Costs() if knows_costs else None))
+    home = Server(edf, slots=slots, tokens=200)
+    home.arrive(*calls)
+    for _ in range(steps):
+        home.run_pass()
+        home.step()
+    rank = edf.ranks(home.view, home.now_s)
+    for request in home.queue:
+        assert rank(request) == rank_of(edf, request, home.now_s)
+        assert edf._slack.dues_s([request]) == [edf._slack.due_s(request)]
+
+
+@given(requests(), st.integers(0, 25))
+@examples(300)
+def test_a_pass_of_a_full_server_preempts_only_if_edf_says_so(calls, steps):
+    edf = EDF(EDF.Params(default_s=10.0, aging_s=15.0, rescue_s=1.0, progress=1))
+    edf.prepare(Setup(costs=Costs()))
+    home = Server(edf, slots=1, tokens=200)
+    home.arrive(*calls)
+    for _ in range(steps):
+        home.run_pass()
+        home.step()
+        if not len(home) or not home.queue:
+            continue
+        says, before = edf.may_preempt(home.view, home.now_s), len(home.preempted)
+        home.run_pass()
+        assert says or len(home.preempted) == before
