@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -69,7 +69,8 @@ class MeanAnswers:
     def expected_totals(self, requests: list[Request], produced: Iterable[int]) -> Iterable[int]:
         """Return ``expected_total`` of each request, by functions in C."""
         limits = list(map(MAX_NEW_TOKENS, requests))
-        means = map(self._means.get, map(CLIENT, requests), limits)
+        mean_of: Callable[[str, int], int] = self._means.get
+        means = map(mean_of, map(CLIENT, requests), limits)
         return map(min, map(max, means, map(ONE_MORE, produced)), limits)
 
 

@@ -152,7 +152,8 @@ class EDF(LocalScheduler):
         prefills_s = map(PREFILL_S, map(slack.states.__getitem__, waiting))
         late = map(gt, map(add, repeat(now_s), prefills_s), dues_s)
         aged = map(ge, map(sub, repeat(now_s), arrivals_s), repeat(self.params.aging_s))
-        groups = list(map(getitem, map(GROUPS.__getitem__, late), aged))
+        of_late: Callable[[bool], tuple[int, int]] = GROUPS.__getitem__
+        groups: list[int] = list(map(getitem, map(of_late, late), aged))
         by_due = map(IN_TIME.__eq__, groups)
         times_s = map(getitem, zip(arrivals_s, dues_s, strict=True), by_due)
         return dict(zip(waiting, zip(groups, times_s, strict=True), strict=True)).__getitem__
