@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from operator import attrgetter
 from typing import NamedTuple
 
 from fairbench.core import Request
@@ -18,10 +16,6 @@ PRIOR_OUTPUT_TOKENS = 128.0
 RECENT = 32  # number of requests in a moving average of output lengths
 
 
-CLIENT, MAX_NEW_TOKENS = attrgetter("client"), attrgetter("max_new_tokens")
-ONE_MORE = (1).__add__
-
-
 class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients for a new client."""
 
@@ -29,8 +23,6 @@ class MeanAnswers:
         # ``_of`` maps each client to the number and the total tokens of its answers; the client
         # that was updated least recently is first.
         self._of: dict[str, tuple[int, int]] = {}
-        # ``_means`` maps the same clients to the means, rounded up.
-        self._means: dict[str, int] = {}
         self._all = (0, 0)
 
     @property
@@ -48,15 +40,13 @@ class MeanAnswers:
         """Record the length in tokens of an answer that has finished."""
         requests, before = self._of.pop(client, (0, 0))
         self._of[client] = (requests + 1, before + tokens)
-        self._means[client] = -(-(before + tokens) // (requests + 1))
         if len(self._of) > MAX_CLIENTS:
-            self.forget(next(iter(self._of)))
+            del self._of[next(iter(self._of))]
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:
         """Forget the lengths of a client's answers."""
         self._of.pop(client, None)
-        self._means.pop(client, None)
 
     def expected_total(self, request: Request, produced: int) -> int:
         """Return the expected total output of a request: at least one more than ``produced``.
@@ -64,14 +54,9 @@ class MeanAnswers:
         The expected output is the client's mean, or the request's ``max_new_tokens`` before the
         client's first answer has ended.
         """
-        mean = self._means.get(request.client, request.max_new_tokens)
+        requests, tokens = self._of.get(request.client, (0, 0))
+        mean = -(-tokens // requests) if requests else request.max_new_tokens
         return min(max(mean, produced + 1), request.max_new_tokens)
-
-    def expected_totals(self, requests: list[Request], produced: Iterable[int]) -> Iterable[int]:
-        """Return ``expected_total`` of each request, by functions in C."""
-        limits = list(map(MAX_NEW_TOKENS, requests))
-        means = map(self._means.get, map(CLIENT, requests), limits)
-        return map(min, map(max, means, map(ONE_MORE, produced)), limits)
 
 
 class OutputLengths:
@@ -79,7 +64,7 @@ class OutputLengths:
 
     For a client without finished requests, the expected length is the average of all clients, or
     ``PRIOR_OUTPUT_TOKENS`` before any request has finished. The limit ``max_new_tokens`` of a
-    request has no effect on the expected length.
+    request does not affect the expected length.
     """
 
     def __init__(self) -> None:

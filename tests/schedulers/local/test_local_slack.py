@@ -1,11 +1,11 @@
-"""Test that the slack of many requests equals the slack of each request."""
+"""Test that a pass that EDF would leave out would preempt no request."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
+from fairbench.schedulers.local.edf import EDF
 from tests.schedulers.local.local_server import Server
 from tests.strategies import examples
 
@@ -35,31 +35,6 @@ def requests(draw):
         at_s = draw(st.integers(0, 20))
         found.append(Request(number, client, number, 0, prompt, tokens, new, at_s, **due))
     return found
-
-
-def rank_of(edf, request, now_s):
-    """Return the rank of a request by the definition."""
-    if now_s - request.arrival_s >= edf.params.aging_s:
-        return AGED, request.arrival_s
-    due_s = edf._slack.due_s(request)
-    late = now_s + edf._slack.states[request].prefill_s > due_s
-    return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
-
-
-@given(requests(), st.integers(0, 25), st.integers(1, 4), st.booleans())
-@examples(300)
-def test_ranks_of_all_waiting_requests_equal_the_ranks_of_each(calls, steps, slots, knows_costs):
-    edf = EDF(EDF.Params(default_s=10.0, aging_s=15.0, rescue_s=1.0, progress=1))
-    edf.prepare(Setup(costs=Costs() if knows_costs else None))
-    home = Server(edf, slots=slots, tokens=200)
-    home.arrive(*calls)
-    for _ in range(steps):
-        home.run_pass()
-        home.step()
-    rank = edf.ranks(home.view, home.now_s)
-    for request in home.queue:
-        assert rank(request) == rank_of(edf, request, home.now_s)
-        assert edf._slack.dues_s([request]) == [edf._slack.due_s(request)]
 
 
 @given(requests(), st.integers(0, 25))

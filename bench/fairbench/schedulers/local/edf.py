@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
-from operator import add, attrgetter, ge, getitem, gt, sub
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.slack import PREFILL_S, Slack, Victims, chunk_budget
+from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
-from fairbench.schedulers.views import least_first, rest
+from fairbench.schedulers.views import least_first
 
 # Every request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the group with the
 # lowest number goes first.
 AGED, IN_TIME, LATE = range(3)
-# the group of a request by whether the request is late, and by whether it is aged
-GROUPS = ((IN_TIME, AGED), (LATE, AGED))
-ARRIVAL_S = attrgetter("arrival_s")
 
 
 class EDF(LocalScheduler):
@@ -42,7 +37,7 @@ class EDF(LocalScheduler):
     ended and still be in time. Among these, the victim with the most time to spare goes first; the
     time to restore the victim's memory is subtracted. A request that was preempted is not preempted
     again until it has produced ``progress`` more tokens, and an aged request is never preempted. No
-    request is preempted if the freed memory would not be enough. When memory runs out, the engine
+    request is preempted if the freed memory would not suffice. When memory runs out, the engine
     retracts requests in the same order. The preemption rules are new in fairbench; the order is the
     classical order (Jackson 1955, Liu and Layland 1973).
     """
@@ -55,9 +50,9 @@ class EDF(LocalScheduler):
     class Params:
         """Parameters of the order, of the preemption and of the step size.
 
-        ``default_s`` is the deadline, in seconds after arrival, of requests without a deadline.
-        ``aging_s`` is the wait in seconds after which a request goes first; inf turns aging off.
-        If ``rescue_s`` is inf, a request that finds no room preempts at once.
+        ``default_s`` is the deadline in seconds of a request without a deadline. ``aging_s`` is the
+        wait in seconds after which a request goes first; inf turns aging off. With ``rescue_s``
+        inf, a request without room preempts at once.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
         (copies from CPU memory, or recomputation if CPU memory has no room), or the ``quicker`` of
@@ -134,28 +129,27 @@ class EDF(LocalScheduler):
                 return
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
-        first = next(least_first(view, rank := self.ranks(view, now_s)), None)
+        rank = self.ranks(view, now_s)
+        first = next(least_first(view, rank), None)
         if first is None:
             return False
         group, due_s = rank(first)
         return group == IN_TIME and self._victims.is_urgent(first, due_s, now_s)
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function from a waiting request to its rank in this pass, a group and a time.
-
-        Queues have hundreds of requests, so functions in C iterate over the requests.
-        """
-        slack, waiting = self._slack, rest(view.queue_order())
+        """Return a function from a request to its rank in this pass, a group and a time."""
+        slack = self._slack
         if self.setup.costs is not None:
             slack.measure_step(view.running)
-        dues_s, arrivals_s = slack.dues_s(waiting), list(map(ARRIVAL_S, waiting))
-        prefills_s = map(PREFILL_S, map(slack.states.__getitem__, waiting))
-        late = map(gt, map(add, repeat(now_s), prefills_s), dues_s)
-        aged = map(ge, map(sub, repeat(now_s), arrivals_s), repeat(self.params.aging_s))
-        groups = list(map(getitem, map(GROUPS.__getitem__, late), aged))
-        by_due = map(IN_TIME.__eq__, groups)
-        times_s = map(getitem, zip(arrivals_s, dues_s, strict=True), by_due)
-        return dict(zip(waiting, zip(groups, times_s, strict=True), strict=True)).__getitem__
+
+        def rank(request: Request) -> tuple[int, float]:
+            if now_s - request.arrival_s >= self.params.aging_s:
+                return AGED, request.arrival_s
+            due_s = slack.due_s(request)
+            late = now_s + slack.states[request].prefill_s > due_s
+            return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
+
+        return rank
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         self._now_s = now_s

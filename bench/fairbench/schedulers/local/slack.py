@@ -10,18 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Container, Generator
 from dataclasses import dataclass, field
-from itertools import repeat
 from math import inf
-from operator import attrgetter, getitem, itemgetter, mul, sub
+from operator import attrgetter, itemgetter
 
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.base import Preempt, Running, RunningView, Setup
 from fairbench.schedulers.output_lengths import MeanAnswers
 
 HELD_TOKENS = attrgetter("held_tokens")
-PREFILL_S, PRODUCED, END_S, FIRST_BY_S = map(
-    attrgetter, ("prefill_s", "produced", "end_s", "first_by_s")
-)
 
 
 @dataclass(slots=True)
@@ -30,14 +26,10 @@ class State:
 
     ``prefill_s`` is the time in seconds that the request's next admission takes to compute the
     prompt or to copy the KV cache back. ``first_s`` is the estimated time at which the first token
-    comes. The request cannot be preempted until it has produced ``spared`` tokens. The output is
-    due at ``end_s``, unless the time between tokens is promised, and the first token at
-    ``first_by_s``.
+    comes. The request cannot be preempted until it has produced ``spared`` tokens.
     """
 
     prefill_s: float
-    end_s: float
-    first_by_s: float
     produced: int = 0
     first_s: float | None = None
     spared: int = 0
@@ -58,14 +50,13 @@ class Slack:
         self.step_s = 0.0
         self._default_s = default_s
         self._setup = Setup()
-        self._paced = 0  # number of requests with a promised time between tokens
 
     def prepare(self, setup: Setup) -> None:
         self._setup = setup
 
     @property
     def costs(self) -> CostModel | None:
-        """The cost model of the timing profile; None at servers without a profile."""
+        """The cost model of the timing profile, or None at unmeasured servers."""
         return self._setup.costs
 
     def prefill_s(self, tokens: int) -> float:
@@ -79,13 +70,7 @@ class Slack:
         return inf if token_s is None else tokens * token_s
 
     def track_request(self, request: Request) -> None:
-        first_by_s = request.first_token_by_s
-        self.states[request] = State(
-            self.prefill_s(request.input_tokens),
-            self._last_s(request, request.deadline_s),
-            inf if first_by_s is None else first_by_s,
-        )
-        self._paced += request.token_every_s is not None
+        self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def note_admission(self, request: Request, extend_tokens: int, now_s: float) -> None:
         """Estimate when a request that starts to run now produces its first token."""
@@ -94,12 +79,9 @@ class Slack:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
     def untrack_request(self, request: Request) -> None:
-        """Forget a request that has ended, and record its output length."""
+        """Delete a request that has ended, and record its output length."""
         state = self.states.pop(request, None)
-        if state is None:
-            return
-        self._paced -= request.token_every_s is not None
-        if state.produced:
+        if state is not None and state.produced:
             self.lengths.learn(request.client, state.produced)
 
     def measure_step(self, running: RunningView) -> None:
@@ -116,18 +98,6 @@ class Slack:
         if state.produced or request.first_token_by_s is None:
             return due_s
         return min(due_s, request.first_token_by_s)
-
-    def dues_s(self, requests: list[Request]) -> list[float]:
-        """Return ``due_s`` of each request; functions in C iterate over the requests."""
-        if self._paced:
-            return list(map(self.due_s, requests))
-        states = list(map(self.states.__getitem__, requests))
-        produced = list(map(PRODUCED, states))
-        left = map(sub, self.lengths.expected_totals(requests, produced), produced)
-        steps_s = map(mul, repeat(self.step_s), map(sub, left, repeat(1)))
-        # The first token of a request that has output is not due.
-        firsts_s = map(getitem, zip(map(FIRST_BY_S, states), repeat(inf)), map(bool, produced))
-        return list(map(min, map(sub, map(END_S, states), steps_s), firsts_s))
 
     def pace_s(self, request: Request, now_s: float) -> float:
         """Return the mean time that each remaining token of the request may take, in seconds."""
@@ -149,10 +119,6 @@ class Slack:
             if first_s is not None:
                 paced_s = first_s + pace_s * (total - 1)
                 end_s = paced_s if end_s is None else min(end_s, paced_s)
-        return self._last_s(request, end_s)
-
-    def _last_s(self, request: Request, end_s: float | None) -> float:
-        """Return ``end_s``, or the time by which a request without an end must have ended."""
         if end_s is None and request.first_token_by_s is None:
             return request.arrival_s + self._default_s
         return inf if end_s is None else end_s
@@ -165,9 +131,9 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
     """Return the largest token limit of a step with which decoding requests stay in time.
 
     [Sarathi] sizes chunks by the target time between tokens. This function uses the time that
-    remains until each request is due, divided by its remaining tokens. Requests that will be late
-    under any token limit do not count. The time of a step is the time of its prompts plus the time
-    of its outputs.
+    remains until each request is due, divided by its remaining tokens. Requests that are late with
+    any limit do not count. The time of a step is the time of its prompts plus the time of its
+    outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -236,7 +202,7 @@ class Victims:
         return due_s - now_s - self.slack.states[request].prefill_s <= self.rescue_s
 
     def by_spare_time(self, running: RunningView, now_s: float) -> list[Request]:
-        """Return running requests, those with most spare time first and spared requests last."""
+        """Return the running requests, most spare time first; spared requests come last."""
 
         def last(one: Running) -> tuple[bool, float]:
             left_s = self.slack.due_s(one.request) - now_s
@@ -277,7 +243,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return for how many seconds a request can pause and still be in time; inf if it is late.
+        """Return for how many seconds a request can pause and be in time; inf if it is late.
 
         Args:
             left_s: The seconds until the request's deadline.
@@ -286,7 +252,7 @@ class Victims:
         return inf if left_s < self.slack.step_s else left_s - return_s
 
     def _return_s(self, tokens: int) -> float:
-        """Return the seconds lost by preempting a request, for copies or recomputation."""
+        """Return the seconds that preempting a request costs, for copies or recomputation."""
         copied_s = self._copied_s(tokens)
         if self.always_swaps and copied_s < inf:
             return copied_s
