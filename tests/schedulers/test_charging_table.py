@@ -1,10 +1,10 @@
 """Test the charging table on the page of schedulers against each scheduler's parameters."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import get_args, get_type_hints
 
 from fairbench.schedulers.gateway.registry import policies_by_name, policy_class
+from fairbench.schedulers.params import param_names
 from fairbench.schedulers.registry import local_class, locals_by_name, router_class, routers_by_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "schedulers.md"
@@ -22,7 +22,7 @@ def literals(hint):
 
 
 def row(name, kind, params):
-    names = {field.name for field in fields(params)}
+    names = set(param_names(params))
     if not names & set(FORMS):
         return None
     hints = get_type_hints(params)
