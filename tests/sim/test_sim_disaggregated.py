@@ -164,6 +164,14 @@ def test_outputs_are_charged_at_the_prefill_worker_on_request(charges, units):
     assert home.workers[0].scheduler.balances()["x"] == units
 
 
+def test_outputs_of_a_client_that_has_left_the_list_are_its_debt():
+    home = Home("dlpm", disaggregation__charge_outputs=True)
+    home.send(100, 5)
+    home.run()
+    # The client leaves DLPM's list with its prefill; its four later tokens are charged afterwards.
+    assert home.workers[0].scheduler.balances()["x"] == -2 * 4
+
+
 # Small experiments.
 
 

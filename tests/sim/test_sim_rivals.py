@@ -31,6 +31,7 @@ LOCALS = {
     "routing-key": {},
     "autellix": {"autellix.first_s": 0.05, "autellix.beta": 2.0},
     "mlfq": {"mlfq.starved_s": 3.0},
+    "vtc-match": {},
     "prefill-share": {},
     "prefill-share-auto": {},
 }

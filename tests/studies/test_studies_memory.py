@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairbench_studies.disaggregation import fair
 from fairbench_studies.disaggregation import table as disaggregation
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import read
@@ -10,7 +11,10 @@ from fairbench_studies.memory import sessions
 from fairbench_studies.memory import table as shares
 
 
-@pytest.mark.parametrize(("study", "name"), [(sessions, "sessions"), (shares, "memory-share")])
+@pytest.mark.parametrize(
+    ("study", "name"),
+    [(sessions, "sessions"), (shares, "memory-share"), (fair, "disaggregation-fair")],
+)
 def test_a_table_follows_from_its_runs(study, name):
     assert [*study.table(read_rows(study.RUNS))] == read(name)
 

@@ -118,6 +118,7 @@ LOCALS = {
     "lpm-client-cap": "fairbench.schedulers.local.lpm:ClientCappedLPM",
     "vtc": "fairbench.schedulers.local.vtc:VTC",
     "vtc-predict": "fairbench.schedulers.local.vtc_predict:PredictiveVTC",
+    "vtc-match": "fairbench.schedulers.local.vtc_match:MatchingVTC",
     "lcf": "fairbench.schedulers.local.vtc:LCF",
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",

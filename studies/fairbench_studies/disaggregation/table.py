@@ -54,7 +54,18 @@ PROVENANCE = (
 
 def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
     """Simulate scenario s1 at the default length and return the row of the run."""
-    flags, settings = FORMS[form]
+    return measured(workload, scheduler, form, seed, *FORMS[form])
+
+
+def measured(
+    workload: str,
+    scheduler: str,
+    form: str,
+    seed: int,
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Simulate scenario s1 on the cluster of ``flags`` and ``settings``, and return the row."""
     own = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "seed": seed}
     summary = simulate(resolve({**own, **flags}, settings)).summary
     return {
@@ -70,15 +81,20 @@ Found = Mapping[Configuration, Sequence[Row]]
 
 
 def complete(rows: Sequence[Row]) -> Found:
-    """Return the configurations with a run of every seed on colocated replicas."""
-    found: dict[Configuration, list[Row]] = {}
+    """Return the configurations with a run of every seed on colocated replicas.
+
+    Colocated replicas are left out if no other form of the cluster has a run of every seed.
+    """
+    runs: dict[Configuration, list[Row]] = {}
     for row in sorted(rows, key=lambda row: int(row["seed"])):
-        found.setdefault((row["workload"], row["scheduler"], row["form"]), []).append(row)
-    return {
-        key: found[key]
+        runs.setdefault((row["workload"], row["scheduler"], row["form"]), []).append(row)
+    found = {
+        key: runs[key]
         for key in product(WORKLOADS, SCHEDULERS, FORMS)
-        if key in found and _seeds(found[key]) == _seeds(found.get((*key[:2], COLOCATED), []))
+        if key in runs and _seeds(runs[key]) == _seeds(runs.get((*key[:2], COLOCATED), []))
     }
+    apart = {key[:2] for key in found if key[2] != COLOCATED}
+    return {key: found[key] for key in found if key[:2] in apart}
 
 
 def _seeds(rows: Sequence[Row]) -> list[str]:

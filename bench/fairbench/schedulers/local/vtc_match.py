@@ -1,0 +1,46 @@
+"""VTC for prefill workers: the waiting client with the least service sends its best match."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from fairbench.schedulers.base import Selection, WaitingView
+from fairbench.schedulers.local.vtc import VTC
+
+
+class MatchingVTC(VTC):
+    """VTC in which the longest cached prefix decides among the requests of one client.
+
+    The waiting client with the lowest counter goes next, as in VTC. The counters include cached
+    prompt tokens, because a prefill worker sends the KV cache of the whole prompt to a decode
+    worker, whatever part of the prompt was cached. The bound of VTC holds, because the proof allows
+    any order among the requests of one client.
+    """
+
+    name = "vtc-match"
+    cache_aware = True
+
+    @dataclass(frozen=True)
+    class Params(VTC.Params):
+        """The parameters of VTC as constants; ``charge=input`` charges cached tokens, too."""
+
+        constants: ClassVar[tuple[str, ...]] = (
+            *("charge", "lift", "sharing", "tenants", "form", "weights", "preempt"),
+            *("input_weight", "output_weight"),
+        )
+
+        charge: Literal["input"] = "input"
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        matches = False
+        while waiting := view.clients():
+            client = self.account.least(waiting)
+            # The queue is matched against the cache once per pass.
+            scan = view.match_order(refresh=not matches)
+            matches = True
+            for other in waiting:
+                if other != client:
+                    scan.skip(other)
+            if not (yield next(scan)):
+                return
