@@ -77,6 +77,7 @@ MEASURES = {
     "to_90_s": "90% of the programs done,\ntimes the least",
     "p95_s": "P95 of the well-behaved,\ntimes the least",
     "share": "min. fair share,\nparts of the largest",
+    "limit": "service,\nparts of the limit",
 }
 # Vertical offsets, in rows of the figure, of the three forms of a scheduler pair.
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
@@ -85,11 +86,11 @@ OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel per measure and a row per pair; a dot is a cell, and a bar is the median."""
     height_in = 1.4 + 0.42 * len(frozen.pairs)
-    figure, (axes,) = panels(1, len(MEASURES), 8.0, height_in, sharey=True)
+    figure, (axes,) = panels(1, len(MEASURES), 9.5, height_in, sharey=True)
     for panel, (measure, label) in zip(axes, MEASURES.items(), strict=True):
         for configuration in dict.fromkeys(one for here in found.values() for one in here):
             _dots(panel, _ratios(found, configuration, measure), configuration, frozen)
-        if measure != "share":
+        if measure not in ("share", "limit"):
             log_x(panel)
         panel.tick_params(axis="x", labelsize=7)
         panel.set_xlabel(label, fontsize=8)
@@ -108,10 +109,14 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 
 
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
-    """Return a measure in each cell, relative to the best configuration in this cell."""
+    """Return a measure in each cell, relative to the best configuration in this cell.
+
+    The limit is no configuration's value, so parts of the limit are returned as they are.
+    """
     best = max if measure == "share" else min
     return [
-        here[configuration].mean(measure) / best(one.mean(measure) for one in here.values())
+        here[configuration].mean(measure)
+        / (1.0 if measure == "limit" else best(one.mean(measure) for one in here.values()))
         for here in found.values()
         if configuration in here
     ]
