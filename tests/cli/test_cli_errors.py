@@ -97,7 +97,7 @@ def summary(whole_summary):
         (["--num-programs", "9" * 20, "--duration", "5"], "must fit 64 bits"),
         (["--max-running-requests", "9" * 20], "engine.max_running_requests = 9999"),
         (["--set", f"dlpm.quantum={'9' * 20}"], "dlpm.quantum = 99999999999999999999: must fit 64"),
-        (["--set", "vct.charge=input"], "and 104 others. Did you mean 'vtc'?"),
+        (["--set", "vct.charge=input"], "and 105 others. Did you mean 'vtc'?"),
         (["--goodput", ","], "--goodput ,: write [NAME.]LATENCY:TIME"),
         (["access.csv"], "access.csv: must be an experiment in TOML; for a trace, write --trace"),
         (["--output-details"], "--output-details needs --output-file"),

@@ -132,21 +132,3 @@ def test_a_part_with_other_parameters_is_refused_in_a_users_file(tmp_path):
     )
     with pytest.raises(UsageError, match="must be step_tokens\\(self, running, now_s\\)"):
         schedulers_in(path, "FILE", LocalScheduler)
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "line"),
-    [
-        ("tenant_trees", "COUNTERS", "write Counters(..., tenants=params.tenants)"),
-        ("turns", "Turns", "import Turns from fairbench.schedulers.accounts.deficit_credits"),
-    ],
-)
-def test_an_import_of_an_account_that_has_moved_names_the_line_to_write(
-    tmp_path, module, name, line
-):
-    path = tmp_path / "mine.py"
-    path.write_text(f"from fairbench.schedulers.accounts.{module} import {name}\n")
-    with pytest.raises(UsageError) as error:
-        schedulers_in(path, "FILE", LocalScheduler)
-    assert line in str(error.value)
-    assert "\n" not in str(error.value)

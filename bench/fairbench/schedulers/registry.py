@@ -35,18 +35,6 @@ from fairbench.schedulers.params import PartParams, make_params, params_of
 ALIKE = 0.85
 
 
-# ``MOVED`` maps the old name of a module to advice for users whose files import the old name.
-MOVED = {
-    "fairbench.schedulers.accounts.tenant_trees": (
-        "write Counters(..., tenants=params.tenants) with Counters from "
-        "fairbench.schedulers.accounts.counters; Credits and WorkerCredits take tenants, too"
-    ),
-    "fairbench.schedulers.accounts.turns": (
-        "import Turns from fairbench.schedulers.accounts.deficit_credits"
-    ),
-}
-
-
 def schedulers_in(
     path: Path, named_by: str, base: type[LocalScheduler] | type[Router]
 ) -> dict[str, str]:
@@ -56,12 +44,7 @@ def schedulers_in(
     wrong parameters.
     """
     found = {}
-    try:
-        classes = list(classes_in(path, named_by, base, "name"))
-    except UsageError as error:
-        moved = next((new for old, new in MOVED.items() if repr(old) in str(error)), None)
-        raise UsageError(f"{error}; {moved}") if moved else error from error.__cause__
-    for attribute, value in classes:
+    for attribute, value in classes_in(path, named_by, base, "name"):
         if wrong := unknown_hook(value, base) or wrong_parameters(value, base):
             raise UsageError(f"{path}: class {attribute}: {wrong}")
         found[value.name] = f"{value.__module__}:{attribute}"

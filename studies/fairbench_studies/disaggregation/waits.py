@@ -1,4 +1,4 @@
-"""Where requests wait on separate prefill and decode workers: long-qa s2 under d2lpm.
+"""Waits of requests on separate prefill and decode workers: long-qa s2 under d2lpm.
 
     python studies disaggregation-waits
 

@@ -122,11 +122,12 @@ class Credits(Account):
                 left.pop(client, None)
 
     def charge(self, client: str, amount: float) -> None:
-        if client not in self.of:
+        nodes = self.nodes(client)
+        if nodes[-1] not in self.of:
             # A decode worker reports outputs after the prefill worker's last request has ended.
             self.charge_absent(client, amount)
             return
-        for node in self.nodes(client):
+        for node in nodes:
             self.of[node] -= amount
             if self.shared is not None:
                 self.shared.spend(node, HERE, amount)

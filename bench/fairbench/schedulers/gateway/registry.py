@@ -1,6 +1,6 @@
 """Gateway policies and detectors by name, and the parameters of gateway and admission control.
 
-To add a policy, write a class in ``policies`` and add a line here. To add a detector, write a class
+To add a policy, write a module like ``drr`` and add a line here. To add a detector, write a class
 in ``saturation`` and add a line here. Any local scheduler is also a policy under its own name,
 including users' schedulers.
 """
