@@ -35,8 +35,9 @@ TITLES = {
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     """Draw a panel of latencies and one of shares per cell; marks of dominated pairs are hollow.
 
-    Shares are left out if every client of every run received all its due service. If there are many
-    cells, they share panels that show ratios to the best value in each cell.
+    Shares are left out if every client of every run received all its due service, and the limit is
+    left out if every run reached it. If there are many cells, they share panels that show ratios to
+    the best value in each cell.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:
@@ -44,7 +45,10 @@ def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
     columns = min(COLUMNS, len(cells))
     bands = -(-len(cells) // columns)
     plain = 2 if _shares_differ(found) else 1
-    is_limited = any(one.curve for here in found.values() for one in here.values())
+    outcomes = [one for here in found.values() for one in here.values()]
+    is_limited = (
+        any(one.curve for one in outcomes) and min(one.mean("limit") for one in outcomes) < 1.0
+    )
     rows = plain + is_limited
     height_in = 1.0 + rows * bands * HEIGHT_IN
     figure, grid = panels(rows * bands, columns, max(6.0, columns * PANEL_IN), height_in)
