@@ -298,5 +298,6 @@ def test_only_vtc_like_policies_share_their_counters():
     assert [name for name in policy_names() if shares_counters(policy_class(name))] == [
         "vtc",
         "vtc-predict",
+        "vtc-match",
         "lcf",
     ]
