@@ -22,9 +22,9 @@ LIGHTEST, HEAVIEST = 1e-6, 1e6
 class Segment(NamedTuple):
     """A segment of a prompt: ``length`` tokens with a ``key`` that identifies the tokens.
 
-    Of two segments with the same key, the shorter segment is a prefix of the longer segment.
-    Two segments with different keys differ from their first token on. A document of 21,000 tokens
-    is therefore one object instead of 21,000 integers.
+    Of two segments with the same key, the shorter segment is a prefix of the longer segment. Two
+    segments with different keys differ from their first token on. As a segment, a document of
+    21,000 tokens is one object instead of 21,000 integers.
     """
 
     key: str
@@ -86,7 +86,8 @@ class Request:
 class LLM(Protocol):
     """The operations of a program: call the model, wait, and run branches in parallel.
 
-    A program may run in virtual time or over HTTP, so a program may await only these operations.
+    A program may await only the operations of this class, because a program may run in virtual time
+    or over HTTP.
     """
 
     def generate(
@@ -160,8 +161,8 @@ class NoBound:
 class CostModel(Protocol):
     """The predicted duration of an engine's iterations, for schedulers that compare times.
 
-    In the simulator, the timing profile is the cost model. In a real server, the model is fitted to
-    the durations of the server's own steps.
+    In the simulator, the timing profile is the cost model. In a real server, the cost model is
+    fitted to the durations of the server's own steps.
     """
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:

@@ -311,7 +311,8 @@ def calibrate(
 
     The times per token set three numbers: the rate at which memory is read, the cost of another
     sequence in a step, and the launch cost of a step. The grade of the profile lists the three
-    fitted numbers. All other numbers are the same as those of `profile MODEL --gpu GPU`.
+    fitted numbers. Numbers that are not fitted are equal to the numbers of `profile MODEL --gpu
+    GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)

@@ -66,8 +66,8 @@ def read_pairs(
     are not compared.
 
     Raises UsageError if a key is unknown. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. In the last case, the message
-    names the run and the differences of the most similar run.
+    unreadable or incomplete run, and for a run without a counterpart. The message about a run
+    without a counterpart names the run and the differences of the most similar run.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])

@@ -38,11 +38,11 @@ class Breakers:
 
     ``now_s`` is a function that returns the time in seconds.
 
-    A failure counts only if another worker has served the request. Without this rule, requests that
-    fail at every worker could exclude all workers. After ``TRIPS_AFTER`` consecutive failures, the
-    breaker opens: the worker gets no requests for 5 s. The time doubles each time that the breaker
-    opens again, up to 60 s. At the end of this time, the breaker allows a single probe request,
-    whose result closes or opens the breaker.
+    A failure counts only if another worker has served the request. If every failure counted,
+    requests that fail at every worker could exclude all workers. After ``TRIPS_AFTER`` consecutive
+    failures, the breaker opens: the worker gets no requests for 5 s. The pause doubles each time
+    that the breaker opens again, up to 60 s. At the end of the pause, the breaker allows a single
+    probe request, whose result closes or opens the breaker.
 
     Failures of a single client do not open a worker's breaker if the worker has served another
     client in the last 5 s. In this case, the failing client's requests may be the cause.

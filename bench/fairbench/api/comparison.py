@@ -35,9 +35,9 @@ class Comparison:
     ``runs`` is an Arrow table of the metrics of every run, with one row per run. The first columns
     of the table are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
     ``differences`` has one row per metric and pair of experiments: both means, the difference
-    paired by seed, and the difference's 95% interval. The row also says whether the other
-    experiment is ``better`` or ``worse`` than the baseline, the ``same``, or whether the difference
-    is inconclusive. An inconclusive row estimates how many more seeds would be enough.
+    paired by seed, and the difference's 95% interval. Each row also has a verdict: the compared
+    experiment is ``better`` or ``worse`` than the baseline or the ``same``, or the difference is
+    inconclusive. An inconclusive row estimates how many more seeds would be enough.
     ``print(comparison)`` shows the output of ``fairbench compare``.
     """
 
@@ -98,8 +98,8 @@ class Comparison:
     def plot(self, kind: str = "tradeoff") -> Figure:
         """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
 
-        Raises UsageError for another kind, for a ``cdf`` of runs that were not saved, and without
-        the plot extra.
+        Raises UsageError for an unknown kind of plot, for a ``cdf`` of runs that were not saved,
+        and if the plot extra is not installed.
         """
         return drawn(self._sides, kind)
 

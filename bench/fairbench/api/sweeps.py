@@ -68,8 +68,8 @@ class SweepResult:
     def plot(self, kind: str = "tradeoff") -> Figure:
         """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
 
-        Raises UsageError for another kind, for a ``cdf`` of runs that were not saved, and without
-        the plot extra.
+        Raises UsageError for an unknown kind of plot, for a ``cdf`` of runs that were not saved,
+        and if the plot extra is not installed.
         """
         return drawn(self._results(), kind)
 

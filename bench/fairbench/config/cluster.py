@@ -116,7 +116,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts of the cluster whose parameters have an effect, by the draft's keys."""
+    """Return the parts of the draft's cluster that have parameters with an effect."""
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
@@ -216,7 +216,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the part with the parameters of memory shares, which a setting has named.
+    """Return the part with the parameters of memory shares; () if memory shares are off.
 
     Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """

@@ -70,7 +70,7 @@ class ExperimentSpec(BaseModel):
       that are not named have weight 1.
     - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the workload's.
     - ``percentiles``: latency percentiles of summaries, separated by commas (default: the usual
-      ones).
+      percentiles).
     - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
       saturation detector.
     - ``routers``: number of routers that share the workers (default: 1).
@@ -193,7 +193,7 @@ class ExperimentSpec(BaseModel):
 
     @property
     def records_memory(self) -> bool:
-        """Whether a simulation records who holds KV memory, which ``engine_code`` does not tell."""
+        """Whether a simulation records which clients hold KV memory; False with ``engine_code``."""
         return self.engine_code is None and bool(self.eviction or self.memory_records)
 
     @property

@@ -49,7 +49,8 @@ class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
     - ``format`` and ``sha256`` describe the file; ``synthetic`` names parts that were made up.
-    - ``measured`` is the quantity of which waits consist, or NO_WAITS if the file has no waits.
+    - ``measured`` is the quantity that counts as the wait of a request, or NO_WAITS if the file has
+      no waits.
     - ``offset_s`` is the arrival of the table's first request on the clock of the traffic.
     - ``nameless`` is a message for a log without a column of client names, else "".
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, else "".
@@ -80,7 +81,7 @@ class AccessLog:
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a log like ``run --trace``, with the waits that ``fairbench score`` finds.
+    """Read a log as ``run --trace`` does, with the waits that ``fairbench score`` finds.
 
     Raises DataError or UsageError for a file that is no trace.
     """

@@ -77,7 +77,7 @@ def overload_in(found: Diagnosis) -> Overload | None:
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the best fair scheduler's effect, with a mark if the log differs."""
+    """Yield sentences on the best fair scheduler's effect, marked if replay and log differ."""
     first = found.first
     if first is None:
         return

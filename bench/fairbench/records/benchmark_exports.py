@@ -3,12 +3,12 @@
 To add a benchmark tool, write a layout here and add the layout to ``TOOLS``. All layouts convert
 the times of a file to seconds. The fields of each tool are documented here:
 
-- aiperf (0.3 to 0.13): ``profile_export.jsonl``. A line has ``metadata`` (epoch nanoseconds, client
-  and times), ``metrics`` (each a value with its unit) and ``error``, as in aiperf's "Working with
-  Profile Export Files" and "Metrics Reference".
+- aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
+  nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as in
+  aiperf's "Working with Profile Export Files" and "Metrics Reference".
 - genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
-  ``experiments`` is a run. Requests have the times of their responses and, if stored, the texts
-  sent and answered. Token counts come from the server's answers. If the server reports no counts,
+  ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
+  prompt and answer. Token counts come from the server's answers. If the server reports no counts,
   each response with text counts as one token, and a prompt's tokens are estimated from its text.
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. The fields follow
   ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29), and
@@ -54,7 +54,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a benchmark's export; ``runs`` must make requests by ``request``."""
+    """Return the layout of a benchmark's export; ``runs`` must make requests with ``request``."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)

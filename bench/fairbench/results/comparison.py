@@ -260,7 +260,7 @@ class MetricContrast:
 
     @property
     def ratio(self) -> float | None:
-        """The other scheduler's mean divided by the baseline's; None for bounds and means of 0.
+        """The compared scheduler's mean over the baseline's mean; None for bounds and means of 0.
 
         For times, the ratio is the geometric mean over the seeds.
         """

@@ -182,10 +182,11 @@ class Decision(StrEnum):
 class Difference:
     """The second scheduler's values minus the first scheduler's values, for each seed.
 
-    ``runs`` is the number of seeds in which both schedulers have a value, ``undefined`` the number
-    of other seeds. ``low`` and ``high`` are the ends of the interval of ``mean``, None if unknown.
-    ``deviation`` is the standard deviation of single differences, and ``p`` the two-sided p-value
-    of no difference. Both are None for fewer than two differences, and ``p`` is None for bounds.
+    ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
+    number of seeds in which a value is missing. ``low`` and ``high`` are the ends of the interval
+    of ``mean``, None if unknown. ``deviation`` is the standard deviation of single differences, and
+    ``p`` the two-sided p-value of no difference. ``deviation`` and ``p`` are None for fewer than
+    two differences, and ``p`` is None for bounds.
     """
 
     runs: int

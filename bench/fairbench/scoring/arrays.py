@@ -199,8 +199,8 @@ NO_CLIENT = "all"
 def _check_ends(requests: FileRequests, states: Any) -> None:
     """Raise DataError for a request that seems successful, but has no recognised end time.
 
-    The record of such a request has output tokens, and no field that reports a failure. The record
-    has no field for the end time, not even an empty field.
+    A request seems successful if its record has output tokens, and no field that reports a failure.
+    The error is raised if the record has no field for the end time, not even an empty field.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
