@@ -172,9 +172,9 @@ def probe(
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 
-    Apart from the probe, the server must be idle. The probe sends random tokens: single prompts of
-    four lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile
-    MODEL --gpu GPU`.
+    Apart from the probe, the server must be idle. The probe sends single prompts of four lengths,
+    and later batches of 1 to 64 requests; all prompts are random tokens. The fit starts from the
+    profile of `profile MODEL --gpu GPU`.
     """
     live.require_live_extra()
     check_output(output)

@@ -91,10 +91,10 @@ class StreamReader:
     """A reader of a stream of server-sent events that decides which events the client receives.
 
     The reader holds back all events until the first event that contains output. A stream that fails
-    before this event can therefore be retried at another worker. SSE comments before the first
-    event with output are removed. If ``hide_usage`` is set, events that contain only the usage are
-    removed. An error event in an unusual format is replaced by an error event that clients
-    recognise.
+    before its first event with output can be retried at another worker. SSE comments before the
+    first event with output are removed. If ``hide_usage`` is set, events that contain only the
+    usage are removed. An error event in an unusual format is replaced by an error event that
+    clients recognise.
 
     - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
       so far.

@@ -16,7 +16,7 @@ STDOUT = 1  # the file descriptor of standard output
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """Print an error message on stderr, then ``notes``, such as the end of a server's log."""
+    """Print an error message and ``notes``, such as the end of a server's log, on stderr."""
     line = printable(" ".join(message.split()))
     print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
 

@@ -318,7 +318,7 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 
-    The error is also raised for admission control with a third-party router, without a timing
+    UsageError is also raised for admission control with a third-party router, without a timing
     profile of the workers, and with an emulator whose clock differs from the router's clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)

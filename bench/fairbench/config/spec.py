@@ -75,9 +75,9 @@ class ExperimentSpec(BaseModel):
       saturation detector.
     - ``routers``: number of routers that share the workers (default: 1).
     - ``engine``: engine that simulated workers follow [the default engine].
-    - ``engine_code``: Python whose installed engine decides, with the policy ``local`` [fairbench's
-      model of the engine]; ``charge_pass``: whether the measured CPU time of the engine's
-      scheduling passes delays the iterations.
+    - ``engine_code``: path of the Python whose installed engine schedules the requests, with the
+      policy ``local`` [fairbench's model of the engine]; ``charge_pass``: whether the measured CPU
+      time of the engine's scheduling passes delays the iterations.
     - ``eviction``: eviction policy of KV memory, or of ``engine_code`` if set [the engine's LRU];
       ``memory_records``: whether the clients that hold KV memory are recorded under LRU, too.
     - ``preset``: the preset that provided defaults; has no effect on records.

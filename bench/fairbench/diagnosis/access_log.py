@@ -139,9 +139,10 @@ def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Score
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
     """Return the requests to replay, and the first arrival on the traffic's clock, in seconds.
 
-    A log of at most ``MOST_REPLAYED`` requests is replayed completely. The replayed part of a
-    longer log is the time around the first flood or, without a flood, the busiest period. If the
-    part has more than ``MAX_CLIENTS`` clients, the clients with the most requests are kept.
+    A log of at most ``MOST_REPLAYED`` requests is replayed completely. If a log has more requests,
+    the replayed part is the time around the first flood or, without a flood, the busiest period. If
+    the replayed part has more than ``MAX_CLIENTS`` clients, the clients with the most requests are
+    kept.
     """
     table = log.table
     start_s, end_s = 0.0, None

@@ -401,9 +401,10 @@ def _genai_bench(item: Object) -> Run:
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Set missing start times as in closed loops, in place, and return a remark about this guess.
 
-    If any request has a start, nothing is changed and () is returned. Otherwise each of the
-    ``users`` sends a request as soon as the user's previous request has been answered. The first
-    free user sends the next request of the file. A request of unknown duration takes no time.
+    If any request has a start, nothing is changed and () is returned. If no request has a start,
+    each of the ``users`` is assumed to send a request as soon as the user's previous request has
+    been answered. The first free user sends the next request of the file. A request of unknown
+    duration takes no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

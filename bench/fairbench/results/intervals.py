@@ -281,8 +281,9 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the difference of logarithms, for metrics that differ by factors.
 
-    If any value is unknown, the result is None. Logarithms make relative changes comparable: if a
-    wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.
+    If any value is unknown, the result is None. Logarithms make relative changes comparable. If a
+    wait falls to a tenth in every seed, the differences in seconds vary with the wait, and may be
+    inconclusive.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):

@@ -268,8 +268,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a stated state has finished if the request has an end. Otherwise the request
-    was refused if the layout ``refuses`` requests, and has failed in all other layouts.
+    A request without a stated state has finished if the request has an end. A request without an
+    end was refused if the layout ``refuses`` requests, and has failed in all other layouts.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED

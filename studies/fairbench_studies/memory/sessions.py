@@ -3,7 +3,7 @@
     python studies sessions              # the table again, from results/sessions.csv
     python studies sessions SEED ...     # missing runs; needs FAIRBENCH_DATA
 
-The script writes results/sessions.csv, with a row per run and as soon as the run has ended, and
+The script appends a row to results/sessions.csv as soon as a run has ended, and writes
 results/tables/sessions.csv.
 """
 

@@ -91,7 +91,7 @@ def judge_end_to_end(results: Results) -> list[Part]:
 
 
 def _range(name: str, found: Floats, low: float, high: float) -> Part:
-    """Return the claim's part that the gains at all rates are in the paper's range."""
+    """Return the part of the claim that the gains at all rates are in the paper's range."""
     gains = found.mean(axis=1)
     least, most = float(gains.min()), float(gains.max())
     worst = least if least < low else most
@@ -200,7 +200,7 @@ SUSTAINED_S = 20.0  # the latency in seconds that the paper requires
 
 
 def judge_scale(results: Results) -> list[Part]:
-    """Judge claim 58: Preble's latency stays similar if GPUs and documents grow together."""
+    """Judge claim 58: Preble's latency changes little if GPUs and documents grow together."""
     keys = {
         (system, gpus): Key("scale", "loogle", system, gpus)
         for system in (ROUND_ROBIN, PREBLE)

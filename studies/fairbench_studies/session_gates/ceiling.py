@@ -84,8 +84,9 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return the seconds that finished calls of the window took longer than alone.
 
-    The result has a row per client and a column per phase. Time in the gate and in the queue of an
-    engine is lost; prefill and decoding lose what they take beyond the times of a lone call.
+    The result has a row per client and a column per phase. All time in the gate and in the queue of
+    an engine is lost. The time lost in prefill and in decoding is the time beyond the times of a
+    lone call.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)

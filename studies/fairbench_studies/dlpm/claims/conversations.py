@@ -14,7 +14,7 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 
 class Chat(NamedTuple):
-    """The longest response of clients 0 and 1, and of 2 and 3, by scheduler; D2LPM's latest."""
+    """The longest responses of clients 0 and 1 and of clients 2 and 3; the latest under D2LPM."""
 
     good: Mapping[str, float]
     flooding: Mapping[str, float]

@@ -71,7 +71,8 @@ def _flat(text: str, values: Collection[float]) -> Part:
 def judge_central(timings: Timings) -> list[Part]:
     """Judge the overhead of a central scheduler: its size and its growth.
 
-    Timings differ from run to run, so the size holds if four fifths of all known runs show it.
+    Timings differ from run to run, so the claim on the size holds if four fifths of all known runs
+    show this size.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]

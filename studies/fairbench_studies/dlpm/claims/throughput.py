@@ -72,7 +72,7 @@ def judge_gain(cells: Source, *, below: str, paper: float, low: float, high: flo
 def parts_apart(
     text: str, tallies: Sequence[Tally], ours: Callable[[Sequence[Tally]], str]
 ) -> list[Part]:
-    """Return a part for several replicas and, where clients compete, a part for one replica.
+    """Return a claim's part for several replicas and, if clients compete, a part for one replica.
 
     On one replica no router chooses: RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the
     tallies; the first tally uses the paper's measure.
