@@ -128,7 +128,7 @@ OUTPUT_PRICE = 2  # price of an output token in input tokens ([VTC] §3.1, [DLPM
 
 @dataclass(frozen=True, slots=True)
 class ServiceWeights:
-    """The price of an extend (or input) token and of an output token."""
+    """The prices of tokens: ``extend`` for an input token, and ``output`` for an output token."""
 
     extend: int = 1
     output: int = OUTPUT_PRICE
@@ -138,10 +138,10 @@ class ServiceWeights:
 class ServiceBound:
     """The quantities from which metrics compute the bound on a scheduler's service differences.
 
-    ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output). A bound holds
-    for one view, for service weighted with ``weights``, and for the given number of ``workers``.
-    ``quantum_tokens`` is the quantum Q^u of the scheduler (0 for VTC). ``source`` names the theorem
-    that proves the bound.
+    ``view`` is ``"actual"`` (uncached input + 2 x output tokens) or ``"client"`` (input + 2 x
+    output tokens). A bound holds for one view, for service weighted with ``weights``, and for the
+    given number of ``workers``. ``quantum_tokens`` is the quantum Q^u of the scheduler (0 for VTC).
+    ``source`` names the theorem that proves the bound.
     """
 
     view: str

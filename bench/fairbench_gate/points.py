@@ -59,7 +59,7 @@ def read_pairs(
 ) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
-    A directory that contains a manifest is one run. From any other directory, all runs in its
+    A directory that contains a manifest is one run. If a directory has no manifest, all runs in its
     subdirectories are read. Runs of a sweep also have the values from the sweep's comparison.
     Points are also paired if they differ only in changed defaults, or in ``allowed`` keys of
     experiments, such as ``dp`` or ``vtc.charge``. Baseline runs in directories named ``left_out``

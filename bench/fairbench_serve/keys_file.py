@@ -192,11 +192,11 @@ class Access:
 
     ``weights`` always remains the same dict object.
 
-    The router reads the key file again after a change, once two checks find the file unchanged. In
-    this way, the router never reads a half-written file. A key file that is invalid has no effect.
-    Weights in the configuration override weights in the key file. ``keys`` is None if requests
-    state their clients without API keys. ``on_weights`` is called each time ``weights`` may have
-    changed. Raises DataError if the file is invalid when the router starts.
+    After a change, the router reads the key file again as soon as two checks in a row find the file
+    unchanged. In this way, the router never reads a half-written file. A key file that is invalid
+    has no effect. Weights in the configuration override weights in the key file. ``keys`` is None
+    if requests state their clients without API keys. ``on_weights`` is called each time ``weights``
+    may have changed. Raises DataError if the file is invalid when the router starts.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Peers: other routers in front of the same workers, which exchange totals of clients.
 
-The simulation uses the classes of ``schedulers/peers.py``, too. In this module, a message contains
-only the changes since the peer's last confirmation. If a message is lost, the next message repeats
-its changes. No message is stored for a retry, and an unreachable peer takes no memory.
+The classes of ``schedulers/peers.py`` are also used in simulations. A message between routers
+contains only the changes since the peer's last confirmation. If a message is lost, the next message
+repeats its changes. No message is stored for a retry, and an unreachable peer takes no memory.
 """
 
 from __future__ import annotations

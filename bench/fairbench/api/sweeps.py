@@ -76,8 +76,8 @@ class SweepResult:
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit.
-        Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit into
+        the column. Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._results(), columns)
 

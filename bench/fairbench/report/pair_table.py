@@ -123,7 +123,7 @@ def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
 
 
 def _contrast_answer(one: Contrast) -> str:
-    """Return a sentence on the differences: better metrics, worse metrics, undirected metrics."""
+    """Return a sentence on the differences: better metrics, worse metrics, then other metrics."""
     name, against, total = one.other.scheduler, one.baseline.scheduler, len(one.metrics)
     metrics = "1 metric" if total == 1 else f"{total} metrics"
     found: dict[str, list[str]] = {}

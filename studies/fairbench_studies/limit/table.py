@@ -103,7 +103,7 @@ def share_table() -> str:
 
 
 def loss_table() -> str:
-    """Return the GPU time by purpose of each scheduler, where the work sets the limit."""
+    """Return each scheduler's GPU time by purpose, in configurations where work is the limit."""
     body = []
     bound = {place: found for place, found in _by_place().items() if _is_bound(found)}
     for name in SCHEDULERS:

@@ -102,7 +102,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 def judge_ablation(results: Results) -> list[Part]:
     """Judge claim 31: each mechanism helps.
 
-    Rebalancing must lower the P99 more than the mean, and priority groups only the P99.
+    Rebalancing must lower the P99 more than the mean, and priority groups must lower only the P99.
     """
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
@@ -125,7 +125,7 @@ def judge_ablation(results: Results) -> list[Part]:
 
 
 def judge_baselines(results: Results) -> list[Part]:
-    """Judge claim 32: MemServe is slower than Preble on average; the oracle is not faster."""
+    """Judge claim 32: on average MemServe is slower than Preble, and the oracle is not faster."""
     compared = {MEMSERVE: ("tool-use", "video-qa"), ORACLE: tuple(RATES)}
     keys = {
         (system, workload): Key("baselines", workload, system, RATES[workload][1])

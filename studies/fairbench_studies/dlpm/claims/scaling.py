@@ -37,7 +37,7 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that DLPM is near LPM and declines slightly, and that VTC is lowest and flat."""
+    """Judge that DLPM's rate is near LPM's and falls slightly, and VTC's rate is low and flat."""
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)

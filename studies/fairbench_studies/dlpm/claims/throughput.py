@@ -115,7 +115,7 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Source) -> list[Part]:
-    """Judge that D2LPM is as good as both Prebles, except where Preble wins."""
+    """Judge that D2LPM is as good as the two forms of Preble, except where Preble wins."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 
