@@ -54,7 +54,7 @@ class AttackHarm(NamedTuple):
       bound.
     - ``hits`` is the ratio of the victims' cache hit rates in the two runs.
 
-    None means that a value is unknown or that the twin's value is 0.
+    A ratio is None if a value is unknown, or if the twin's value is 0.
     """
 
     gain: float

@@ -140,13 +140,13 @@ def compare(
 ) -> Comparison:
     """Compare experiments with the first of them, seed by seed.
 
-    The arguments are results, or lists of an experiment's results, or the arguments of ``fairbench
-    compare``: directories of stored runs, and schedulers and experiment files, which are run. New
-    runs use ``flags`` of ``fairbench compare`` and ``settings`` as in ``run``, and are saved in a
-    new directory in ``result_dir``; without ``result_dir`` no files remain. The schedulers of a
-    single directory are compared with the directory's scheduler ``baseline``, by configuration.
-    ``resume`` continues the comparison in the given directory, optionally with more seeds
-    (``num_runs``).
+    The arguments are results, or lists of an experiment's results, or the arguments of
+    ``fairbench compare``: directories of stored runs, and schedulers and experiment files, which
+    are run. New runs use ``flags`` of ``fairbench compare`` and ``settings`` as in ``run``. The
+    runs are saved in a new directory in ``result_dir``; without ``result_dir`` no files remain. The
+    schedulers of a single directory are compared with the directory's scheduler ``baseline``, by
+    configuration. ``resume`` continues the comparison in the given directory, optionally with more
+    seeds (``num_runs``).
 
     Raises UsageError, with a message of one line, for experiments that cannot be compared, and the
     errors of ``sweep``.

@@ -215,8 +215,8 @@ def diagnose(
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
     the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
-    the unit of times in columns whose names do not say the unit. All arguments without a
-    description here are the flags of ``fairbench diagnose``; schedulers and targets are lists.
+    the unit of times in columns whose names do not say the unit. Arguments that this text does not
+    describe are the flags of ``fairbench diagnose``; schedulers and targets are lists.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """

@@ -318,8 +318,9 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 
-    UsageError is also raised for admission control with a third-party router, without a timing
-    profile of the workers, and with an emulator whose clock differs from the router's clock.
+    UsageError is also raised if admission control lacks a timing profile of the workers, or is
+    combined with a third-party router or with an emulator whose clock differs from the router's
+    clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:

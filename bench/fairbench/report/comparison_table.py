@@ -327,11 +327,11 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
     """Return for each sample whether it is ``BEST``, ``WORST`` or ``NEITHER``.
 
-    A sample is best or worst if every other sample differs significantly: over several seeds, by
-    the interval of the paired differences; with one seed, by the values. Times (``in_seconds``) are
-    compared by their logarithms, as in `compare`. Values that are equal in three digits count as
-    equal. If all samples are equal, none of them is marked. Samples whose values may be arbitrarily
-    bad are all marked as worst.
+    A sample is best or worst if every other sample differs significantly. Over several seeds, the
+    interval of the paired differences decides; with one seed, the values decide. Times
+    (``in_seconds``) are compared by their logarithms, as in `compare`. Values that are equal in
+    three digits count as equal. If all samples are equal, none of them is marked. Samples whose
+    values may be arbitrarily bad are all marked as worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -114,7 +114,7 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
 
 
 def _memory_line(summary: Summary) -> str:
-    """Return the run's share of the limit that KV memory and order of requests allow."""
+    """Return a text on a run's share of the limit that KV memory and order of requests set."""
     hits = " and ".join(
         f"{percent(summary[key])} {words}"
         for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))

@@ -29,8 +29,8 @@ def central(t: float, degrees: int) -> float:
 def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability of a value of Student's t at least as far from 0 as ``t``.
 
-    The series is finite for whole degrees of freedom (Abramowitz and Stegun 26.7.3-4). numpy has no
-    t distribution, and scipy would be the project's largest dependency.
+    The series is finite for whole degrees of freedom (Abramowitz and Stegun 26.7.3-4). The package
+    numpy has no t distribution, and scipy would be the project's largest dependency.
     """
     return max(0.0, 1.0 - central(t, degrees))
 

@@ -71,7 +71,7 @@ class GPU(NamedTuple):
     memory_share: float = 0.80
 
     def with_link(self, interconnect: Interconnect) -> GPU:
-        """Return the GPU with another path to other GPUs, and the usual bandwidth of that path."""
+        """Return the GPU with this path to other GPUs, and with the usual bandwidth of the path."""
         changed = (interconnect == Interconnect.NVLINK) != (
             self.interconnect == Interconnect.NVLINK
         )

@@ -2,9 +2,10 @@
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
-Simulates the runs that results/tables/session-gates-ceiling.csv lacks (seeds 61 to 65 unless seeds
-are given), and writes two tables into docs/reference/gates.md: the share of the worst well-behaved
-client, also without the heavy client and alone, and the time that its calls lost in each phase.
+The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
+seeds 61 to 65. The script writes two tables into docs/reference/gates.md. The first table has the
+share of the worst well-behaved client with all clients, without the heavy client, and alone. The
+second table has the time that this client's calls lost in each phase.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def windowed_difference(
 ) -> Floats:
     """Return the summed deficit of clients in the window around each point.
 
-    A client's deficit is the service of the most served client minus the client's own service,
-    capped by the absolute difference between the client's service and demand. The cap limits the
+    A client's deficit is the service of the most served client minus the client's own service, but
+    at most the absolute difference between the client's service and demand. This maximum limits the
     deficit of a client with little demand. A client that is served late has more service than
     demand, and can still have a deficit, because the difference is absolute.
     """

@@ -176,7 +176,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Return a part on the ratio of FCFS's to VTC's difference, and one on VTC's difference."""
+    """Return a part on the ratio of FCFS's to VTC's difference, and a part on VTC's difference."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)

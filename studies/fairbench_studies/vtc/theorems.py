@@ -67,7 +67,7 @@ def _bounded(
     measured: Callable[[Extremes], float],
     bound: Callable[[Extremes], float],
 ) -> Part:
-    """Return the part that no run exceeds its bound; the part names the run nearest to it.
+    """Return the part of a claim that no run exceeds its bound, with the run nearest to its bound.
 
     Raises KeyError if a run is missing.
     """

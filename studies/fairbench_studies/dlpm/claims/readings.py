@@ -1,9 +1,9 @@
 """Outcomes under other interpretations of the paper, for the column "holds under".
 
-``seeds/readings.csv`` has runs of figure 7 on four replicas with one change at a time, and the runs
-without the change in the same configurations for comparison. In these modules, an interpretation of
-a claim is called a reading. A part has an outcome under a reading only if the runs without the
-change give the outcome of all configurations.
+``seeds/readings.csv`` has runs of figure 7 on four replicas with one change at a time. For
+comparison, the file also has the runs without the change in the same configurations. In these
+modules, an interpretation of a claim is called a reading. A part has an outcome under a reading
+only if the runs without the change give the outcome of all configurations.
 """
 
 from __future__ import annotations

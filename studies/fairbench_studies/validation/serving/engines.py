@@ -112,8 +112,8 @@ def believable_pool(run: ServingRun) -> int:
     """Return the KV pool (tokens) that a run states, or 0 if the run's times contradict it.
 
     The pool must hold the prompts of all requests that decode at the same time, unless prompts
-    share prefixes, which happens only in runs with a gateway. The function ``with_doubts`` also
-    marks other runs with the same settings.
+    share prefixes. Prompts share prefixes only in runs with a gateway. The function ``with_doubts``
+    also marks other runs with the same settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
