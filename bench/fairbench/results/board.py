@@ -28,7 +28,7 @@ NO_RATIO = "0 at some configuration, so that there is no ratio"
 
 
 class Fold(Enum):
-    """A way to combine a metric over configurations, with a description of the way as value."""
+    """A way to combine a metric over configurations; the value of each member is a description."""
 
     MEAN = "mean"
     GEOMETRIC = "geometric mean"

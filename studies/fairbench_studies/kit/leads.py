@@ -20,7 +20,7 @@ class ServiceHistory(NamedTuple):
 
     @classmethod
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
-        """Return the history; prompts count at admission, outputs at the end of a log interval."""
+        """Return the history; prompts count at admission, and outputs at a log interval's end."""
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
         served = np.zeros((len(times), clients))

@@ -17,7 +17,7 @@ from fairbench.results.summary import Value
 
 
 class Outcome(StrEnum):
-    """The outcome of a claim in one or all configurations; ``OFF`` is only for numbers."""
+    """The outcome of a claim in one or all configurations; only numbers can be ``OFF``."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
