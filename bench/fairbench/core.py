@@ -22,9 +22,9 @@ LIGHTEST, HEAVIEST = 1e-6, 1e6
 class Segment(NamedTuple):
     """A segment of a prompt: ``length`` tokens with a ``key`` that identifies the tokens.
 
-    Of two segments with the same key, the shorter segment is a prefix of the longer segment.
-    Two segments with different keys differ from their first token on. A document of 21,000 tokens
-    is therefore one object instead of 21,000 integers.
+    Of two segments with the same key, the shorter segment is a prefix of the longer segment. Two
+    segments with different keys differ from their first token on. As a segment, a document of
+    21,000 tokens is one object instead of 21,000 integers.
     """
 
     key: str
@@ -86,7 +86,8 @@ class Request:
 class LLM(Protocol):
     """The operations of a program: call the model, wait, and run branches in parallel.
 
-    A program may run in virtual time or over HTTP, so a program may await only these operations.
+    A program may await only the operations of this class, because a program may run in virtual time
+    or over HTTP.
     """
 
     def generate(
@@ -127,7 +128,7 @@ OUTPUT_PRICE = 2  # price of an output token in input tokens ([VTC] §3.1, [DLPM
 
 @dataclass(frozen=True, slots=True)
 class ServiceWeights:
-    """The price of an extend (or input) token and of an output token."""
+    """The prices of tokens: ``extend`` for an input token, and ``output`` for an output token."""
 
     extend: int = 1
     output: int = OUTPUT_PRICE
@@ -137,10 +138,10 @@ class ServiceWeights:
 class ServiceBound:
     """The quantities from which metrics compute the bound on a scheduler's service differences.
 
-    ``view`` is ``"actual"`` (extend + 2 output) or ``"client"`` (input + 2 output). A bound holds
-    for one view, for service weighted with ``weights``, and for the given number of ``workers``.
-    ``quantum_tokens`` is the quantum Q^u of the scheduler (0 for VTC). ``source`` names the theorem
-    that proves the bound.
+    ``view`` is ``"actual"`` (uncached input + 2 x output tokens) or ``"client"`` (input + 2 x
+    output tokens). A bound holds for one view, for service weighted with ``weights``, and for the
+    given number of ``workers``. ``quantum_tokens`` is the quantum Q^u of the scheduler (0 for VTC).
+    ``source`` names the theorem that proves the bound.
     """
 
     view: str
@@ -160,8 +161,8 @@ class NoBound:
 class CostModel(Protocol):
     """The predicted duration of an engine's iterations, for schedulers that compare times.
 
-    In the simulator, the timing profile is the cost model. In a real server, the model is fitted to
-    the durations of the server's own steps.
+    In the simulator, the timing profile is the cost model. In a real server, the cost model is
+    fitted to the durations of the server's own steps.
     """
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:

@@ -76,7 +76,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """Attach keys of an experiment to a UsageError from the ``with`` block that has no keys."""
+    """Attach keys of an experiment to a UsageError without keys from the ``with`` block."""
     try:
         yield
     except UsageError as error:

@@ -22,8 +22,8 @@ def imported(path: str) -> Any:
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, which imports a module when one of its names is used.
 
-    ``from fairbench import results`` at the top of a module then takes hardly any time, and
-    ``results.read_run(path)`` in a function imports the module that defines ``read_run``.
+    With this function, ``from fairbench import results`` at the top of a module takes hardly any
+    time, and ``results.read_run(path)`` in a function imports the module that defines ``read_run``.
 
     Args:
         package: The name of the package.

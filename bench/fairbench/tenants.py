@@ -2,8 +2,8 @@
 
 A node of the tree is a text: the node of a client is the client's name, the node of a tenant ends
 in the separator (``org/``, ``org/team/``), and the root is the empty text. Names of clients and
-tenants therefore differ, and one mapping holds the weights of clients and tenants. If no name
-contains a separator, the tree has one level, and tenants change no decision.
+tenants differ because of the separator, so one mapping holds the weights of clients and tenants. If
+no name contains a separator, the tree has one level, and tenants change no decision.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The behaviour of an attacker, as a set of choices, and the known attacks.
 
 Each choice has an honest value, with which a client does not attack. The attacker's honest twin is
-the same client, with honest values only. An attacker runs the programs of its twin, and as many
-programs as its twin.
+the same client, with honest values only. An attacker runs the programs of its honest twin, and as
+many programs as the twin.
 
 The files in ``workloads/attacks/`` are written from the known attacks.
 """

@@ -70,7 +70,7 @@ def attack(
     """Search for the attack that harms others most, or gains most.
 
     If names or files of attacks are given, these attacks are measured instead. Each attack is
-    compared with a run in which the attacker is honest: the client then runs the same programs,
+    compared with a run in which the attacker is honest: the honest client runs the same programs,
     with the same seeds. The worst attacks of a search are saved as workload files.
     """
     from fairbench.execute.tasks import run_context

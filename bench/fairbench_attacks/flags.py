@@ -35,10 +35,10 @@ LABELS = {
 def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
     """Return the mean over all seeds of a trial's value to the attacker.
 
-    The objective selects the value: the attacker's gain, the victims' loss of service, their loss
-    of cache hits, or the ratio of their P95 latency to the honest run. The P95 ratio is infinite if
-    the victims have no P95, because all their requests were refused. The loss of cache hits is 0 if
-    the victims have no hits in the honest run.
+    The objective selects the value: the attacker's gain, the victims' loss of service, the victims'
+    loss of cache hits, or the ratio of the victims' P95 latency to the P95 latency of the honest
+    run. The P95 ratio is infinite if the victims have no P95, because all their requests were
+    refused. The loss of cache hits is 0 if the victims have no hits in the honest run.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)

@@ -48,13 +48,13 @@ class AttackHarm(NamedTuple):
     """The ratios of an attack run to the run of its honest twin, at one seed.
 
     - ``gain`` is the ratio of the attacker's service, without padding, to the twin's service.
-    - ``kept`` is the ratio of the fraction of their due service that the victims got.
+    - ``kept`` is the ratio of the fractions of due service that the victims received.
     - ``finished`` is the ratio of the numbers of programs that the victims finished.
     - ``p95`` is the ratio of the victims' P95 latency; if ``more`` is true, the ratio is a lower
       bound.
     - ``hits`` is the ratio of the victims' cache hit rates in the two runs.
 
-    None means that a value is unknown or that the twin's value is 0.
+    A ratio is None if a value is unknown, or if the twin's value is 0.
     """
 
     gain: float

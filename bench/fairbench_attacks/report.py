@@ -52,7 +52,8 @@ def attack_text(
 def _about(row: Mapping[str, Any]) -> str:
     """Describe the attack.
 
-    If the attacker sends fewer programs than its twin, the ratio is added.
+    If the attacker and its twin send different numbers of programs, the text ends with the ratio of
+    the numbers.
     """
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"

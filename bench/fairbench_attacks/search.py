@@ -2,7 +2,7 @@
 
 The next attacks are drawn at random, or chosen by Optuna's TPE sampler. The choice depends only on
 the seed, the trial's number and the earlier trials. A search that is interrupted and continued
-therefore tries the attacks of an uninterrupted search.
+tries the same attacks as an uninterrupted search.
 """
 
 from __future__ import annotations

@@ -172,9 +172,9 @@ def probe(
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 
-    Apart from the probe, the server must be idle. The probe sends random tokens: single prompts of
-    four lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile
-    MODEL --gpu GPU`.
+    Apart from the probe, the server must be idle. The probe sends single prompts of four lengths,
+    and later batches of 1 to 64 requests; all prompts are random tokens. The fit starts from the
+    profile of `profile MODEL --gpu GPU`.
     """
     live.require_live_extra()
     check_output(output)
@@ -311,7 +311,8 @@ def calibrate(
 
     The times per token set three numbers: the rate at which memory is read, the cost of another
     sequence in a step, and the launch cost of a step. The grade of the profile lists the three
-    fitted numbers. All other numbers are the same as those of `profile MODEL --gpu GPU`.
+    fitted numbers. Numbers that are not fitted are equal to the numbers of `profile MODEL --gpu
+    GPU`.
     """
     check_output(output)
     card = _gpu_of(gpu, gpu_spec, interconnect)

@@ -98,8 +98,8 @@ def validate(
 
     Runs of SGLang and vLLM are simulated on an A100 with the same load and lengths, and with the
     engine's own rules. Runs of S-LoRA are simulated on an A10G, with the same arrivals, lengths and
-    scheduler. The overhead of the host is fitted to the overload and proportional runs; all other
-    runs are the test. docs/reference/validate.md describes the format and the sources of FILE.
+    scheduler. The overhead of the host is fitted to the overload and proportional runs, and tested
+    on the remaining runs. docs/reference/validate.md describes the format and the sources of FILE.
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
     several tenants on a single engine are compared by the latency and service of each tenant. A run

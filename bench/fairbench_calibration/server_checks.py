@@ -126,8 +126,8 @@ def _from_metrics(page: str) -> ServerFacts:
 class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
-    If a request has no token at the end of the phase, its time so far counts. Unlike the median,
-    the mean hardly depends on the order in which a client's own requests are served.
+    If a request has no token at the end of the phase, the time since its sending counts. Unlike the
+    median, the mean hardly depends on the order in which a client's own requests are served.
     """
 
     ttft_s: tuple[float, ...]

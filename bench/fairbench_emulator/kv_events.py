@@ -31,8 +31,8 @@ class PublishingCache(KVCache):
     ``publish`` passes new events to ``send`` in their order.
 
     A block has 8 tokens, and its name is a hash of all tokens up to the block's end. The cache
-    matches prefixes token by token. An incomplete last block of a prefix is therefore cached but
-    not reported.
+    matches prefixes token by token. An incomplete last block of a prefix is cached but not
+    reported, because events name only complete blocks.
     """
 
     def __init__(

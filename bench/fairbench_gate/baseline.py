@@ -33,9 +33,9 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     """Return the experiments of a baseline directory by name, with present defaults.
 
-    Only the values that the user chose are taken from the file; other values are the defaults of
-    this version. Raises UsageError for a directory without experiments, and for an experiment that
-    cannot be simulated.
+    Values that the user chose are taken from the file; values that the user did not choose are the
+    defaults of this version. Raises UsageError for a directory without experiments, and for an
+    experiment that cannot be simulated.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:

@@ -129,9 +129,9 @@ class Judgement(NamedTuple):
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
     """Judge one run against another, by the decimal numbers in the files.
 
-    Of some metrics only a bound is known, such as a latency above 300 s. A bound passes or fails if
-    every possible value passes or fails; otherwise the verdict is inconclusive. If both values are
-    equal lower bounds, the check passes.
+    A value may be only a bound, such as a latency above 300 s. A bound passes or fails if every
+    possible value passes or fails; otherwise the verdict is inconclusive. If both values are equal
+    lower bounds, the check passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -215,8 +215,8 @@ def _scaled(
 ) -> tuple[list[Value], list[Value]]:
     """Return limits and current values, divided by each seed's baseline for a relative clause.
 
-    Changes by the same percentage in every seed then have no spread, even if the seeds' loads
-    differ.
+    Divided by the baseline, changes by the same percentage in every seed have no spread, even if
+    the seeds' loads differ.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:

@@ -59,15 +59,15 @@ def read_pairs(
 ) -> list[PairedPoint]:
     """Return the points of two directories in pairs, in the order of the baseline.
 
-    A directory that contains a manifest is one run. From any other directory, all runs in its
+    A directory that contains a manifest is one run. If a directory has no manifest, all runs in its
     subdirectories are read. Runs of a sweep also have the values from the sweep's comparison.
     Points are also paired if they differ only in changed defaults, or in ``allowed`` keys of
     experiments, such as ``dp`` or ``vtc.charge``. Baseline runs in directories named ``left_out``
     are not compared.
 
     Raises UsageError if a key is unknown. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. In the last case, the message
-    names the run and the differences of the most similar run.
+    unreadable or incomplete run, and for a run without a counterpart. The message about a run
+    without a counterpart names the run and the differences of the most similar run.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])

@@ -193,8 +193,8 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray pickles by value.
 
-    A node without fairbench can therefore unpickle the function, which then reports that fairbench
-    is missing.
+    Even a node without fairbench can unpickle a function that is pickled by value, and the function
+    reports that fairbench is missing.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

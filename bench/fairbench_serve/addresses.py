@@ -66,7 +66,7 @@ def _host(url: str) -> str:
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """Return whether two host names may mean one host: one is an address, local or short."""
+    """Return whether two host names may mean one host: a name is an address, local or short."""
     short, full = sorted((one, other), key=len)
     is_own = {one, other} & {"localhost", socket.gethostname().lower()}
     return bool(is_own) or _is_ip(one) or _is_ip(other) or f"{full}.".startswith(f"{short}.")

@@ -91,10 +91,10 @@ class StreamReader:
     """A reader of a stream of server-sent events that decides which events the client receives.
 
     The reader holds back all events until the first event that contains output. A stream that fails
-    before this event can therefore be retried at another worker. SSE comments before the first
-    event with output are removed. If ``hide_usage`` is set, events that contain only the usage are
-    removed. An error event in an unusual format is replaced by an error event that clients
-    recognise.
+    before its first event with output can be retried at another worker. SSE comments before the
+    first event with output are removed. If ``hide_usage`` is set, events that contain only the
+    usage are removed. An error event in an unusual format is replaced by an error event that
+    clients recognise.
 
     - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
       so far.
@@ -298,13 +298,13 @@ def broken_off(
     """Return the charge for an incomplete answer: the received tokens, or an estimate.
 
     ``left`` is true if the client abandoned an unfinished answer. A client that abandons an answer
-    also pays for the memory that the engine reserved for the remaining output. Without this rule, a
-    client that requests long answers and leaves early would reserve memory for free. All tokens of
-    the prompt are charged.
+    also pays for the memory that the engine reserved for the remaining output. If abandoned answers
+    were free, a client that requests long answers and leaves early would reserve memory for free.
+    All tokens of the prompt are charged.
 
-    Without streaming, an answer arrives only at its end. The estimate is one token per ``token_s``
-    seconds since sending, for each of the requested answers. ``token_s`` is None if the number of
-    received tokens is known exactly.
+    Without streaming, an answer arrives only at its end. The estimate of produced tokens is one
+    token per ``token_s`` seconds since sending, for each of the requested answers. ``token_s`` is
+    None if the number of received tokens is known exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

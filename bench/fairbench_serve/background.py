@@ -72,9 +72,9 @@ def keep_large_buffers_apart() -> bool:
     """Allocate each buffer of ``LARGE_BYTES`` or more in a memory map of its own, if possible.
 
     After the first large buffer is freed, the C library raises the size from which buffers get
-    separate maps, to as much as 32 MiB. Later large buffers then lie in the heap between small
-    objects that stay allocated. Otherwise, freed buffers leave holes, and the heap grows. Returns
-    whether the C library supports this setting.
+    separate maps, to as much as 32 MiB. Without this setting, later large buffers lie in the heap
+    between small objects that stay allocated. Freed buffers then leave holes in the heap, and the
+    heap grows. Returns whether the C library supports this setting.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 

@@ -1,7 +1,7 @@
 """Bodies of requests: decompression piece by piece, and limits on size, time and memory.
 
-Decompression does not use the HTTP library. The library would answer some encodings with an error
-in its own format, and would leave bodies of other encodings compressed.
+Decompression does not use the HTTP library. The HTTP library would answer some encodings with an
+error in its own format, and would leave bodies of some encodings compressed.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class _Shares:
 
     Each client may hold at most as many memory units as remain free.
 
-    A single client can therefore hold half of the units, and the next client half of the rest.
+    A single client can hold half of all units, and the next client can hold half of the remaining
+    units.
     """
 
     def __init__(self, most: int) -> None:

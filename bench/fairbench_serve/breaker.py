@@ -38,11 +38,11 @@ class Breakers:
 
     ``now_s`` is a function that returns the time in seconds.
 
-    A failure counts only if another worker has served the request. Without this rule, requests that
-    fail at every worker could exclude all workers. After ``TRIPS_AFTER`` consecutive failures, the
-    breaker opens: the worker gets no requests for 5 s. The time doubles each time that the breaker
-    opens again, up to 60 s. At the end of this time, the breaker allows a single probe request,
-    whose result closes or opens the breaker.
+    A failure counts only if another worker has served the request. If every failure counted,
+    requests that fail at every worker could exclude all workers. After ``TRIPS_AFTER`` consecutive
+    failures, the breaker opens: the worker gets no requests for 5 s. The pause doubles each time
+    that the breaker opens again, up to 60 s. At the end of the pause, the breaker allows a single
+    probe request, whose result closes or opens the breaker.
 
     Failures of a single client do not open a worker's breaker if the worker has served another
     client in the last 5 s. In this case, the failing client's requests may be the cause.
@@ -151,11 +151,11 @@ class Refusals:
     """The kinds of requests that a worker refuses while other workers serve them.
 
     A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
-    request needs. After ``TRIPS_AFTER`` refusals, requests of this kind and at least this size
-    avoid the worker for as long as with a breaker. When the pause is over, a single request of the
-    kind tries the worker again. A served request deletes the refusals of requests up to its size.
-    Refusals of a single client affect only this client's requests, because their content may be the
-    cause.
+    request needs. After ``TRIPS_AFTER`` refusals of a kind, requests of the kind that are at least
+    as large avoid the worker. The pause is as long as the pause of a circuit breaker. When the
+    pause is over, a single request of the kind tries the worker again. A served request deletes the
+    refusals of requests up to its size. Refusals of a single client affect only this client's
+    requests, because their content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -230,6 +230,6 @@ class Doubts:
         self._doubts.pop((worker, kind), None)
 
     def among(self, workers: Collection[int], kind: int) -> set[int]:
-        """Return those of ``workers`` that failed their last request, or the last of this kind."""
+        """Return the ``workers`` that failed their last request, or the last one of this kind."""
         doubts = self._doubts
         return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

@@ -157,7 +157,7 @@ class BodyReader:
         shapes.check_bias(sampling.logit_bias, vocab_size)
 
     def named_call(self, ids: array[int], max_new_tokens: int | None) -> Call:
-        """Return the call of a body of OpenAI's APIs, with the fields that name its client."""
+        """Return the call in a body of OpenAI's APIs, with the body fields that name the client."""
         given, body = self.given, self.body
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):

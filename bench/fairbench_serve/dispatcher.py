@@ -226,7 +226,7 @@ class Dispatcher:
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
     ) -> RequestInFlight | None:
-        """Route a request. Return its state at the worker, or None if the request is queued.
+        """Route a request; return the request's state at the worker, or None if it is queued.
 
         The state of a queued request is passed to ``on_sent`` later, or a Problem if the request is
         never sent. A retried request is sent without queueing again, unless the router has its own

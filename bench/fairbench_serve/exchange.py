@@ -154,7 +154,7 @@ class Exchange:
         """Yield the pieces of a stream as they arrive.
 
         If a stream has a finish reason, it is complete. A connection error or a timeout after the
-        finish reason is therefore not an error of the worker.
+        finish reason is not an error of the worker, because the answer is complete.
         """
         while True:
             try:

@@ -4,9 +4,9 @@ Fields of requests that workers do not receive are rejected or removed. The rout
 that would crash a worker. If a field would be unfair to other clients, the error message says why.
 
 An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
-for the whole batch. A pattern that backtracks for minutes therefore stops all clients of that
-engine. Constraints whose cost is unbounded are refused unless the operator allows them. All other
-constraints are limited in size.
+for the whole batch. A pattern that backtracks for minutes stops all clients of the engine that
+evaluates the pattern. Constraints whose cost is unbounded are refused unless the operator allows
+them. Constraints with a bounded cost are limited in size.
 """
 
 from __future__ import annotations
@@ -510,8 +510,8 @@ class _Walk:
 
     The walk follows references to other schemas.
 
-    Engines move schemas between levels and accept different spellings of keys. The whole value is
-    therefore checked as if all of it were a schema.
+    Engines move schemas between levels and accept different spellings of keys. The walk checks the
+    whole value as if every part of the value were a schema.
     """
 
     budget: _Budget

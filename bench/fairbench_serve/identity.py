@@ -1,8 +1,8 @@
 """Identification of the client of a request, and protection against requests from other web sites.
 
 A web page can make its host name resolve to an address of this machine or network (DNS rebinding).
-Under DNS rebinding, a browser treats this server as part of the page's site, but still sends the
-page's host name.
+Under DNS rebinding, a browser treats this server as part of the page's site, but sends the page's
+host name in the request.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    A header names the session, or else ``said``, the value of the body field. If a client repeats a
-    name, it means the same session. Raises Problem if the name is too long.
+    The name of the session is in a header, or else in ``said``, the value of the body field. If a
+    client repeats a name, it means the same session. Raises Problem if the name is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:

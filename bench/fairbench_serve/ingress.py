@@ -92,7 +92,8 @@ OnSent: TypeAlias = Callable[[RequestInFlight | Problem], None]
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     """Return a prompt for routers, without its incomplete last page.
 
-    Only an identical prompt could match the incomplete page, and KV events report whole pages only.
+    Only an identical prompt could match an incomplete last page, and KV events report whole pages
+    only.
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)

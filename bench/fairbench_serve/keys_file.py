@@ -105,7 +105,7 @@ class KeysFile:
 def read_keys(path: Path) -> KeysFile:
     """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError. Its message contains no key, and no text that may be a key by mistake.
+    Raises DataError, whose message contains no key, and no text that may be a key by mistake.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
@@ -147,8 +147,8 @@ def admin_key_of(
     Raises UsageError or DataError for an unusable key.
 
     If clients have keys, the admin port needs a key that no client has. If workers have keys, the
-    admin port also needs a key, because the router sends a worker's key to each added worker.
-    If there is no ``port``, there is no admin port and no key.
+    admin port also needs a key, because the router sends a worker's key to each added worker. If
+    ``port`` is None, there is no admin port and no key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
@@ -192,11 +192,11 @@ class Access:
 
     ``weights`` always remains the same dict object.
 
-    The router reads the key file again after a change, once two checks find the file unchanged. In
-    this way, the router never reads a half-written file. A key file that is invalid has no effect.
-    Weights in the configuration override weights in the key file. ``keys`` is None if requests
-    state their clients without API keys. ``on_weights`` is called each time ``weights`` may have
-    changed. Raises DataError if the file is invalid when the router starts.
+    After a change, the router reads the key file again as soon as two checks in a row find the file
+    unchanged. In this way, the router never reads a half-written file. A key file that is invalid
+    has no effect. Weights in the configuration override weights in the key file. ``keys`` is None
+    if requests state their clients without API keys. ``on_weights`` is called each time ``weights``
+    may have changed. Raises DataError if the file is invalid when the router starts.
     """
 
     def __init__(

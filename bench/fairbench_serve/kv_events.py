@@ -234,9 +234,9 @@ class Subscriber:
     ``MAX_UNREADABLE`` consecutive messages of this kind, the worker's events are ignored until the
     worker restarts. ``on_follow`` is called when the subscriber starts or stops ignoring events.
 
-    A lost last message leaves no gap, and messages before the subscription are lost unnoticed. The
-    subscriber therefore asks the replay socket at the start and after ``quiet_s`` seconds of
-    silence.
+    A lost last message leaves no gap, and messages before the subscription are lost unnoticed. To
+    find lost messages, the subscriber asks the replay socket at the start and after ``quiet_s``
+    seconds of silence.
     """
 
     def __init__(

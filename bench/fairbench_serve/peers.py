@@ -1,8 +1,8 @@
 """Peers: other routers in front of the same workers, which exchange totals of clients.
 
-The simulation uses the classes of ``schedulers/peers.py``, too. In this module, a message contains
-only the changes since the peer's last confirmation. If a message is lost, the next message repeats
-its changes. No message is therefore stored for a retry, and an unreachable peer takes no memory.
+The classes of ``schedulers/peers.py`` are also used in simulations. A message between routers
+contains only the changes since the peer's last confirmation. If a message is lost, the next message
+repeats its changes. No message is stored for a retry, and an unreachable peer takes no memory.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` holds the totals of the router process.
     - ``gone`` holds the last totals of routers that no longer send messages. A router that has
-      restarted needs the totals in ``gone``. Without the totals, clients that the stopped router
-      served would count as not served.
+      restarted needs the totals in ``gone``. Without the totals in ``gone``, clients that a stopped
+      router served would count as not served.
     """
 
     origin: str

@@ -178,9 +178,9 @@ class Attempts:
 
         If a worker cannot be reached, the request is sent again, at most once per worker. If a kept
         connection turns out to be closed, the request is sent once more. After any other failure,
-        the request is retried once. A further retry needs two conditions: all failures were error
-        answers, and some worker has not failed its last request. If the worker's process has ended,
-        the request is not retried.
+        the request is retried once. The second and any later retry need two conditions: all
+        failures were error answers, and some worker has not failed its last request. If the
+        worker's process has ended, the request is not retried.
         """
         probe = self.breakers.probe()
         try:

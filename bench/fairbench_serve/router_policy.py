@@ -1,9 +1,10 @@
 """A plugin for other routers, in which a router of this project chooses the worker.
 
-``make_policy`` is a target for the flag ``--external-policy-factory`` of a fork of vllm-router.
-The directory ``integration/vllm_router`` in llm-d-incubation/py-inference-scheduler describes this
-interface. ``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. These routers
-report each worker's number of requests in flight, but not the end of a request or its tokens.
+``make_policy`` is a target for the flag ``--external-policy-factory`` of a fork of vllm-router. The
+directory ``integration/vllm_router`` in llm-d-incubation/py-inference-scheduler describes this
+interface. ``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. The two hosts,
+vllm-router and llm-d's scheduler, report each worker's number of requests in flight, but not the
+end of a request or its tokens.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class Comparison:
     ``runs`` is an Arrow table of the metrics of every run, with one row per run. The first columns
     of the table are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
     ``differences`` has one row per metric and pair of experiments: both means, the difference
-    paired by seed, and the difference's 95% interval. The row also says whether the other
-    experiment is ``better`` or ``worse`` than the baseline, the ``same``, or whether the difference
-    is inconclusive. An inconclusive row estimates how many more seeds would be enough.
+    paired by seed, and the difference's 95% interval. Each row also has a verdict: the compared
+    experiment is ``better`` or ``worse`` than the baseline or the ``same``, or the difference is
+    inconclusive. An inconclusive row estimates how many more seeds would be enough.
     ``print(comparison)`` shows the output of ``fairbench compare``.
     """
 
@@ -98,16 +98,16 @@ class Comparison:
     def plot(self, kind: str = "tradeoff") -> Figure:
         """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
 
-        Raises UsageError for another kind, for a ``cdf`` of runs that were not saved, and without
-        the plot extra.
+        Raises UsageError for an unknown kind of plot, for a ``cdf`` of runs that were not saved,
+        and if the plot extra is not installed.
         """
         return drawn(self._sides, kind)
 
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit.
-        Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit into
+        the column. Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._sides, columns)
 
@@ -140,13 +140,13 @@ def compare(
 ) -> Comparison:
     """Compare experiments with the first of them, seed by seed.
 
-    The arguments are results, or lists of an experiment's results, or the arguments of ``fairbench
-    compare``: directories of stored runs, and schedulers and experiment files, which are run. New
-    runs use ``flags`` of ``fairbench compare`` and ``settings`` as in ``run``, and are saved in a
-    new directory in ``result_dir``; without ``result_dir`` no files remain. The schedulers of a
-    single directory are compared with the directory's scheduler ``baseline``, by configuration.
-    ``resume`` continues the comparison in the given directory, optionally with more seeds
-    (``num_runs``).
+    The arguments are results, or lists of an experiment's results, or the arguments of
+    ``fairbench compare``: directories of stored runs, and schedulers and experiment files, which
+    are run. New runs use ``flags`` of ``fairbench compare`` and ``settings`` as in ``run``. The
+    runs are saved in a new directory in ``result_dir``; without ``result_dir`` no files remain. The
+    schedulers of a single directory are compared with the directory's scheduler ``baseline``, by
+    configuration. ``resume`` continues the comparison in the given directory, optionally with more
+    seeds (``num_runs``).
 
     Raises UsageError, with a message of one line, for experiments that cannot be compared, and the
     errors of ``sweep``.

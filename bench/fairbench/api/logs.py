@@ -183,7 +183,8 @@ class Answer:
     def save_report(self, path: str | PathLike[str]) -> None:
         """Write a page with charts to a file that ends in .html or .md.
 
-        Raises UsageError for a file name without these endings, and for an unwritable file.
+        Raises UsageError for an unwritable file, and for a file name that ends neither in .html nor
+        in .md.
         """
         write_page(self._page(), Path(path), "save_report")
 
@@ -214,8 +215,8 @@ def diagnose(
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
     the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
-    the unit of times in columns whose names do not say the unit. The remaining arguments are the
-    flags of ``fairbench diagnose``; schedulers and targets are lists.
+    the unit of times in columns whose names do not say the unit. Arguments that this text does not
+    describe are the flags of ``fairbench diagnose``; schedulers and targets are lists.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """
@@ -251,9 +252,9 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. The other arguments are the flags of ``fairbench score``: ``map`` by field, such as
-    ``{"client": "team"}``, ``weights`` by client, ``goodput`` by latency, such as ``{"ttft":
-    "500"}``.
+    run. All arguments except ``data`` are the flags of ``fairbench score``: ``map`` by field, such
+    as ``{"client": "team"}``, ``weights`` by client, ``goodput`` by latency, such as
+    ``{"ttft": "500"}``.
 
     Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
     """

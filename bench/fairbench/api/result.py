@@ -227,9 +227,9 @@ def run(
     request to ``base_url``, and never stored. The run is saved in a new directory in
     ``result_dir``; without ``result_dir`` no files remain.
 
-    Raises UsageError, with a message of one line, for a wrong flag, value or combination; RunFailed
-    if the run could not continue; Interrupted (a KeyboardInterrupt) at Ctrl-C, after the finished
-    requests were saved in ``result_dir``, if given.
+    Raises UsageError, with a message of one line, for a wrong flag, value or combination, and
+    RunFailed if the run could not continue. At Ctrl-C, the function saves the finished requests in
+    ``result_dir``, if given, and raises Interrupted (a KeyboardInterrupt).
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)

@@ -68,16 +68,16 @@ class SweepResult:
     def plot(self, kind: str = "tradeoff") -> Figure:
         """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
 
-        Raises UsageError for another kind, for a ``cdf`` of runs that were not saved, and without
-        the plot extra.
+        Raises UsageError for an unknown kind of plot, for a ``cdf`` of runs that were not saved,
+        and if the plot extra is not installed.
         """
         return drawn(self._results(), kind)
 
     def latex(self, columns: Sequence[str] = ()) -> str:
         """Return the comparison as a LaTeX table (package booktabs) that fits into a column.
 
-        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit.
-        Raises UsageError for a metric that the runs lack.
+        ``columns`` are metrics, such as ``victim_p95_s``; by default, as many metrics as fit into
+        the column. Raises UsageError for a metric that the runs lack.
         """
         return latex_table(self._results(), columns)
 

@@ -16,7 +16,7 @@ STDOUT = 1  # the file descriptor of standard output
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """Print an error message on stderr, then ``notes``, such as the end of a server's log."""
+    """Print an error message and ``notes``, such as the end of a server's log, on stderr."""
     line = printable(" ".join(message.split()))
     print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
 
@@ -35,8 +35,9 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def written_file(error: OSError) -> str:
     """Return the name of the output that could not be written, for an error message.
 
-    The name is the file's name if the error holds a file name. Otherwise, the name is "standard
-    output" if a function in ``PRINTS`` raised the error, or else "a file".
+    The name is the file's name if the error holds a file name. If the error holds no file name, the
+    name is "standard output" for an error in a function of ``PRINTS``, and "a file" for any
+    different error.
     """
     if error.filename is not None:
         return str(error.filename)

@@ -125,7 +125,7 @@ def _evictions() -> Iterator[str]:
 
 
 def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
-    """Yield the lines of each router, scheduler or policy, or why the latter is unavailable."""
+    """Yield the lines of each router, scheduler or policy; if it is unavailable, the reason."""
     for name in names:
         try:
             found = find(name)

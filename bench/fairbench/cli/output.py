@@ -153,7 +153,7 @@ OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
-    """Return a callback that appends a line for each saved run to ``path``, unless None.
+    """Return a callback that appends a line for each saved run to ``path``, if given.
 
     Raises UsageError before any run if the file cannot be written.
     """

@@ -178,7 +178,7 @@ def run(
 
 
 def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
-    """Print on stderr which values of a stored experiment are defaults that have changed since."""
+    """Print on stderr the stored defaults of an experiment that this version has changed."""
     if changed := results.old_defaults(spec):
         complain(
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "

@@ -137,7 +137,7 @@ def sweep(
 
 
 def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) -> None:
-    """Print on stderr how many runs of another sweep are not reused, and why the first is not."""
+    """Print on stderr how many runs of another sweep are not reused, and the first reason."""
     if outdated:
         runs = "1 run is" if len(outdated) == 1 else f"{len(outdated)} runs are"
         typer.echo(f"fairbench: {other.path}: {runs} not reused: {outdated[0]}", err=True)

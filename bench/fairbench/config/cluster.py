@@ -116,7 +116,7 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts of the cluster whose parameters have an effect, by the draft's keys."""
+    """Return the parts of the draft's cluster that have parameters with an effect."""
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
@@ -216,7 +216,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the part with the parameters of memory shares, which a setting has named.
+    """Return the part with the parameters of memory shares; () if memory shares are off.
 
     Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
@@ -318,8 +318,9 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError if a gateway is set for real or emulated servers.
 
-    The error is also raised for admission control with a third-party router, without a timing
-    profile of the workers, and with an emulator whose clock differs from the router's clock.
+    UsageError is also raised if admission control lacks a timing profile of the workers, or is
+    combined with a third-party router or with an emulator whose clock differs from the router's
+    clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:

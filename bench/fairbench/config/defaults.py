@@ -43,7 +43,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
 RATE_PER_REPLICA = "rate_per_replica"
-"""The key of the fact that gives programs/s of each well-behaved client per replica."""
+"""A preset's key for the rate of each well-behaved client, in programs/s per replica."""
 
 
 class _Table(BaseModel):

@@ -1,10 +1,10 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
 A stored experiment contains every value, so that a run can be repeated. The table ``given`` of a
-stored experiment contains the values that flags, settings or a file set. All other values are
-defaults of the fairbench version that stored the file. ``fairbench gate`` computes these defaults
-again, and so does a command whose flags replace a value on which defaults depend. If a file lacks
-the table ``given``, the table is added at reading.
+stored experiment contains the values that flags, settings or a file set. Values outside the table
+``given`` are defaults of the fairbench version that stored the file. ``fairbench gate`` computes
+the defaults of a stored experiment again. Any command does so, too, if a flag replaces a value on
+which the defaults depend. If a file lacks the table ``given``, the table is added at reading.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
     """Return an experiment file with the table ``given``, which is added if it is missing.
 
     In a stored file of an older version, ``given`` gets the values of keys that the manifest lists
-    as ``chosen``, or without such a list all values that differ from defaults. In a stored file
-    that was edited by hand, the values that differ from defaults are added to ``given``. In a file
-    that was written by hand, every value counts as chosen.
+    as ``chosen``. If the manifest has no such list, ``given`` gets all values that differ from
+    defaults. In a stored file that was edited by hand, the values that differ from defaults are
+    added to ``given``. In a file that was written by hand, every value counts as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -92,7 +92,7 @@ def _is_stored(file: Mapping[str, Any]) -> bool:
 def _merged(
     found: Mapping[str, Any], given: Mapping[str, Any], rest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the table ``given`` of an edited file: stored entries, and values unlike defaults.
+    """Return the table ``given`` of an edited file: stored entries, and values other than defaults.
 
     The workload of an edited file always counts as chosen by the user.
     """
@@ -171,7 +171,7 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 
 
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """Return the file without times and number of clients where these equal the defaults.
+    """Return the file without the times and the number of clients that equal the defaults.
 
     The warm-up is checked before and after the duration, because the default warm-up may depend on
     the duration.

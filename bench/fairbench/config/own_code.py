@@ -34,7 +34,7 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
 
 
 def evicts_inside(policy: object, engine: object) -> bool:
-    """Return whether ``policy`` is an eviction policy of fairbench, and not one of the engine."""
+    """Return whether fairbench has the eviction policy ``policy`` and the engine does not."""
     own = OWN_EVICTIONS.get(str(engine or DEFAULT_ENGINE), ())
     return policy in EVICTIONS and policy not in own
 

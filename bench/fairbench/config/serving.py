@@ -90,7 +90,8 @@ def check_machine(
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
     """Raise UsageError if clients behave in a way that only simulations support.
 
-    Such clients react to the state of the cluster, or repeat only the beginning of an answer.
+    Clients on real servers cannot react to the state of the cluster, and cannot repeat only the
+    beginning of an answer.
     """
     plans = spec.client_plans()
     found = {
@@ -211,7 +212,8 @@ def check_order(
 ) -> None:
     """Raise UsageError for a local scheduler that the engine or its release cannot run.
 
-    Such schedulers are policies of SGLang, and schedulers that choose between prefill and decode.
+    Some engines cannot run the policies of SGLang, or schedulers that choose between prefill and
+    decode.
     """
     if not _is_managed(backend) or (backend is not None and backend.own_policy is not None):
         return

@@ -34,7 +34,7 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings that have another key in stored files; users may write either key.
+"""Settings whose key in stored files differs from the key in ``--set``; users may write either key.
 
 In older versions of fairbench, these settings were parameters of the engine. Stored files use the
 old key, so that the identity of an experiment does not change.

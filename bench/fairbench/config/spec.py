@@ -70,14 +70,14 @@ class ExperimentSpec(BaseModel):
       that are not named have weight 1.
     - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the workload's.
     - ``percentiles``: latency percentiles of summaries, separated by commas (default: the usual
-      ones).
+      percentiles).
     - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
       saturation detector.
     - ``routers``: number of routers that share the workers (default: 1).
     - ``engine``: engine that simulated workers follow [the default engine].
-    - ``engine_code``: Python whose installed engine decides, with the policy ``local`` [fairbench's
-      model of the engine]; ``charge_pass``: whether the measured CPU time of the engine's
-      scheduling passes delays the iterations.
+    - ``engine_code``: path of the Python whose installed engine schedules the requests, with the
+      policy ``local`` [fairbench's model of the engine]; ``charge_pass``: whether the measured CPU
+      time of the engine's scheduling passes delays the iterations.
     - ``eviction``: eviction policy of KV memory, or of ``engine_code`` if set [the engine's LRU];
       ``memory_records``: whether the clients that hold KV memory are recorded under LRU, too.
     - ``preset``: the preset that provided defaults; has no effect on records.
@@ -193,7 +193,7 @@ class ExperimentSpec(BaseModel):
 
     @property
     def records_memory(self) -> bool:
-        """Whether a simulation records who holds KV memory, which ``engine_code`` does not tell."""
+        """Whether a simulation records which clients hold KV memory; False with ``engine_code``."""
         return self.engine_code is None and bool(self.eviction or self.memory_records)
 
     @property

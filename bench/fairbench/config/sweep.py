@@ -54,8 +54,8 @@ class Sweep(BaseModel):
 
     The tables ``base``, ``grid`` and ``exclude`` have the keys of an experiment file; settings are
     written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
-    several. ``num_runs`` is the number of seeds for each point of the sweep. If ``quick`` is true,
-    a few programs (``QUICK_PROGRAMS``) replace the durations. ``_flagged`` contains the keys and
+    values. ``num_runs`` is the number of seeds for each point of the sweep. If ``quick`` is true, a
+    few programs (``QUICK_PROGRAMS``) replace the durations. ``_flagged`` contains the keys and
     settings whose values come from flags.
     """
 

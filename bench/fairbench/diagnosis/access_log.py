@@ -49,7 +49,8 @@ class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
     - ``format`` and ``sha256`` describe the file; ``synthetic`` names parts that were made up.
-    - ``measured`` is the quantity of which waits consist, or NO_WAITS if the file has no waits.
+    - ``measured`` is the quantity that counts as the wait of a request, or NO_WAITS if the file has
+      no waits.
     - ``offset_s`` is the arrival of the table's first request on the clock of the traffic.
     - ``nameless`` is a message for a log without a column of client names, else "".
     - ``cached`` is the name of a column of cached tokens, which the replay ignores, else "".
@@ -80,7 +81,7 @@ class AccessLog:
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a log like ``run --trace``, with the waits that ``fairbench score`` finds.
+    """Read a log as ``run --trace`` does, with the waits that ``fairbench score`` finds.
 
     Raises DataError or UsageError for a file that is no trace.
     """
@@ -138,9 +139,10 @@ def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Score
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
     """Return the requests to replay, and the first arrival on the traffic's clock, in seconds.
 
-    A log of at most ``MOST_REPLAYED`` requests is replayed completely. The replayed part of a
-    longer log is the time around the first flood or, without a flood, the busiest period. If the
-    part has more than ``MAX_CLIENTS`` clients, the clients with the most requests are kept.
+    A log of at most ``MOST_REPLAYED`` requests is replayed completely. If a log has more requests,
+    the replayed part is the time around the first flood or, without a flood, the busiest period. If
+    the replayed part has more than ``MAX_CLIENTS`` clients, the clients with the most requests are
+    kept.
     """
     table = log.table
     start_s, end_s = 0.0, None

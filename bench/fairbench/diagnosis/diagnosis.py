@@ -90,7 +90,7 @@ class Diagnosis:
     def judged_s(self) -> list[tuple[float, float]]:
         """Start and end (s) of the period in which schedulers are compared.
 
-        The times are the replayed floods or, without floods, the whole replayed time.
+        The period is the time of the replayed floods or, without floods, the whole replayed time.
         """
         start_s, end_s = self.part_s
         replayed = [

@@ -74,7 +74,7 @@ def prepared(
     clock: ClockTime | None,
     name: str,
 ) -> LogReplay:
-    """Write the requests to replay into a folder; return the common parts of the replays.
+    """Write the requests to replay into a folder; return the settings that all replays share.
 
     Args:
         folder: The folder in which the trace file is written.

@@ -52,7 +52,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the clients that waited because of floods, and on the period."""
+    """Yield sentences on the clients that waited because of floods, and on when they waited."""
     basis = _basis(found)
     if not found.floods or not found.waits.knows_waits:
         return
@@ -77,7 +77,7 @@ def overload_in(found: Diagnosis) -> Overload | None:
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the best fair scheduler's effect, with a mark if the log differs."""
+    """Yield sentences on the best fair scheduler's effect, marked if replay and log differ."""
     first = found.first
     if first is None:
         return

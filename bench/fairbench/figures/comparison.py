@@ -67,7 +67,7 @@ def bars(cells: Cells) -> Figure:
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
     """Return the metrics to draw by key, each with an axis label and a factor to the label's unit.
 
-    Metrics that have a value under no scheduler, such as shares below saturation, are left out.
+    Metrics without a value under any scheduler, such as shares below saturation, are left out.
     """
     tail = tail_key(cells)
     metrics = {

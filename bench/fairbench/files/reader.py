@@ -400,8 +400,8 @@ def failure_in_own_file(error: Exception) -> RunFailed | None:
     """Return a failure that names file and line if a user's file raised ``error``, else None.
 
     The note of the failure is the part of the traceback that begins in the user's file. Python
-    turns a StopIteration in a generator into a RuntimeError; then the location of the StopIteration
-    is reported.
+    turns a StopIteration in a generator into a RuntimeError, for which the function reports the
+    location of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None

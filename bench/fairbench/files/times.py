@@ -13,7 +13,7 @@ NIL = frozenset(
         *("[null]", "\\n", "<none>", "00000000-0000-0000-0000-000000000000", "0" * 32),
     }
 )
-"""Texts, in lower case, that programs write instead of a missing value, even of a client."""
+"""Texts, in lower case, that programs write instead of a missing value or client name."""
 
 NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
 """Texts, in lower case, that programs write instead of a missing number or time."""
@@ -104,7 +104,7 @@ def without_points(values: list[Any]) -> list[Any]:
 
 
 def duration_s(value: Any) -> float | None:
-    """Convert a text such as ``1m2.5s``, ``350ms`` or ``0:00:02.5`` to seconds, others to None."""
+    """Convert a text such as ``1m2.5s`` or ``0:00:02.5`` to seconds, or return None."""
     if not isinstance(value, str) or len(value) > 40:
         return None
     text = value.strip().removeprefix("PT").lower()
@@ -142,7 +142,8 @@ def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
     Numbers without a unit have the unit ``unit``. An ISO 8601 text without a time zone is in UTC.
-    Raises ValueError for any other value, and for times 146 years or more before or after 1970.
+    Raises ValueError for a value that is neither a number nor a time, and for times 146 years or
+    more before or after 1970.
     """
     number = number_of(value)
     if number is None:

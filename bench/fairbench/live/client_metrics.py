@@ -66,7 +66,8 @@ class RecentShares:
 
     The fair shares are the max-min division of the service by the clients' demands. The demand of a
     client counts as unlimited if the client waited in more than half of the samples of the minute.
-    For all other clients, the demand is the service that the client received.
+    If a client waited in at most half of the samples, the demand is the service that the client
+    received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -171,7 +172,7 @@ class Ledger:
 
 
 class OtherRanks(Protocol):
-    """The interface by which the exporter reads the service at a server's other ranks."""
+    """The interface by which one rank's exporter reads the service at the server's other ranks."""
 
     rank: int
     lag_s: float

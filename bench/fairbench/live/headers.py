@@ -1,10 +1,10 @@
 """Names of HTTP headers for driver, router, emulator and servers, and encodings in their values.
 
-Few third-party routers forward custom headers, but routers forward ``x-request-id``, so that
-operators can find a request in all logs. (sglang-router 0.3.2 forwards few other headers;
-vllm-router 0.1.17 forwards all headers.) Therefore the driver also writes the facts that an
-emulated worker needs into the request id. The emulator puts the number of its worker into the id of
-each answer.
+Few third-party routers forward custom headers, but routers forward ``x-request-id``. With the
+request id, operators can find a request in all logs. (sglang-router 0.3.2 forwards few other
+headers; vllm-router 0.1.17 forwards all headers.) The driver also writes the facts that an emulated
+worker needs into the request id, because a router may drop custom headers. The emulator puts the
+number of its worker into the id of each answer.
 """
 
 from __future__ import annotations

@@ -480,9 +480,9 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve a second application on a port of 127.0.0.1 inside the block, and yield its URL.
 
-    This server does not handle signals, because another server of this process does. Compressed
-    request bodies stay compressed. Raises UsageError, naming the ``flag``, if the port is not
-    available.
+    The second server does not handle signals, because the first server of this process does.
+    Compressed request bodies stay compressed. Raises UsageError, naming the ``flag``, if the port
+    is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()

@@ -8,9 +8,9 @@ sequence number ``END``.
 This module writes SGLang's format (disaggregation/kv_events.py in SGLang): a batch is an array, and
 an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py in vLLM):
 
-- until 2025, arrays of arrays;
-- for a while on the main branch, maps of maps, with replays that lack the topic;
-- in the releases 0.28 to 0.32, SGLang's format.
+- until 2025, a batch was an array of arrays;
+- on the main branch, a batch was a map of maps for some time, and replays lacked the topic;
+- the releases 0.28 to 0.32 use SGLang's format.
 
 New releases add fields to events; unknown fields are ignored.
 """

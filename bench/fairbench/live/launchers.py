@@ -35,8 +35,8 @@ class Wanted:
     - If ``share_gpus`` is true, several replicas may use one GPU.
     - ``spread`` distributes the replicas over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the setting of the number of replicas for messages, with ``{}`` in place of the
-      number.
+    - ``asked`` is the text in messages for the setting of the number of replicas, with ``{}`` in
+      place of the number.
     """
 
     replicas: int

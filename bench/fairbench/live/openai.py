@@ -99,7 +99,7 @@ class ReportedUsage(msgspec.Struct):
     A count is None if the server does not report the count.
 
     In the Responses API and the Messages API, the counts are called input and output. The Messages
-    API counts cached tokens separately from the input; ``prompt_tokens`` then becomes the sum of
+    API counts cached tokens separately from the input, so ``prompt_tokens`` becomes the sum of
     input and cached tokens. Some servers write whole numbers with a decimal point, such as 12.0.
     """
 

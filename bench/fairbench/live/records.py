@@ -263,9 +263,9 @@ def compare_clocks(
     """Return by how many seconds another process's clock is ahead of the clock ``now_s``.
 
     ``ask`` asks the other process for its time. Each clock reading is assigned to the midpoint
-    between request and reply. The error is at most half the round trip, even if the two directions
-    take different times (Cristian, "Probabilistic clock synchronization", 1989). The result comes
-    from the fastest of ``rounds`` readings.
+    between request and reply. The error is at most half of the round-trip time, even if request and
+    reply take different times (Cristian, "Probabilistic clock synchronization", 1989). The result
+    comes from the fastest of ``rounds`` readings.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 

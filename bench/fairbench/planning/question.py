@@ -99,9 +99,10 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 def parse_slo(text: str) -> Slo:
     """Parse a target: ``METRIC<LIMIT``, or ``METRIC>LIMIT`` for metrics that should be large.
 
-    A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or a
-    name in the style of other tools, such as ``ttft_p99``, whose limit needs a unit. Raises
-    UsageError for a wrong shape, sign, metric or unit, and for a limit that no value can meet.
+    A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share`` or ``on_time``. A
+    metric may also be a name in the style of other tools, such as ``ttft_p99``, whose limit needs a
+    unit. Raises UsageError for a wrong shape, sign, metric or unit, and for a limit that no value
+    can meet.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:

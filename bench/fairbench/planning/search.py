@@ -26,10 +26,10 @@ and never yields an empty list.
 class SmallestSize(NamedTuple):
     """The smallest size that meets the targets, or None if no size does.
 
-    ``monotone`` is true if every tested size above a sufficient size is sufficient. If true,
-    untested sizes above a sufficient size are assumed to be sufficient. If false, every size below
-    the smallest sufficient size was simulated. ``tried`` tells for each simulated size whether the
-    size meets the targets.
+    ``monotone`` is true if every tested size above a sufficient size is sufficient. If ``monotone``
+    is true, untested sizes above a sufficient size are assumed to be sufficient. If ``monotone`` is
+    false, every size below the smallest sufficient size was simulated. ``tried`` tells for each
+    simulated size whether the size meets the targets.
     """
 
     smallest: int | None

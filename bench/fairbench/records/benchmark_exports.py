@@ -3,12 +3,12 @@
 To add a benchmark tool, write a layout here and add the layout to ``TOOLS``. All layouts convert
 the times of a file to seconds. The fields of each tool are documented here:
 
-- aiperf (0.3 to 0.13): ``profile_export.jsonl``. A line has ``metadata`` (epoch nanoseconds, client
-  and times), ``metrics`` (each a value with its unit) and ``error``, as in aiperf's "Working with
-  Profile Export Files" and "Metrics Reference".
+- aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
+  nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as in
+  aiperf's "Working with Profile Export Files" and "Metrics Reference".
 - genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
-  ``experiments`` is a run. Requests have the times of their responses and, if stored, the texts
-  sent and answered. Token counts come from the server's answers. If the server reports no counts,
+  ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
+  prompt and answer. Token counts come from the server's answers. If the server reports no counts,
   each response with text counts as one token, and a prompt's tokens are estimated from its text.
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. The fields follow
   ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29), and
@@ -54,7 +54,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a benchmark's export; ``runs`` must make requests by ``request``."""
+    """Return the layout of a benchmark's export; ``runs`` must make requests with ``request``."""
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
@@ -401,9 +401,10 @@ def _genai_bench(item: Object) -> Run:
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
     """Set missing start times as in closed loops, in place, and return a remark about this guess.
 
-    If any request has a start, nothing is changed and () is returned. Otherwise each of the
-    ``users`` sends a request as soon as the user's previous request has been answered. The first
-    free user sends the next request of the file. A request of unknown duration takes no time.
+    If any request has a start, nothing is changed and () is returned. If no request has a start,
+    each of the ``users`` is assumed to send a request as soon as the user's previous request has
+    been answered. The first free user sends the next request of the file. A request of unknown
+    duration takes no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

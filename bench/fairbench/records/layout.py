@@ -39,16 +39,18 @@ class Layout:
     Attributes:
         name: Name that commands show and accept.
         fits: Function that returns whether a record, usually the first of a file, has this format.
-        fields: Columns by field, best first; a dot leads into a nested object. All other fields are
-            found by the usual names of columns, unless ``exact`` is True.
+        fields: Columns by field, best first; a dot leads into a nested object. Fields that
+            ``fields`` does not list are found by the usual names of columns, unless ``exact`` is
+            True.
         units: Units of times by field, for columns whose names contain no unit.
         unit: Unit of all times for which neither the column's name nor ``units`` gives a unit.
         spread: Function that returns a ``Spread`` for a file with nested records.
         runs: Function that returns the runs of a file in which each record is a run or a part of a
-            run. Instead of a run, the list may contain a function that makes the run.
+            run. The list of runs may contain a function that makes a run instead of the run.
         keep: Function that returns whether a record is a request that reached a server.
         exact: Whether fields that ``fields`` does not list are absent.
-        events: Whether records without token counts are other events, which are skipped.
+        events: Whether records without token counts are skipped, because they are events and not
+            requests.
         block_size: Number of tokens in a block of ``hash_ids``.
         own_units: Whether the file states all units, so a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.

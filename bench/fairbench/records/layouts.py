@@ -1,6 +1,6 @@
 """The known formats of records, in the order in which a file is tested for the formats.
 
-This module also defines the formats with one record per request, and of runs that consist of one
+This module also defines the formats with one record per request, and the formats of runs with one
 list per field.
 """
 

@@ -229,8 +229,8 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
     """Return whether cached tokens are counted separately from the input.
 
     If a column's name suggests separate counts, and more tokens are cached than the input has, the
-    counts are separate. Otherwise the column of total tokens decides, or else the names of the
-    columns.
+    counts are separate. If there is no such column, the column of total tokens decides. If the
+    totals do not decide either, the names of the columns do.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -252,8 +252,8 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
     """Return the requests without lines that describe an earlier request again.
 
     A repetition agrees with another line in id, client, session and prompt, and also in the start
-    if durations are recorded. Of all lines of a request, the largest number of output tokens and
-    the earliest start are kept.
+    if durations are recorded. The largest number of output tokens and the earliest start among all
+    lines of a request are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")

@@ -445,7 +445,7 @@ def check_moments(
 ) -> None:
     """Raise DataError for times that are not on the clock of their request's start.
 
-    This error usually means that a column of durations was read as times of day or dates.
+    DataError usually means that a column of durations was read as times of day or dates.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)

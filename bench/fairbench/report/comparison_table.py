@@ -327,11 +327,11 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
     """Return for each sample whether it is ``BEST``, ``WORST`` or ``NEITHER``.
 
-    A sample is best or worst if every other sample differs significantly: over several seeds, by
-    the interval of the paired differences; with one seed, by the values. Times (``in_seconds``) are
-    compared by their logarithms, as in `compare`. Values that are equal in three digits count as
-    equal. If all samples are equal, none of them is marked. Samples whose values may be arbitrarily
-    bad are all marked as worst.
+    A sample is best or worst if every other sample differs significantly. Over several seeds, the
+    interval of the paired differences decides; with one seed, the values decide. Times
+    (``in_seconds``) are compared by their logarithms, as in `compare`. Values that are equal in
+    three digits count as equal. If all samples are equal, none of them is marked. Samples whose
+    values may be arbitrarily bad are all marked as worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -353,7 +353,7 @@ def _mark(samples: Sequence[Sample], row: int, not_worse: Callable[[Sample, Samp
 
 
 def _not_worse(one: Sample, other: Sample, better: Better, *, in_seconds: bool) -> bool:
-    """Return whether the first sample is significantly at least as good as the other."""
+    """Return whether ``one`` is significantly better than or as good as the sample ``other``."""
     seeds = sorted(one.keys() & other.keys())
     if len(one.keys() | other.keys()) == 1:
         return _badness(one, better)[1] <= _badness(other, better)[0]

@@ -17,7 +17,7 @@ LOSSES = {
     "idle_waiting": "idle while others waited",
     "idle": "idle",
 }
-"""The kinds of lost GPU time, with the words of the limit's line."""
+"""The kinds of lost GPU time by key, with the words for each kind in a line on the limit."""
 LEAST_LOSS = 0.005  # A loss of GPU time is named if it is at least this fraction of the GPU time.
 
 
@@ -88,7 +88,7 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Return which scheduler loses GPU time to the other, with causes; "" if there is no loss.
+    """Return which of two schedulers loses more GPU time, with causes; "" if neither does.
 
     Both sequences have one summary per seed, of runs with equal loads. All numbers are means over
     the seeds, in percent of the GPU time; the causes add up to the whole loss.
@@ -114,7 +114,7 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
 
 
 def _memory_line(summary: Summary) -> str:
-    """Return the run's share of the limit that KV memory and order of requests allow."""
+    """Return a text on a run's share of the limit that KV memory and order of requests set."""
     hits = " and ".join(
         f"{percent(summary[key])} {words}"
         for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))

@@ -20,7 +20,7 @@ def number(value: float | None) -> str:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Format an amount and its unit; an undefined amount is a dash without a unit."""
+    """Format an amount with its unit; an undefined amount is written as a dash without a unit."""
     return UNDEFINED if value is None else f"{number(value)} {unit}"
 
 

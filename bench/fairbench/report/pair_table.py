@@ -81,7 +81,7 @@ def _limits_differ(summaries: Iterable[Summary]) -> bool:
 
 
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics for ``--all``: first those of comparisons, then those of repeated runs."""
+    """Return the metrics for ``--all``: metrics of comparisons, then metrics of repeated runs."""
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)
@@ -212,7 +212,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
-    """Return which of two schedulers loses GPU time to the other, with the causes; else ""."""
+    """Return which of two schedulers loses more GPU time, with causes; "" if neither does."""
     if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
         return ""
     ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))

@@ -17,7 +17,7 @@ MAX_WIDTH = 100
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Print a renderable into a text with lines of at most ``width`` characters."""
+    """Return an object of rich as text, with lines of at most ``width`` characters."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )

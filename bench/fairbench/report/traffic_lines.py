@@ -23,8 +23,8 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence on a flood: the client, ``verb`` ("floods" or "bursts"), time and size.
 
     The sentence gives the flood's share of all load during the flood, so shares of simultaneous
-    floods add up. Beside larger floods, the sentence also gives the share of the load without the
-    larger floods.
+    floods add up. If larger floods happen at the same time, the sentence also gives the share of
+    the load without the larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"

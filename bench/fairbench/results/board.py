@@ -28,7 +28,7 @@ NO_RATIO = "0 at some configuration, so that there is no ratio"
 
 
 class Fold(Enum):
-    """A way to combine a metric over configurations, with a description of the way as value."""
+    """A way to combine a metric over configurations; the value of each member is a description."""
 
     MEAN = "mean"
     GEOMETRIC = "geometric mean"
@@ -130,8 +130,8 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
 
     A row's rank ``first`` comes after all significantly better rows, and the rank ``last`` comes
     before all significantly worse rows. Every pair of rows is compared separately at 95%, without a
-    correction for the number of pairs: among 20 pairs of equal schedulers, about one pair is
-    reported as different.
+    correction for the number of pairs. Among 20 pairs of equal schedulers, about one pair is
+    therefore reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -272,9 +272,9 @@ class Stored(NamedTuple):
 def read_stored(paths: Sequence[Path]) -> Stored:
     """Read sweep directories or CSV files; the runs of all directories are compared together.
 
-    Raises DataError for a path that is unreadable or neither a sweep nor a CSV file, for two
-    directories with different runs of one experiment and seed, and for two files with the same seed
-    of a configuration.
+    Raises DataError for a path that is unreadable, or neither a sweep nor a CSV file. DataError is
+    also raised for two directories with different runs of one experiment and seed, and for two
+    files with the same seed of a configuration.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):

@@ -245,9 +245,10 @@ LEAST_CHANGE = 0.0005
 class MetricContrast:
     """A metric of two schedulers: the means over the common seeds, and the paired difference.
 
-    ``more_seeds`` is the number of additional seeds that would probably lead to a decision. None
-    means that no seeds are needed, that too many seeds are needed, or that more seeds would not
-    help. ``ratios`` is the difference of logarithms, which decides about times if it is defined.
+    ``more_seeds`` is the number of additional seeds that would probably lead to a decision.
+    ``more_seeds`` is None if no seeds are needed, if too many seeds are needed, or if more seeds
+    would not help. ``ratios`` is the difference of logarithms, which decides about times if it is
+    defined.
     """
 
     metric: str
@@ -260,7 +261,7 @@ class MetricContrast:
 
     @property
     def ratio(self) -> float | None:
-        """The other scheduler's mean divided by the baseline's; None for bounds and means of 0.
+        """The compared scheduler's mean over the baseline's mean; None for bounds and means of 0.
 
         For times, the ratio is the geometric mean over the seeds.
         """

@@ -1,10 +1,11 @@
 """Stored experiments: names of a sweep's points, and differences between experiments.
 
 A stored experiment contains every value, whether chosen or default. If a default changes between
-two versions, runs of the same command differ in this value. Such runs belong to one experiment, and
-the changed default explains why numbers differ. A manifest lists the values that the user chose
-(``chosen``, equal to the experiment's table ``given``). Without this list, a value counts as chosen
-unless the workload, a present default or a default in ``FORMER`` has the value.
+two versions, runs of the same command differ in this value. Runs that differ only in a changed
+default belong to one experiment, and the changed default explains why their numbers differ. A
+manifest lists the values that the user chose (``chosen``, equal to the experiment's table
+``given``). If a manifest lacks the list ``chosen``, a value counts as chosen unless the workload, a
+present default or a default in ``FORMER`` has the value.
 """
 
 from __future__ import annotations

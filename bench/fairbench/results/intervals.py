@@ -29,8 +29,8 @@ def central(t: float, degrees: int) -> float:
 def two_sided_p(t: float, degrees: int) -> float:
     """Return the probability of a value of Student's t at least as far from 0 as ``t``.
 
-    The series is finite for whole degrees of freedom (Abramowitz and Stegun 26.7.3-4). numpy has no
-    t distribution, and scipy would be the project's largest dependency.
+    The series is finite for whole degrees of freedom (Abramowitz and Stegun 26.7.3-4). The package
+    numpy has no t distribution, and scipy would be the project's largest dependency.
     """
     return max(0.0, 1.0 - central(t, degrees))
 
@@ -182,10 +182,11 @@ class Decision(StrEnum):
 class Difference:
     """The second scheduler's values minus the first scheduler's values, for each seed.
 
-    ``runs`` is the number of seeds in which both schedulers have a value, ``undefined`` the number
-    of other seeds. ``low`` and ``high`` are the ends of the interval of ``mean``, None if unknown.
-    ``deviation`` is the standard deviation of single differences, and ``p`` the two-sided p-value
-    of no difference. Both are None for fewer than two differences, and ``p`` is None for bounds.
+    ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
+    number of seeds in which a value is missing. ``low`` and ``high`` are the ends of the interval
+    of ``mean``, None if unknown. ``deviation`` is the standard deviation of single differences, and
+    ``p`` the two-sided p-value of no difference. ``deviation`` and ``p`` are None for fewer than
+    two differences, and ``p`` is None for bounds.
     """
 
     runs: int
@@ -280,8 +281,9 @@ def difference(
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the difference of logarithms, for metrics that differ by factors.
 
-    If any value is unknown, the result is None. Logarithms make relative changes comparable: if a
-    wait falls to a tenth in every seed, differences in seconds vary and may be inconclusive.
+    If any value is unknown, the result is None. Logarithms make relative changes comparable. If a
+    wait falls to a tenth in every seed, the differences in seconds vary with the wait, and may be
+    inconclusive.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):

@@ -212,7 +212,7 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> records.Window:
     """Return the window of metrics: from the end of the warm-up to the end of arrivals.
 
-    The window is the whole run if the spec says so, or if hardly any window would remain: a fixed
+    The window is the whole run if the spec says so, or if hardly any window would remain. A fixed
     number of programs may end within the warm-up, all programs of a trace may arrive at once, or
     the run may be interrupted early. A window of the whole run includes the end of the run
     (``now_s``), because the last tokens come at exactly this time.
@@ -282,7 +282,7 @@ STATES = dict(
 def read_tables(run: StoredRun) -> Tables:
     """Return the stored tables of a run.
 
-    Raises DataError for an unreadable table, and for a table with other columns.
+    Raises DataError for an unreadable table, and for a table with wrong columns.
     """
     return Tables(
         [row["client"] for row in run.summary["clients"]],

@@ -237,7 +237,7 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
 def value_of(summary: Mapping[str, Any], key: str) -> Value:
     """Return a summary's value with a key of ``values_of``; ``ABSENT`` without the key.
 
-    Values that a comparison adds, and values of clients that are not in the run, may be absent.
+    A summary may lack values that a comparison adds, and values of clients that are not in the run.
     """
     row: Mapping[str, Any] | None = summary
     if key.startswith(CLIENTS):

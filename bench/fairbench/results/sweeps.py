@@ -74,7 +74,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results in a configuration, with the keys and values in the two names."""
+    """A scheduler's results in a configuration, with the keys and values in their two names."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]

@@ -199,8 +199,8 @@ NO_CLIENT = "all"
 def _check_ends(requests: FileRequests, states: Any) -> None:
     """Raise DataError for a request that seems successful, but has no recognised end time.
 
-    The record of such a request has output tokens, and no field that reports a failure. The record
-    has no field for the end time, not even an empty field.
+    A request seems successful if its record has output tokens, and no field that reports a failure.
+    The error is raised if the record has no field for the end time, not even an empty field.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
@@ -268,8 +268,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a stated state has finished if the request has an end. Otherwise the request
-    was refused if the layout ``refuses`` requests, and has failed in all other layouts.
+    A request without a stated state has finished if the request has an end. A request without an
+    end was refused if the layout ``refuses`` requests, and has failed in all other layouts.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED

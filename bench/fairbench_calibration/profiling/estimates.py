@@ -4,9 +4,9 @@ The operator tables come with the optional package ``aiconfigurator-core``. NVID
 operators on the named GPU; the package models how operator times add up to an iteration's time.
 
 The roofline uses a GPU's data sheet and a model's shape. In an iteration, the GPU reads the weights
-and the KV once and computes matrix products; layers run one after another. Within a layer, matrix
-products and memory reads overlap only in part. The fractions of the peaks are typical of measured
-kernels, not measured on the given GPU.
+and the KV cache once and computes matrix products. Layers run one after another. Within a layer,
+matrix products and memory reads overlap only in part. The fractions of the peaks are typical of
+measured kernels, not measured on the given GPU.
 """
 
 from __future__ import annotations

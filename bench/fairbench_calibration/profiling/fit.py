@@ -129,8 +129,8 @@ def fitted(
         it: The composition of each measured iteration.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
-        waits: Number of times that each time contains an unknown constant delay, which is returned
-            as ``delay_ms``; None if no time contains a delay.
+        waits: How many unknown constant delays each of ``times_ms`` contains, or None if no time
+            contains a delay. The fitted delay is returned as ``delay_ms``.
         start: Coefficients with which the search begins.
         prior: Weight of the deviation of a coefficient's logarithm from the start; the weight of an
             iteration is 1.

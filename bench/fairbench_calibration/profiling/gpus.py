@@ -71,7 +71,7 @@ class GPU(NamedTuple):
     memory_share: float = 0.80
 
     def with_link(self, interconnect: Interconnect) -> GPU:
-        """Return the GPU with another path to other GPUs, and the usual bandwidth of that path."""
+        """Return the GPU with this path to other GPUs, and with the usual bandwidth of the path."""
         changed = (interconnect == Interconnect.NVLINK) != (
             self.interconnect == Interconnect.NVLINK
         )
@@ -112,7 +112,7 @@ _MAKERS = ("nvidia", "amd", "instinct", "geforce", "tesla")
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU with a name in any case, or with a unique prefix, with or without the size.
+    """Return the GPU with this name or unique prefix, in any case, with or without memory size.
 
     Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` is ``rtx4090``.
     Raises UsageError for an unknown or ambiguous name.

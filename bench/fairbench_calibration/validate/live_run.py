@@ -105,7 +105,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
 
 def _release_setting(served: str) -> dict[str, str]:
-    """Return the setting of the SGLang release that served the run, if its rules differ."""
+    """Return the setting of the run's SGLang release, if its rules differ from the newest rules."""
     found = re.match(r"sglang (\d+\.\d+\.\d+)", served)
     older = [name for name, rules in RULES.items() if rules != NEWEST]
     return {"engine.release": found[1]} if found and found[1] in older else {}

@@ -113,7 +113,7 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
 
 
 def choose(cell: str, machine: Machine) -> Choice:
-    """Return the largest load, over capacity, at which VTC serves well-behaved clients in time."""
+    """Choose the largest multiple of capacity at which VTC serves well-behaved clients in time."""
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}

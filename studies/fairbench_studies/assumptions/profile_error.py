@@ -79,7 +79,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return whether the conclusion holds under all errors, or else the errors that reverse it."""
+    """Return a text that the conclusion holds under all errors, or the errors that reverse it."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

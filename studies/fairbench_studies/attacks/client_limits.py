@@ -3,10 +3,11 @@
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # only the named rows; other rows stay
 
-The table compares runs with limits to runs without limits, at the same seeds. In the first load,
-one honest client sends four times as much as each other client. In the second load, all four
-clients send equally much. The workload is ``judge``, unless a row of the table names another
-workload. The script writes results/client-limits.csv and the table of the page.
+The table compares runs with limits to runs without limits, at the same seeds. Two loads are
+simulated. In the first load, one honest client sends four times as much as each of three equal
+clients. In the second load, all four clients send equally much. The workload is ``judge``, unless a
+row of the table names another workload. The script writes results/client-limits.csv and the table
+of the page.
 """
 
 from __future__ import annotations

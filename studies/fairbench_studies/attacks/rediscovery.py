@@ -55,7 +55,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes the choice that defines this known attack and no other."""
+    """Return whether a behaviour makes the choice of this known attack, and of no other attack."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

@@ -3,9 +3,10 @@
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on judge and five attacks that a search found. All other tables of
-the page have three victims. Here fifteen victims send a fifth as much each, so that the load per
-replica is equal. The script writes results/attack-reserve.csv and the table of the page.
+The script runs the known attacks on judge and five attacks that a search found. The remaining
+tables of the page have three victims. This table has fifteen victims, and each victim sends a fifth
+as much, so that the load per replica is equal. The script writes results/attack-reserve.csv and the
+table of the page.
 """
 
 from __future__ import annotations

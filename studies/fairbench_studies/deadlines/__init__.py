@@ -1,1 +1,1 @@
-"""The trade-off between deadlines and fair shares: what each costs in terms of the other."""
+"""The trade-off between deadlines and fair shares: the cost of met deadlines in fair shares."""

@@ -51,7 +51,7 @@ CLIENTS = {
 
 
 def name_of(spec: ExperimentSpec) -> str:
-    """Return the local scheduler, with those of its settings that differ from the defaults."""
+    """Return the local scheduler, with its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
     # The value 0 means that a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None

@@ -3,9 +3,9 @@
     python studies disaggregation WORKLOAD,... SEED ...   # missing runs; needs FAIRBENCH_DATA
     python studies disaggregation                         # table and picture of the stored runs
 
-The script writes results/disaggregation.csv, with a row per run and as soon as the run has ended,
-results/tables/disaggregation.csv and plots/disaggregation.svg. The table has the configurations
-with a run of every seed on colocated replicas.
+The script appends a row to results/disaggregation.csv as soon as a run has ended. The script also
+writes results/tables/disaggregation.csv and plots/disaggregation.svg. The table has the
+configurations with a run of every seed on colocated replicas.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _join(cell: SchedulerResults) -> str | None:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw a panel with the paper's fairness measure, and one with a measure for unequal demand."""
+    """Draw two panels: the paper's fairness measure, and a measure that suits unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):

@@ -53,7 +53,7 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
     """Return the metrics that the figure draws, with their titles.
 
     In a whole run of a fixed set of programs, every client gets the same service under any
-    scheduler. For such runs, Jain's index covers the time in which all clients were active.
+    scheduler. For whole runs, Jain's index covers the time in which all clients were active.
     """
     if not _whole(cells):
         return COLUMNS

@@ -1,4 +1,4 @@
-"""Figure 8: conversations on two A10G; two heavy clients, one of them half the time.
+"""Figure 8: conversations on two A10G with two heavy clients, one of them half the time.
 
 [DLPM] §6.3: response time and service rate of each client over time.
 """

@@ -15,10 +15,10 @@ from fairbench.schedulers.local.dlpm_edf import ReorderedDLPM
 class UpstreamDLPM(ReorderedDLPM):
     """A DLPM scheduler that serves the most upstream call of the clients with credit first.
 
-    [DLPM] §9 leaves as future work that a call whose output many other calls need should go first,
-    even at the expense of prefix sharing or strict fairness. This scheduler gives up only prefix
-    sharing: credit and bound are the same as in DLPM. Among equal calls, the call with the longest
-    cached prefix goes first.
+    [DLPM] §9 names an idea for future work: a call whose output many other calls need should go
+    first, even at the expense of prefix sharing or strict fairness. This scheduler gives up only
+    prefix sharing: credit and bound are the same as in DLPM. Among equal calls, the call with the
+    longest cached prefix goes first.
     """
 
     name = "dlpm-upstream"

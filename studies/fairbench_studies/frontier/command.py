@@ -41,8 +41,8 @@ def reproduce_frontier(
 ) -> None:
     """Run the missing simulations; then draw the picture and write the tables and the verdict.
 
-    Raises Interrupted after an interruption, and RunFailed if points failed, after the finished
-    runs are drawn.
+    Raises Interrupted after an interruption. If points failed, RunFailed is raised after the
+    finished runs are drawn.
     """
     settings = frozen(size.preset)
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)

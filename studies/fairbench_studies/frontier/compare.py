@@ -59,7 +59,7 @@ def gain(name: str, ours: float, rival: float) -> float:
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return which scheduler dominates: never worse by more than ``margin``, and better once.
+    """Return which scheduler dominates: better in a measure, and never worse by over ``margin``.
 
     A scheduler counts as better in a measure if it is ahead by more than the margin.
     """

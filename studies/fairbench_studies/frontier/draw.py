@@ -33,7 +33,7 @@ TITLES = {
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel of latencies and one of shares per cell; marks of dominated pairs are hollow.
+    """Draw a panel of latencies and a panel of shares per cell; hollow marks are dominated pairs.
 
     Shares are left out if every client of every run received all its due service, and the limit is
     left out if every run reached it. If there are many cells, they share panels that show ratios to

@@ -80,7 +80,7 @@ class Frozen(BaseModel):
 
     @property
     def name(self) -> str:
-        """The name of the store of runs, of the tables and of the picture."""
+        """The common name of the directory of runs, of the tables and of the picture."""
         return f"{NAME}-{self.preset}" if self.preset else NAME
 
     @property

@@ -15,7 +15,7 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """A row of the claim: throughput within the margin of a rival's, and a lower P99.
+    """A row of the claim that throughput is within a margin of the rival's, and P99 is lower.
 
     ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better.
     ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the margin, after

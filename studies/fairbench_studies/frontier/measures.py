@@ -36,8 +36,8 @@ class Measured(NamedTuple):
     """The measures of a run in which all programs should have finished.
 
     - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of warm-up
-      and window had finished. If some of these programs never finished, the value is the run's
-      end, a lower bound.
+      and window had finished. If some of these programs never finished, the run's end stands in as
+      a lower bound.
     - ``p95_s`` is the mean P95 of the well-behaved clients; NaN if a P95 falls among refused
       requests.
     - ``served`` is the lowest ratio, over well-behaved clients, of received to due service in the
@@ -46,7 +46,8 @@ class Measured(NamedTuple):
       any configuration.
     - Rates are in tokens/s of the client view; ``computed_tok_s`` excludes cached tokens.
     - ``worst_minute`` is the lowest fraction of its fair share that a client received in a minute.
-    - ``limit`` is the fraction of the most service that any scheduler could give in the window.
+    - ``limit`` is the service as a fraction of the most service that any scheduler could give in
+      the window.
     """
 
     to_90_s: float

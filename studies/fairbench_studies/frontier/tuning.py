@@ -3,11 +3,11 @@
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
-The script writes results/frontier-tuning.csv, with a row per trial: geometric means over the
-development configurations of the time to 90% completion and of the P95 of the well-behaved clients.
-The rule considers a pair's trials whose time is within the margin of the pair's best time, and
-chooses the trial with the lowest P95. The chosen trials are stored in the file frozen.toml. For a
-preset such as dlpm-paper, the names of the files end in the name of the preset.
+The script writes results/frontier-tuning.csv, with a row per trial. A row has the time to 90%
+completion and the P95 of the well-behaved clients, as geometric means over the development
+configurations. The rule considers a pair's trials whose time is within the margin of the pair's
+best time, and chooses the trial with the lowest P95. The chosen trials are stored in the file
+frozen.toml. For a preset such as dlpm-paper, the names of the files end in the name of the preset.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class ServiceHistory(NamedTuple):
 
     @classmethod
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
-        """Return the history; prompts count at admission, outputs at the end of a log interval."""
+        """Return the history; prompts count at admission, and outputs at a log interval's end."""
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
         served = np.zeros((len(times), clients))
@@ -33,8 +33,8 @@ class ServiceHistory(NamedTuple):
         """Return the cumulative service from one instant to another.
 
         The first row is the service before the time ``start_s``. An interval of the log that lies
-        partly outside counts as a whole. A lead is therefore too large by at most the outputs in
-        this log interval.
+        partly outside counts as a whole. A lead is too large by at most the outputs in such a log
+        interval.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]

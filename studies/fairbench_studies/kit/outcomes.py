@@ -17,7 +17,7 @@ from fairbench.results.summary import Value
 
 
 class Outcome(StrEnum):
-    """The outcome of a claim in one or all configurations; ``OFF`` is only for numbers."""
+    """The outcome of a claim in one or all configurations; only numbers can be ``OFF``."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
@@ -31,7 +31,8 @@ class Seen(NamedTuple):
     """The result of one measure in one configuration: its mean, confidence interval and outcome.
 
     If ``low`` and ``high`` are unknown, they are None. ``bound`` is ``>`` or ``<`` if ``value`` is
-    only a bound of the mean; ``value`` is None if the mean is unknown, and for several pairs.
+    only a bound of the mean; ``value`` is None if the mean is unknown, and if the result is about
+    several pairs.
     """
 
     outcome: Outcome

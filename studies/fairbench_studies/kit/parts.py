@@ -87,7 +87,7 @@ def mean_within(text: str, found: Iterable[float], low: float, high: float, form
 
 
 def _interval(values: Sequence[float], form: str) -> str:
-    """Return the 95% interval of a mean over seeds in the form of the mean; "" for one seed."""
+    """Return the 95% interval of a mean over seeds, formatted as the mean; "" for one seed."""
     if len(set(values)) < 2:
         return ""
     zero = [Value(0.0)] * len(values)

@@ -74,7 +74,7 @@ def percent(row: Row, name: str) -> str:
 
 
 def min_share(row: Row) -> str:
-    """Return the minimum fair share of own total; a dash if all clients got their demand."""
+    """Return the minimum fair share of own total, or a text if all clients got their demand."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )

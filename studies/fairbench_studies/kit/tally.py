@@ -19,7 +19,7 @@ MOST = 0.8
 class Tally:
     """The outcomes of one measure in all configurations with runs of the compared schedulers.
 
-    ``overall`` is the joint outcome, if the outcomes in the configurations are no longer known.
+    ``overall`` is the joint outcome, if the outcomes in single configurations are not known.
     """
 
     name: str

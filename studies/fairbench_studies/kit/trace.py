@@ -70,7 +70,7 @@ def throughput_tok_s(trace: Trace) -> float:
 
 
 def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
-    """Return a percentile of the time to first token of the clients' served requests, or NaN."""
+    """Return a percentile of the times to first token of the clients' served requests, or NaN."""
     chosen = np.isin(trace.client, clients) & trace.finished
     if not chosen.any():
         return float("nan")

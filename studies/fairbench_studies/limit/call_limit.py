@@ -1,8 +1,8 @@
 """The limit of a run call by call: a tighter least makespan, which knows when a call can begin.
 
-``least_makespan`` of ``limit`` lets all calls of a program begin when the program arrives. Here a
-call also waits for the earlier calls of its program and for the user's think time.
-Docs: docs/reference/metrics.md.
+``least_makespan`` of ``limit`` lets all calls of a program begin when the program arrives. In this
+module, a call also waits for the earlier calls of its program and for the user's think time. Docs:
+docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ def least_makespan_by_calls(
 ) -> float:
     """Return the time in seconds before which no scheduler could have finished the run's requests.
 
-    For every time a and every duration q, the calls that cannot begin before a, and that q must
-    follow in their programs, keep the replicas busy until a plus their work over the replicas. The
-    last of these calls ends then at the earliest, and q follows. The result is the largest such
-    sum, and at least the end of every program that has the cluster to itself.
+    Consider, for a time ``a`` and a duration ``q``, the calls that cannot begin before ``a`` and
+    that ``q`` must follow in their programs. The last of these calls ends no earlier than ``a``
+    plus the work of these calls, divided by the number of replicas. Adding ``q`` gives a lower
+    bound on the end of the run. The result is the largest such bound over all ``a`` and ``q``, and
+    at least the end of every program that has the cluster to itself.
 
     Precondition: the facts contain prices, and the compulsory tokens are known.
     """
@@ -64,9 +65,10 @@ class LeastCallTimes(NamedTuple):
 def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
     """Return the time of each call that no scheduler can shorten.
 
-    A call at depth d > 0 waits for a call at depth d - 1, which is taken to be the one that can end
-    first, and then for its pause. If a depth has a single call, all calls at the next depth wait
-    for this call, so its tail is the longest of theirs.
+    A call at depth d > 0 waits for a call at depth d - 1, and then for its own pause. The earlier
+    call is assumed to be the call at depth d - 1 that can end first. If a depth has a single call,
+    all calls at the next depth wait for this call, so the tail of this call is the longest tail of
+    the calls at the next depth.
     """
     prices = facts.prices
     assert prices is not None

@@ -2,9 +2,9 @@
 
     python studies limit [SEED ...]
 
-Simulates the runs that results/tables/limit.csv lacks (seeds 0 and 1 unless seeds are given),
-prints the tables, and writes them into docs/studies/limit.md. The CSV grows by a line per run, so
-that an interrupted study continues where it stopped.
+The script simulates the runs that results/tables/limit.csv lacks, by default for seeds 0 and 1. The
+script prints the tables, and writes the tables into docs/studies/limit.md. The CSV file grows by a
+line per run, so that an interrupted study continues after its last line.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def share_table() -> str:
 
 
 def loss_table() -> str:
-    """Return the GPU time by purpose of each scheduler, where the work sets the limit."""
+    """Return each scheduler's GPU time by purpose, in configurations where work is the limit."""
     body = []
     bound = {place: found for place, found in _by_place().items() if _is_bound(found)}
     for name in SCHEDULERS:

@@ -3,7 +3,7 @@
     python studies sessions              # the table again, from results/sessions.csv
     python studies sessions SEED ...     # missing runs; needs FAIRBENCH_DATA
 
-The script writes results/sessions.csv, with a row per run and as soon as the run has ended, and
+The script appends a row to results/sessions.csv as soon as a run has ended, and writes
 results/tables/sessions.csv.
 """
 
@@ -66,7 +66,7 @@ def _marked(changes: Sequence[float], digits: int) -> str:
 
 
 def _losers(rows: Sequence[Row]) -> str:
-    """Return in how many runs of clients the hit rate was lower than alone."""
+    """Return in how many cases (run and client) the hit rate was lower than of the client alone."""
     return str(sum(one < 1 for one in kept(rows)))
 
 

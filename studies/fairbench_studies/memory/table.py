@@ -3,8 +3,8 @@
     python studies memory-share                          # the table again, from the stored runs
     python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA
 
-The script writes results/memory-share.csv, with a row per run and as soon as the run has ended,
-results/tables/memory-share.csv and plots/memory-share.svg.
+The script appends a row to results/memory-share.csv as soon as a run has ended. The script also
+writes results/tables/memory-share.csv and plots/memory-share.svg.
 """
 
 from __future__ import annotations

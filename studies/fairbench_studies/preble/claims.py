@@ -91,7 +91,7 @@ def judge_end_to_end(results: Results) -> list[Part]:
 
 
 def _range(name: str, found: Floats, low: float, high: float) -> Part:
-    """Return the claim's part that the gains at all rates are in the paper's range."""
+    """Return the part of the claim that the gains at all rates are in the paper's range."""
     gains = found.mean(axis=1)
     least, most = float(gains.min()), float(gains.max())
     worst = least if least < low else most
@@ -102,7 +102,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 def judge_ablation(results: Results) -> list[Part]:
     """Judge claim 31: each mechanism helps.
 
-    Rebalancing must lower the P99 more than the mean, and priority groups only the P99.
+    Rebalancing must lower the P99 more than the mean, and priority groups must lower only the P99.
     """
     rate = RATES["tool-use"][-1]
     steps = {step: Key("fig5", "tool-use", step, rate) for step in ABLATION}
@@ -125,7 +125,7 @@ def judge_ablation(results: Results) -> list[Part]:
 
 
 def judge_baselines(results: Results) -> list[Part]:
-    """Judge claim 32: MemServe is slower than Preble on average; the oracle is not faster."""
+    """Judge claim 32: on average MemServe is slower than Preble, and the oracle is not faster."""
     compared = {MEMSERVE: ("tool-use", "video-qa"), ORACLE: tuple(RATES)}
     keys = {
         (system, workload): Key("baselines", workload, system, RATES[workload][1])
@@ -200,7 +200,7 @@ SUSTAINED_S = 20.0  # the latency in seconds that the paper requires
 
 
 def judge_scale(results: Results) -> list[Part]:
-    """Judge claim 58: Preble's latency stays similar if GPUs and documents grow together."""
+    """Judge claim 58: Preble's latency changes little if GPUs and documents grow together."""
     keys = {
         (system, gpus): Key("scale", "loogle", system, gpus)
         for system in (ROUND_ROBIN, PREBLE)

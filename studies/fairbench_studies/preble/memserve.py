@@ -23,8 +23,8 @@ class MemServe(PrefixRouter):
     class Params:
         """Parameters: a match of fewer than ``min_match_tokens`` tokens does not count.
 
-        In the rule as printed, a single shared token of a system prompt decides. All requests that
-        share the token then go to one worker.
+        The printed rule lets a single shared token of a system prompt decide the choice of a
+        worker. All requests that share the token then go to one worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

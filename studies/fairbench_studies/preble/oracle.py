@@ -16,9 +16,9 @@ from fairbench.schedulers.prefix_tree import truncate
 class Oracle(Router):
     """A router that sends all prompts of a prefix group to the same GPU.
 
-    [Preble] §H reads all requests of a workload offline, chooses the layer of its key portions
-    manually and splits it evenly. The authors' code sends each new group to the next GPU in turn,
-    and so does this scheduler. The router looks neither at load nor at caches.
+    The oracle of [Preble] §H reads all requests of a workload offline. The authors choose the layer
+    of key portions manually and split this layer evenly. The authors' code and this scheduler send
+    each new group to the next GPU in turn. The router looks neither at load nor at caches.
     """
 
     name = "oracle"

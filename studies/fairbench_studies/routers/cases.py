@@ -23,7 +23,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def usual() -> Iterator[Case]:
-    """Yield a single router, each form of sharing with all skews, and all exchange intervals."""
+    """Yield cases with one router, with each form of sharing, and with each exchange interval."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)

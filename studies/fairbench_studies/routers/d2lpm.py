@@ -44,8 +44,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of a case: the shares of well-behaved clients, and the charges at workers.
 
-    ``shares`` holds one value for each seed. The drift and unreceived charges are maxima over
-    seeds, the bound is the minimum, and all other values are means.
+    ``shares`` holds one value for each seed. The drift and the unreceived charges are maxima over
+    seeds, the bound is the minimum, and service and hit rate are means.
     """
 
     shares: tuple[float, ...]

@@ -33,7 +33,7 @@ SETTLED_S, END_S = 30.0, 120.0
 
 
 class Outcome(NamedTuple):
-    """The results of a case with two clients: shares, and charges over weights with their bound."""
+    """The results of a case with two clients: shares, and charges divided by weights."""
 
     share: float
     service_tok_s: float
@@ -84,9 +84,10 @@ def outcome(case: Case) -> Outcome:
 
 
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
-    """Return the drift of the clients' charges over weights, and the theorem's U.
+    """Return the drift of charges divided by weights between the clients, and the theorem's U.
 
-    A prompt is charged when its request is sent, outputs when the request has ended.
+    A prompt is charged when its request is sent, and the output is charged when the request has
+    ended.
     """
     table = result.requests
     column = {name: np.asarray(table[name]) for name in ("routed_s", "finish_s")}

@@ -2,9 +2,10 @@
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
-Simulates the runs that results/tables/session-gates-ceiling.csv lacks (seeds 61 to 65 unless seeds
-are given), and writes two tables into docs/reference/gates.md: the share of the worst well-behaved
-client, also without the heavy client and alone, and the time that its calls lost in each phase.
+The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
+seeds 61 to 65. The script writes two tables into docs/reference/gates.md. The first table has the
+share of the worst well-behaved client with all clients, without the heavy client, and alone. The
+second table has the time that this client's calls lost in each phase.
 """
 
 from __future__ import annotations
@@ -84,8 +85,9 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
     """Return the seconds that finished calls of the window took longer than alone.
 
-    The result has a row per client and a column per phase. Time in the gate and in the queue of an
-    engine is lost; prefill and decoding lose what they take beyond the times of a lone call.
+    The result has a row per client and a column per phase. All time in the gate and in the queue of
+    an engine is lost. The time lost in prefill and in decoding is the time beyond the times of a
+    lone call.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)

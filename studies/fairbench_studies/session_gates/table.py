@@ -2,9 +2,10 @@
 
     FAIRBENCH_DATA=FOLDER python studies session-gates [SEED ...]
 
-Simulates the runs that results/tables/session-gates.csv lacks (seeds 61 to 65 unless seeds are
-given), writes two tables of means into docs/reference/gates.md, and draws plots/session-gates.svg.
-The CSV grows by a line per run, so that an interrupted study continues where it stopped.
+The script simulates the runs that results/tables/session-gates.csv lacks, by default for seeds 61
+to 65. The script writes two tables of means into docs/reference/gates.md, and draws
+plots/session-gates.svg. The CSV file grows by a line per run, so that an interrupted study
+continues after its last line.
 """
 
 from __future__ import annotations

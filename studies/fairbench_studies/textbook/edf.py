@@ -28,9 +28,9 @@ class TextbookEDF(LocalScheduler):
     - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
       *and* answer, as if a prompt token took a step. A request that is already late counts as
       starving, too.
-    - Room is made for the first starving request in the queue, not for the most urgent.
-    - In the next pass the room goes to the request with the earliest deadline, which is often the
-      request that was just preempted.
+    - Room is made for the first starving request in the queue, not for the most urgent request.
+    - In the next pass the freed room goes to the request with the earliest deadline, which is often
+      the request that was just preempted.
     - The listing does not check whether running requests outgrow the memory. The printed loop
       exceeds its memory; fairbench's engines retract requests in this case.
 

@@ -21,7 +21,7 @@ SHORT, LONG = "short", "long"
 
 
 def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Request]:
-    """Return the listing's requests: 70% short and urgent, the others long with much slack."""
+    """Return the listing's requests: 70% are short and urgent, and 30% are long with much slack."""
     draw, made = random.Random(seed), []
     for number in range(count):
         arrival = draw.randint(0, horizon)

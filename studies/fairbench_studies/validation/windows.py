@@ -5,7 +5,7 @@ counts, too. The scheduler's decisions are visible only while work arrives, so s
 to the last arrival, and in slices of this period.
 
 For each request, only arrival, first token and end are known. The input and the first output token
-count at the first token, and the other output tokens are spread evenly from the first token to the
+count at the first token, and all later output tokens are spread evenly from the first token to the
 end. (VTC-artifact also spreads the input over the decode, although a server has processed the input
 before the first token.)
 """
@@ -105,7 +105,7 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Return the window from the first to the last arrival, and then its slices if several."""
+    """Return the window from the first to the last arrival, followed by its slices if several."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)

@@ -87,10 +87,10 @@ def windowed_difference(
 ) -> Floats:
     """Return the summed deficit of clients in the window around each point.
 
-    A client's deficit is the service of the most served client minus the client's own service,
-    capped by the absolute difference between the client's service and demand. A client with little
-    demand is therefore owed no more than its demand, and a client that is served late is owed no
-    less.
+    A client's deficit is the service of the most served client minus the client's own service, but
+    at most the absolute difference between the client's service and demand. This maximum limits the
+    deficit of a client with little demand. A client that is served late has more service than
+    demand, and can still have a deficit, because the difference is absolute.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)

@@ -56,7 +56,7 @@ def _weight(row: Mapping[str, Any]) -> float:
 
 
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
-    """Return the most service of the others while a client's only request waits (Theorem 4.11).
+    """Return the most service of all other clients while a client's only request waits (4.11).
 
     When the request arrives, the client has no other waiting or running request.
     """

@@ -84,7 +84,7 @@ def _late(trace: Trace) -> list[tuple[int, float]]:
 
 
 def judge_limited_times(seeds: Seeds) -> list[Part]:
-    """Judge whether rising rate limits change response times from evenly short to those of FCFS."""
+    """Judge whether response times go from evenly short to FCFS's times as rate limits rise."""
     lowest, *_ = names = [f"{ARENA} rpm {limit}" for limit in RPM_LIMITS]
     spread = [_spread(one, lowest) for one in seeds]
     every = [by_seed(seeds, name, "mean TTFT", _mean_s) for name in names]

@@ -60,7 +60,7 @@ def judge_shares(seeds: Seeds) -> list[Part]:
 
 
 def judge_proportional(seeds: Seeds) -> list[Part]:
-    """Judge that clients below their share get their demand, and the third client the rest."""
+    """Judge that clients below their share get their demand, and the third client what remains."""
     name = "vtc-proportional vtc"
     found = _rates(seeds, name, 60, 600)
     waits = np.array(by_seed(seeds, name, "mean TTFT by client", _three_waits))
@@ -100,7 +100,7 @@ PHASE_S = 60.0
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share is served in ON phases, and the other gets the rest."""
+    """Judge that a client below its share is served in ON phases; the second gets what remains."""
     done, late, totals = (
         by_seed(seeds, "vtc-on-off-less vtc", name, measure)
         for name, measure in (
@@ -176,7 +176,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Return a part on the ratio of FCFS's to VTC's difference, and one on VTC's difference."""
+    """Return a part on the ratio of FCFS's to VTC's difference, and a part on VTC's difference."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)

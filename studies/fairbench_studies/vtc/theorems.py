@@ -4,9 +4,10 @@ U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M. If memory is o
 half of the run's larger bound on the service gap (docs/appendix/theory.md). The measures are in
 weighted tokens. Two theorems are judged by their proofs instead of runs:
 
-- Theorem 4.11 divides by a lower bound a of the server's capacity, which the paper does not give.
-  While one client waits, the others get at least a tokens per second. If they get at most 2 (n - 1)
-  U tokens during a wait, the wait is within the theorem's bound for every such a.
+- Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
+  give. While one client waits, the other clients get at least ``a`` tokens per second. If the other
+  clients get at most 2 (n - 1) U tokens during a wait, the wait is within the theorem's bound for
+  every possible ``a``.
 - In Theorem 4.13 as printed, no client meets the premise: shortly before t2, the total service
   T(t, t2) is less than 5U n, and no client requests less than nothing. The proof shows that a
   client which is backlogged from t to t2 has requested at least T(t, t2) / n - 5U since t.
@@ -66,7 +67,7 @@ def _bounded(
     measured: Callable[[Extremes], float],
     bound: Callable[[Extremes], float],
 ) -> Part:
-    """Return the part that no run exceeds its bound; the part names the run nearest to it.
+    """Return the part of a claim that no run exceeds its bound, with the run nearest to its bound.
 
     Raises KeyError if a run is missing.
     """

@@ -1,8 +1,8 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
 The module also defines the names of fields in requests that drivers send. A client with an owner in
-``client_owners`` has the name ``owner/client`` in requests, a path in the tree of tenants;
-simulated schedulers use this name, too. A header contains the name of a client's objective (a set
+``client_owners`` has the name ``owner/client`` in requests, which is a path in the tree of tenants.
+Simulated schedulers also use this name. A header contains the name of a client's objective (a set
 of latency targets), as in llm-d; the router knows the targets.
 """
 

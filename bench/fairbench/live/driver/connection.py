@@ -1,7 +1,7 @@
 """HTTP/1.1 connections, streams of answers, and the clock of a live run.
 
-With 16 chunks per stream, this client takes three quarters of the CPU time of aiohttp's client.
-aiohttp wakes a task for each chunk; this client calls a method of the waiting stream. The library
+With 16 chunks per stream, this client takes three quarters of the CPU time of aiohttp's client. For
+each chunk, aiohttp wakes a task, and this client calls a method of the waiting stream. The library
 httptools parses the HTTP responses.
 """
 

@@ -26,21 +26,21 @@ class DriverTarget:
     """The target of a driver: a server, or a router in front of several servers.
 
     - ``lengths`` decides how the length of an answer is enforced. If ``lengths`` is ``exact``, each
-      request demands exactly the true number of tokens. With ``header``, the limit is the
-      workload's ``max_new_tokens``, and the emulator reads the true length from a header. If
-      ``free`` is true, the request limits the output length only from above.
+      request demands exactly the true number of tokens. If ``lengths`` is ``header``, the limit is
+      the workload's ``max_new_tokens``, and the emulator reads the true length from a header. If
+      ``lengths`` is ``free``, the request limits the output length only from above.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
     - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
       There is no timeout before the first token, because starvation is measured.
     - ``time_scale`` is the number of emulated seconds per real second.
-    - ``foreign_router`` means that another project's router stands before the servers. Then,
-      fairbench's headers are repeated in the request id, and a request's worker is known only if
+    - ``foreign_router`` means that another project's router stands before the servers. Behind such
+      a router, the request id repeats fairbench's headers, and a request's worker is known only if
       the answer names the worker.
     - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
       the latency targets of each objective.
     - ``names`` maps a client to its name in requests, if the names differ.
-    - ``extra_body`` contains further fields of each body; ``max_tokens_field`` is the field of
-      OpenAI's APIs for the maximum length of an answer.
+    - ``extra_body`` contains fields that are added to each body; ``max_tokens_field`` is the field
+      of OpenAI's APIs for the maximum length of an answer.
     - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
       answer states, for at most ``longest_wait_s`` real seconds in total.
 

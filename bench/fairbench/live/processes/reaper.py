@@ -3,7 +3,7 @@
 python reaper.py GRACE_S COMMAND...
 
 Standard input is a pipe that only the parent process holds open. The pipe closes when the parent
-process closes the pipe or is killed, even by SIGKILL. The reaper then sends SIGTERM to the server,
+process closes its end or is killed, even by SIGKILL. The reaper then sends SIGTERM to the server,
 and after ``GRACE_S`` seconds SIGKILL to the server's process group. The reaper is a separate
 program that imports nothing of fairbench, because one reaper process is started with each server.
 """

@@ -47,7 +47,8 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 class Recipe:
     """The instructions for starting a server.
 
-    - ``command`` returns the command line for ``ports`` free ports; the first is the HTTP port.
+    - ``command`` returns the command line for ``ports`` free ports; the first port is the HTTP
+      port.
     - The server is ready when the page ``health`` answers with success or, if ``ready`` is given,
       when ``ready`` returns True for the server's URL.
     - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host

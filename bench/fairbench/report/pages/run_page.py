@@ -130,7 +130,7 @@ OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 def run_figures(
     summary: Summary, tables: Tables, facts: Facts, found: JudgedTraffic
 ) -> Iterator[page.Figure]:
-    """Yield the figures for which the run has numbers; colours of clients are equal in all."""
+    """Yield the figures for which the run has numbers; a client has one colour in all figures."""
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
     swatches = client_series(names, found.heavy)

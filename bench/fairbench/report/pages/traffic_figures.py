@@ -51,8 +51,8 @@ def visible_clients(
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
     """Return each client's number in ``palette.SERIES``.
 
-    Heavy clients get the first colours, which stand out. The other clients have the remaining
-    colours in order; colours repeat if clients outnumber colours.
+    Heavy clients get the first colours, which stand out. Clients that are not heavy get the
+    remaining colours in order; colours repeat if clients outnumber colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}

@@ -17,7 +17,8 @@ class TreeDelta(NamedTuple):
     """The changes of a worker's cache since the last turn of this worker.
 
     ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of evicted tokens
-    at the prefix's end. Content that was inserted and evicted since the last report is left out.
+    at the prefix's end. Content that was both inserted and evicted since the worker's last report
+    is left out.
     """
 
     inserted: tuple[Prompt, ...]

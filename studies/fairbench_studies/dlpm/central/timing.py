@@ -43,8 +43,8 @@ class RoundCost:
     """The cost of a round that serves each worker once, with ``waiting`` requests queued.
 
     ``synchronisation_ms`` is wall time: all workers report simultaneously, and each worker gets its
-    requests. The other times are CPU times of the scheduler: ``update_ms`` for updating copies of
-    the trees, ``match_ms`` for matching every request in every tree, ``dispatch_ms`` for sorting
+    requests. Three times are CPU times of the scheduler: ``update_ms`` for updating copies of the
+    trees, ``match_ms`` for matching every request in every tree, and ``dispatch_ms`` for sorting
     and DLPM. Each time is the lowest decile of many rounds, because other work of the machine can
     only make a round longer.
     """

@@ -20,9 +20,9 @@ JOIN_TIMEOUT_S = 5.0
 class CentralWorkers:
     """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens.
 
-    Usage, in this order: ``send`` prompts to each worker, which caches the prompts; ``wait`` until
-    all workers have cached their prompts; ``collect`` the changes of the caches. The processes end
-    when the context is left or the parent process ends.
+    The methods are called in this order: ``send`` sends prompts to each worker, which caches the
+    prompts, ``wait`` waits until all workers have cached their prompts, and ``collect`` returns the
+    changes of the caches. The processes end when the context is left or the parent process ends.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:

@@ -14,7 +14,7 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 
 class Chat(NamedTuple):
-    """The longest response of clients 0 and 1, and of 2 and 3, by scheduler; D2LPM's latest."""
+    """The longest responses of clients 0 and 1 and of clients 2 and 3; the latest under D2LPM."""
 
     good: Mapping[str, float]
     flooding: Mapping[str, float]
@@ -33,7 +33,7 @@ def _chat(runs: Runs) -> Chat:
 
 
 def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge which clients wait: 0 and 1 under LPM, 2 and 3 under VTC, no client under D2LPM."""
+    """Judge which clients wait: 0 and 1 under LPM, 2 and 3 under VTC, and none under D2LPM."""
     found = over_seeds(cells, _chat, ("lpm", "vtc", "d2lpm"))
     good = {name: fmean(one.good[name] for one in found) for name in ("lpm", "vtc", "d2lpm")}
     flooding = {name: fmean(one.flooding[name] for one in found) for name in ("vtc", "d2lpm")}

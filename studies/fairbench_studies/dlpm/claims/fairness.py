@@ -143,7 +143,7 @@ def judge_latency(cells: Source) -> list[Part]:
 
 
 def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
-    """Judge whether the mean factor is largest under RR+LPM, for both kinds of mean."""
+    """Judge whether RR+LPM has the largest mean factor, by each of the two kinds of mean."""
     under, shown = {}, []
     for kind, mean in MEANS.items():
         means = {name: mean(of) for name, of in factors.items()}
@@ -155,7 +155,7 @@ def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
 
 
 def _mean_wait(name: str, factors: Sequence[float]) -> Part:
-    """Compare both kinds of mean factor with the paper's number; the geometric mean decides."""
+    """Compare the two kinds of mean with the paper's number; the geometric mean decides."""
     paper = PAPER_MEANS[name]
     low, high = paper * (1 - MEAN_BAND), paper * (1 + MEAN_BAND)
     text = f"{CALLED[name]}: on average {paper:.2f}x (within 40%)"

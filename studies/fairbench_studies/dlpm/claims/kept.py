@@ -36,10 +36,11 @@ class Kept:
     def judge(self, claim: Claim) -> Sequence[Part]:
         """Return the parts of a claim with their outcomes.
 
-        Pairs are judged again; all other parts keep their stored verdicts.
+        Parts about pairs of schedulers are judged again; all other parts keep their stored
+        verdicts.
 
-        Numbers with a band and means keep their earlier outcome, because they were averaged seed by
-        seed, and a ratio of two means differs a little.
+        Parts about means, and about numbers with a band, keep their stored outcome. The stored
+        numbers were averaged seed by seed, and a ratio of two means differs a little.
         """
         earlier = self.parts.get(claim.number, ())
         if not self.pairs or claim.number not in OF_PAIRS:

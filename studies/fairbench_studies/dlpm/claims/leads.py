@@ -53,7 +53,7 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 
 
 def newcomer_wait(run: StoredRun) -> float:
-    """Return the most service that others got while an idle client's first request waited.
+    """Return the most service of all other clients while an idle client's first request waited.
 
     The service of a client is summed over all workers. The result is NaN if no idle client began to
     send requests (Theorems A.2 and A.4).
@@ -69,7 +69,7 @@ def _newcomer_wait(run: StoredRun) -> float:
 
 
 def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the most service that others got while an idle client's first request waited.
+    """Return the most service of all other clients while an idle client's first request waited.
 
     A client is idle if none of its requests waits or runs. Of several requests that a client sends
     at the same instant, the request that is admitted first counts.

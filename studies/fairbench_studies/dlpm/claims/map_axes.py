@@ -53,8 +53,8 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return each value of each axis around a configuration, including the default.
 
     The default of a step is the value in the configuration. A default that is not among the axis's
-    values is inserted by size. An axis is left out if no scheduler has the setting, or if the
-    default is the only value.
+    values is inserted in order of size. An axis is left out if no scheduler has the setting, or if
+    the default is the only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]

@@ -42,8 +42,8 @@ def draw_claims_map(
 ) -> None:
     """Run the missing simulations of the map, then draw the pictures and write the tables.
 
-    Raises RunFailed if points failed, after the finished runs are drawn, and Interrupted after an
-    interruption.
+    Raises Interrupted after an interruption. If points failed, RunFailed is raised after the
+    finished runs are drawn.
     """
     check_drawable()
     seeds = QUICK_SEEDS if quick else SEEDS

@@ -47,7 +47,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return a text such as ``**1**: 2/4, 1/2: 4/4``: where the claim holds, of how many."""
+    """Return each value with the count of configurations in which the claim holds: ``1/2: 4/4``."""
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})

@@ -33,7 +33,7 @@ def _mix(runs: Runs) -> Mix:
 
 
 def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge DLPM's response time and end of the run, VTC's equal service, LPM's conversations."""
+    """Judge response times and the end under DLPM, service under VTC, conversations under LPM."""
     names = ("lpm", "vtc", "dlpm")
     found = over_seeds(cells, _mix, names)
 

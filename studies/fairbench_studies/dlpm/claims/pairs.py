@@ -20,7 +20,7 @@ LENGTH = "duration"  # time until all programs of the run had finished, unless t
 class Pair:
     """The claim that a metric is larger under ``above`` than under ``below``.
 
-    ``flip`` is the ratio or difference at which the sign of the claim changes.
+    The sign of the claim changes at ``flip``, a ratio or a difference of the two schedulers.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs together, which hold if all pairs hold and are reversed if one is."""
+    """Several pairs together: the group holds if all pairs hold, and is reversed if a pair is."""
 
     name: str
     pairs: tuple[Pair, ...]

@@ -95,7 +95,8 @@ def by_seed(cell: SchedulerResults) -> BySeed:
 def by_place(cells: Source) -> Mapping[Place, At]:
     """Return the runs of each scheduler, grouped by configuration.
 
-    A configuration with several sizes of the KV pool is left out, because the paper has none.
+    A configuration with several sizes of the KV pool is left out, because the paper has no such
+    configuration.
     """
     if isinstance(cells, KnownPairs):
         return cells

@@ -34,7 +34,7 @@ def swept_over(
 
 
 def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that with Q^w throughput rises above all other schedulers and Jain's index falls."""
+    """Judge that a larger quantum Q^w gives the highest throughput and a lower Jain's index."""
     mine = chosen(cells, scenario="s2")
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -49,10 +49,10 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
-    """Judge that D2LPM's throughput rises with Q^w and finally exceeds all other schedulers.
+    """Judge that D2LPM's throughput rises with its quantum Q^w, to the highest of all schedulers.
 
-    The paper says "eventually", so the largest Q^w decides. The part also reports the outcome at
-    each Q^w from the paper's largest on.
+    The paper says "eventually", so the largest Q^w decides. The claim's part also reports the
+    outcome at each Q^w that is at least the paper's largest Q^w.
     """
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -128,7 +128,7 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the Pareto frontier, and that a larger Q^u gives more throughput, less fairness.
+    """Judge the Pareto frontier, and that a larger quantum Q^u adds throughput and costs fairness.
 
     Only runs in which clients join without credit count, as in Algorithm 1.
     """
@@ -188,7 +188,7 @@ def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
 
 
 def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int]:
-    """Count the points beyond the line between the ends, and those that no end dominates."""
+    """Count the points beyond the line between the ends, and the points that no end dominates."""
     (x0, y0), (x1, y1) = ((mean_over(of, metric), mean_over(of, RATE)) for of in ends)
     points = [(mean_over(of, metric), mean_over(of, RATE)) for of in swept.values()]
     # The line connects VTC (fair but slow) with LPM (fast but less fair). A point to the right of
@@ -199,7 +199,7 @@ def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Return a claim's part with several measures in one configuration, the paper's first."""
+    """Return a claim's part by several measures in one configuration; the first is the paper's."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

@@ -1,9 +1,9 @@
 """Outcomes under other interpretations of the paper, for the column "holds under".
 
-``seeds/readings.csv`` has runs of figure 7 on four replicas with one change at a time, and the runs
-without the change in the same configurations for comparison. In these modules, an interpretation of
-a claim is called a reading. A part has an outcome under a reading only if the runs without the
-change give the outcome of all configurations.
+``seeds/readings.csv`` has runs of figure 7 on four replicas with one change at a time. For
+comparison, the file also has the runs without the change in the same configurations. In these
+modules, an interpretation of a claim is called a reading. A part has an outcome under a reading
+only if the runs without the change give the outcome of all configurations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AT_RERUN = (
 )
 """Readings of the rerun's settings: the mark of a full batch, arrivals, and ToT's prefix."""
 LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
-"""The reading in which Q^w of long-qa is about twenty mean requests (rule of gap B3)."""
+"""The reading in which the quantum Q^w of long-qa is about twenty mean requests (gap B3)."""
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
 Outcomes = Mapping[tuple[int, str], Outcome]
@@ -47,9 +47,9 @@ Outcomes = Mapping[tuple[int, str], Outcome]
 
 
 class Tried(NamedTuple):
-    """The outcomes under a reading of the paper, and those of the runs without its change.
+    """The outcomes under a reading of the paper, and of the runs without the reading's change.
 
-    If there are no runs without the change, each outcome counts.
+    If there are no runs without the change, every outcome under the reading counts.
     """
 
     outcomes: Outcomes

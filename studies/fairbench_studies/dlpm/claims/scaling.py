@@ -37,7 +37,7 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that DLPM is near LPM and declines slightly, and that VTC is lowest and flat."""
+    """Judge that DLPM's rate is near LPM's and falls slightly, and VTC's rate is low and flat."""
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
@@ -71,7 +71,8 @@ def _flat(text: str, values: Collection[float]) -> Part:
 def judge_central(timings: Timings) -> list[Part]:
     """Judge the overhead of a central scheduler: its size and its growth.
 
-    Timings differ from run to run, so the size holds if four fifths of all known runs show it.
+    Timings differ from run to run, so the claim on the size holds if four fifths of all known runs
+    show this size.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]

@@ -21,7 +21,7 @@ IDLE = 0.001  # Workers that are idle for less than this fraction of the time co
 
 
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether RR+LPM and both Prebles share computed service less equally than D2LPM.
+    """Judge whether RR+LPM and two forms of Preble share computed service less equally than D2LPM.
 
     The measure is Jain's index of computed service while all clients are active. Over the whole run
     of a fixed set of programs, the index hardly depends on the scheduler.

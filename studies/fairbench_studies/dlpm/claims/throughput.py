@@ -72,7 +72,7 @@ def judge_gain(cells: Source, *, below: str, paper: float, low: float, high: flo
 def parts_apart(
     text: str, tallies: Sequence[Tally], ours: Callable[[Sequence[Tally]], str]
 ) -> list[Part]:
-    """Return a part for several replicas and, where clients compete, a part for one replica.
+    """Return a claim's part for several replicas and, if clients compete, a part for one replica.
 
     On one replica no router chooses: RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the
     tallies; the first tally uses the paper's measure.
@@ -115,7 +115,7 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Source) -> list[Part]:
-    """Judge that D2LPM is as good as both Prebles, except where Preble wins."""
+    """Judge that D2LPM is as good as the two forms of Preble, except where Preble wins."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 

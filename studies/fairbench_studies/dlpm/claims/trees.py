@@ -35,7 +35,7 @@ SOONER = {
 
 
 def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge how much sooner all programs end under D2LPM than under VTC and both Prebles."""
+    """Judge how much sooner all programs end under D2LPM than under VTC and two forms of Preble."""
     at: At = {cell.combined["scheduler"]: by_seed(cell) for cell in cells}
     seen = {name: SOONER[name].seen(at) for name in run_of(SOONER, cells)}
     gains = {name: one.value or nan for name, one in seen.items()}
@@ -162,7 +162,7 @@ def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
 
 
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether VTC and D2LPM equalise computed service, so that client 0 gets more service.
+    """Judge whether VTC and D2LPM give equal computed service, so that client 0 gets more service.
 
     RR+LPM and Preble, which are not fair, share computed service less equally.
     """

@@ -28,8 +28,8 @@ class BalanceParams(Protocol):
 class CodeBalance:
     """Load balancing that moves cheap key nodes from heavily loaded GPUs to the lightest GPU.
 
-    If a GPU has a single key node, the node is replicated on the lightest GPU as soon as the node's
-    requests wait twice as long.
+    If a GPU has a single key node, the node is replicated on the lightest GPU as soon as the wait
+    of the node's requests has doubled.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:

@@ -31,15 +31,17 @@ class PrebleE2Code(PrefixRouter):
 
     A request whose own leaf is shorter than the path above goes to the GPUs allocated to the
     deepest node of this path. Any other request goes to the GPU with the highest hit ratio if this
-    ratio is high enough, else to the GPU with the least load. A key node's load is the prefill of
-    missed tokens, divided among the node's GPUs, plus requests in progress times output and time
-    per output token. If loads differ too much, key nodes move from the heaviest to the lightest
-    GPU, cheapest first. A GPU's only key node is replicated on the lightest GPU as soon as the
-    node's time to first token has doubled.
+    ratio is high enough, else to the GPU with the least load. A key node's load has two parts: the
+    prefill of missed tokens, divided among the node's GPUs, and the decoding. The decoding is
+    estimated as requests in progress times output tokens times time per output token. If loads
+    differ too much, key nodes move from the heaviest to the lightest GPU, cheapest first. A GPU's
+    only key node is replicated on the lightest GPU as soon as the node's time to first token has
+    doubled.
 
     Three parts of Preble's code are not copied. The code returns the position in a list of
     candidates instead of the GPU. The code adds the time of attention to prefill times, and this
-    class does not. The code resolves ties by the lowest index, while equal GPUs take turns here.
+    class does not. The code resolves ties by the lowest index, and in this class equal GPUs take
+    turns.
     """
 
     name = "preble-e2-code"

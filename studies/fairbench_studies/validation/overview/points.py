@@ -87,8 +87,8 @@ def points_of(path: Path, profile: str | None) -> tuple[list[Point], list[NotRep
 
     Args:
         path: The file.
-        profile: The id or file of the timing profile for all runs. None stands for the bundled
-            profile of each run's GPU and model, or a profile from the data sheet.
+        profile: The id or file of the timing profile for all runs. Without a given profile, the
+            bundled profile of each run's GPU and model is used, or a profile from the data sheet.
 
     Raises:
         DataError: the file holds no runs, or no run can be replayed.

@@ -33,8 +33,8 @@ class Row(NamedTuple):
         tested: The points of runs to which neither a profile nor a cost was fitted.
         fitted: The number of points to which something was fitted.
         repeats: The number of sets of repeated runs.
-        spreads_pct: The largest spread of a metric in a set of repeats, which is the difference of
-            the largest and the smallest measured value in percent of the mean.
+        spreads_pct: The largest spread of a metric in a set of repeats. A spread is the difference
+            of the largest and the smallest measured value in percent of the mean.
     """
 
     server: tuple[str, str, str]

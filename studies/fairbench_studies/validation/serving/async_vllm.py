@@ -11,8 +11,8 @@ from fairbench.engine.vllm import VLLMReplica
 class AsyncVLLMReplica(VLLMReplica):
     """A worker that schedules each step when the previous step begins.
 
-    A request that arrives during a step therefore joins the step after the next step. If a worker
-    is idle, it starts a request at once.
+    A request that arrives during a step joins the step after the next step. If a worker is idle, it
+    starts a request at once.
     """
 
     def __init__(self, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Fits the measured profile of a GPU to a few of SGLang's runs (``measured.FITTED``).
+"""The fit of a GPU's measured profile to a few of SGLang's runs (``measured.FITTED``).
 
 Ten numbers (eleven for the H100) are fitted by Gauss-Newton steps on their logarithms, so that all
 numbers stay positive. The fit compares medians: the time per output token and the time to first

@@ -37,8 +37,8 @@ class Limit(NamedTuple):
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """Return the limit that delayed the client of an open loop, or None without a limit.
 
-    A client with a number of connections sends its next request when an answer arrives. The
-    measured send times then depend on the server, and a replay must not repeat them.
+    A client with a number of connections sends its next request when an answer arrives. With such a
+    limit, the measured send times depend on the server, and a replay must not repeat these times.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).
@@ -67,9 +67,10 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 class EventLoop:
     """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while the thread counts are read together afterwards, as a batch. The
-    function ``go_on`` is called for each answer after all prompts of the batch have been counted.
-    ``read_ps`` maps a request's number to the time at which the answer was read.
+    If answers arrive while the thread is counting, the thread reads these answers together
+    afterwards, as a batch. The function ``go_on`` is called for each answer after all prompts of
+    the batch have been counted. ``read_ps`` maps a request's number to the time at which the answer
+    was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:

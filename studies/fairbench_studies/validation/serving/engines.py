@@ -39,10 +39,10 @@ CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """Idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
 
-A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms
-without a conflict of threads. Measured profiles already contain the idle time of their servers.
-With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of other profiles is
-0.
+A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms of idle time, and expects 2
+to 3 ms without a conflict of threads. Measured profiles already contain the idle time of their
+servers. With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` is 0 in a
+profile that was not measured on a server.
 """
 # If a profile was not measured on a server, its grade begins with one of these texts.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
@@ -112,8 +112,8 @@ def believable_pool(run: ServingRun) -> int:
     """Return the KV pool (tokens) that a run states, or 0 if the run's times contradict it.
 
     The pool must hold the prompts of all requests that decode at the same time, unless prompts
-    share prefixes, which happens only in runs with a gateway. The function ``with_doubts`` also
-    marks other runs with the same settings.
+    share prefixes. Prompts share prefixes only in runs with a gateway. The function ``with_doubts``
+    also marks other runs with the same settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens

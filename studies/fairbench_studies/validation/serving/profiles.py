@@ -56,7 +56,7 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
 
     The measured profile of the A100 is for both engines, and the measured profile of the H100 is
     only for SGLang. The time in HTTP and tokenizer is a property of the engine, not of the GPU. An
-    operator profile therefore takes the measured time, and vLLM's server is busy for
+    operator profile takes the measured time of HTTP and tokenizer, and vLLM's server is busy for
     ``VLLM_REQUEST_MS`` with each request. Raises DataError for a GPU or model without a profile.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"

@@ -1,11 +1,11 @@
 """A fit of the measured server's constants that no data sheet or profile contains.
 
 The fitted numbers are times that the host adds to the GPU's work. The first number is the time to
-start and merge a minibatch. The second is the time that a running request adds to each decode step.
-The third is the delay on the way in and out of the server. The time per decode step has one value
-for each date of recording, because hosts differed. The cost of a prefilled token is published, and
-the rest of a decode step is derived, so neither is fitted. The fitted values are constants of the
-module ``replay``.
+start and merge a minibatch. The second number is the time that a running request adds to each
+decode step. The third number is the delay on the way in and out of the server. The time per decode
+step has one value for each date of recording, because hosts differed. The cost of a prefilled token
+is published, and the rest of a decode step is derived, so these two times are not fitted. The
+fitted values are constants of the module ``replay``.
 """
 
 from __future__ import annotations
@@ -127,7 +127,8 @@ def _features(trace: Trace) -> Floats:
     """Return throughput, and low, middle and high times from first to last token.
 
     Requests that decode wait during the prefill of a large minibatch, and the requests of this
-    minibatch do not wait. The spread of these times therefore depends on the cost of a prefill.
+    minibatch do not wait. The spread of the times from first to last token depends on the cost of a
+    prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

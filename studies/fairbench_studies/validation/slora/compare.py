@@ -82,7 +82,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield the numbers that do not rank schedulers: the lowest TTFT, and numbers of slices."""
+        """Yield numbers that do not rank schedulers: the lowest TTFT, and values in time slices."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():

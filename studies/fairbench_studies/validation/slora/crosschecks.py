@@ -1,7 +1,7 @@
 """Published numbers, and the predictions of the bundled timing profiles.
 
 The JSON file of cross-checks states the published numbers. This module computes a prediction if a
-profile and the stated facts suffice; other predictions are quoted from the file.
+profile and the stated facts suffice. If not, the prediction is quoted from the file.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether simulation and measurement rank two runs alike, or None if too close."""
+    """Return whether simulation and measurement rank two runs alike; None for too close runs."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None
