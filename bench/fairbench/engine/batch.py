@@ -91,7 +91,7 @@ class RunningBatch:
         return sequence.produced + self.steps - sequence.joined_step
 
     def private(self, sequence: Sequence) -> int:
-        """Return how many tokens a sequence has decoded that are not in the prefix tree yet."""
+        """Return how many decoded tokens of a sequence are not in the prefix tree yet."""
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
@@ -163,7 +163,7 @@ class RunningBatch:
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
-        """Return how many decode steps remain until the first end of a sequence in the batch."""
+        """Return how many decode steps remain until the first sequence of the batch ends."""
         due = self.due
         # After a retraction, the older entry of a sequence in the heap is outdated.
         while due[0][0] != due[0][2].due:
@@ -185,7 +185,7 @@ class RunningBatch:
         return done
 
     def retraction_order(self) -> list[Sequence]:
-        """Return the sequences in order of retraction, the next to be retracted last."""
+        """Return the sequences in order of retraction; the last in the list is retracted first."""
         return sorted(
             self.sequences, key=lambda s: (self.produced(s), -s.request.input_tokens), reverse=True
         )
@@ -257,7 +257,7 @@ class DecodeRun:
         self.steps = steps
 
     def end_ps(self, steps: int) -> int:
-        """Return the time (ps) at which the run's first ``steps`` steps have ended."""
+        """Return the time (ps) at which the first ``steps`` steps of the decode run end."""
         growth = self.growth_ps * (steps * (steps - 1) // 2)
         return self.start_ps + steps * self.first_ps + growth
 

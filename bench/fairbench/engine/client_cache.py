@@ -52,8 +52,8 @@ class Residency:
 
     ``log`` records every change of these numbers.
 
-    A token held by k clients counts 1/k for each of the k clients. Tokens are therefore counted for
-    each k separately, as integers, because sums of fractions would drift.
+    A token held by k clients counts 1/k for each of the k clients. Tokens are counted separately
+    for each number k of clients, as integers, because sums of fractions would drift.
     """
 
     def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:
@@ -90,7 +90,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count tokens outside the tree as a copy, in use, of tokens that ``holders`` hold."""
+        """Count tokens outside the tree as a used copy of cached tokens that ``holders`` hold."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -119,7 +119,7 @@ class Residency:
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
         """Record that running requests use ``tokens`` tokens of ``holders``.
 
-        A negative number records that no running request uses the tokens any more.
+        A negative number of tokens means that no running request uses these tokens any more.
         """
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
@@ -182,8 +182,8 @@ class Claimed(Protocol):
     - ``listed_for`` names the queues that have an entry for the node.
     - ``uses`` counts the finished requests whose tokens ended at the node or at an evicted node
       below.
-    - ``keep_s`` is the latest time in seconds until which the policy asked to keep tokens of these
-      requests.
+    - ``keep_s`` is the latest time in seconds until which the policy asked to keep the tokens of
+      one of the requests in ``uses``.
     - ``number`` decides the order of nodes with equal rank.
     """
 
@@ -233,7 +233,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
-        """Free another copy of a node or, if there is no such copy, the node, an unclaimed leaf."""
+        """Free a spare copy of a node; without a spare copy, free the node, an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
@@ -446,7 +446,8 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether a queue's next eviction may take a claimed node.
 
-        An open leaf has unused tokens, and is a leaf of the queue's claims or has a further copy.
+        An open leaf has unused tokens, and either is a leaf of the queue's claims or has a spare
+        copy.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -516,7 +517,7 @@ class ClientCache(KVCache):
     # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many of them are in use."""
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
         node, _ = self.descend(self.root, prompt, (0, 0), limit, split=False)
         while node.parent is not None and not node.locks:
             node = node.parent
@@ -630,7 +631,7 @@ class ClientPool(Protocol):
     def residency(self) -> Residency: ...
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many of them are in use."""
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
 
 
 class WaitingSequences(Protocol):

@@ -32,7 +32,7 @@ N = TypeVar("N", bound=CacheNode)
 
 
 class AttachedRequest(Protocol[N]):
-    """A waiting request that is attached to the node at which its cached prefix ended last time."""
+    """A waiting request that is attached to the node at which its last cache match ended."""
 
     request: Request
     prompt: Prompt
@@ -313,7 +313,7 @@ class KVCache(PrefixTree[KVNode]):
     def pin(self, node: KVNode, tokens: int) -> None:
         """Record that running requests use ``tokens`` tokens of ``node``.
 
-        A negative number records that no running request uses the tokens any more.
+        A negative number of tokens means that no running request uses these tokens any more.
         """
 
     # The tree.

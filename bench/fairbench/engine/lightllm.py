@@ -8,7 +8,7 @@ minibatch, and then after each step. Source: [VTC-artifact],
 slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
-the coroutine that reads. A request that arrives during a step is therefore seen one decision late.
+the coroutine that reads. The engine sees a request that arrives during a step one decision late.
 After a step in which a request ends, arrivals are seen at once, because the removal of the request
 from the batch lets the reader run. While idle, the server looks for requests every 10 ms.
 """

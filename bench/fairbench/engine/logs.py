@@ -430,8 +430,8 @@ class MemoryLog(IntegerTable):
     """A log with one row per change of the tokens that a client holds.
 
     ``change`` is the number of tokens that ``client`` gains, or loses if negative. ``holders`` is
-    the number of clients that hold each of these tokens, including ``client``. ``by`` is the client
-    for whose requests the tokens were evicted, or -1 if the change is no eviction.
+    the number of clients, including ``client``, that hold each token of the change. ``by`` is the
+    client for whose requests the tokens were evicted, or -1 if the change is no eviction.
     """
 
     def __init__(self, clients: list[str]) -> None:

@@ -455,7 +455,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten the run to the next boundary between steps, which may be now."""
+        """Shorten the run of decode steps to the next boundary of a step, which may be now."""
         self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:
@@ -463,7 +463,7 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return how many decode steps are left until the next event of the run.
+        """Return how many decode steps remain until the next event of the run of decode steps.
 
         Precondition: ``sync`` was called.
         """

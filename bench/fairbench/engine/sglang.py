@@ -322,7 +322,7 @@ class SGLangReplica(EngineLoop[KVNode]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and the batch is marked as full, whatever may be preempted."""
+        """Whether requests wait and the batch is marked as full, even if preemption could help."""
         return len(self.waiting) > 0 and self._batch_is_full
 
     @property
@@ -367,8 +367,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Abort a request.
 
         A waiting request leaves the queue at once and counts as refused. A running request ends
-        with the step in progress, and a prefilling request ends at the end of its prompt. In these
-        two cases the request counts as FINISHED, and its output stays cached.
+        with the step in progress, and a prefilling request ends at the end of its prompt. A request
+        that ends with the step or the prompt counts as FINISHED, and its output stays cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -713,10 +713,10 @@ class NewTokenRatio:
 class PassInterval:
     """The number of decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
 
-    A pass is due if no request decodes, and ``every`` decode steps after the last due pass.
-    Prefills do not count as decode steps, so a pass follows each prefill immediately. Steps are
-    counted even while no request waits, so a request that arrives between two passes has to wait
-    for the next pass.
+    A pass is due while no request decodes, and otherwise when ``every`` decode steps have followed
+    the last due pass. Prefills do not count as decode steps, so a pass follows each prefill
+    immediately. Steps are counted even while no request waits, so a request that arrives between
+    two passes has to wait for the next pass.
     """
 
     def __init__(self, every: int) -> None:

@@ -123,7 +123,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _schedule_running(self, step: Step) -> None:
         """Give running sequences tokens and blocks, in one operation if enough blocks are free.
 
-        Prompts before decoding sequences first take their part of the budget, one by one.
+        A prompt that stands before decoding sequences in the running list first takes its part of
+        the budget.
         """
         running, batch = self.running, self.batch
         prefilling = running.prefilling

@@ -3,9 +3,9 @@
 The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
 blocks have the same hash exactly if their tokens and all earlier tokens are equal. In the
 simulator, two blocks to which vLLM gives the same hash belong to the same node of the tree. A node
-is a run of blocks, so the work for a prompt depends on the number of positions at which prompts
-differ, not on the prompt's length. Several copies of a run may be in memory, because vLLM keeps all
-copies.
+is a series of consecutive blocks, so the work for a prompt depends on the number of positions at
+which prompts differ, not on the prompt's length. Several copies of a node's blocks may be in
+memory, because vLLM keeps all copies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens are equal from ``at`` in one prompt and from ``place`` in the other.
+    """Return how many tokens of two prompts are equal, from ``at`` and from ``place`` on.
 
     The function counts at most ``most`` tokens. Precondition: the first prompt has at least
     ``most`` tokens after position ``at``.
@@ -253,8 +253,8 @@ class BlockTree:
     def may_grow(self, node: BlockNode, owner: object) -> bool:
         """Return whether new blocks of ``owner`` may be added to the node itself.
 
-        Precondition of such an addition: only ``owner`` uses the node, and no other request depends
-        on the node.
+        New blocks may be added if only ``owner`` uses the node and no other request depends on the
+        node.
         """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
@@ -525,7 +525,7 @@ def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:
 
 
 class ClaimedRun(BlockNode):
-    """A run of blocks with the clients that claim the run, as ``Claimed`` describes."""
+    """Consecutive cached blocks with the clients that claim them, as ``Claimed`` describes."""
 
     __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "number", "uses")
 
@@ -584,7 +584,7 @@ class ClientBlockCache(BlockCache):
     # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many of these are in use."""
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
         node = self.match(prompt, limit)[0]
         used = (one for one in node.path() if self.tokens_of(cast(ClaimedRun, one))[0])
         return node.depth, next((one.depth for one in used), 0)

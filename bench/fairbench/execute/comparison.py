@@ -148,7 +148,7 @@ def check_usage(
     given: Sequence[str],
     codes: int = 0,
 ) -> None:
-    """Raise UsageError for flags that exclude each other; ``given`` are all further flags.
+    """Raise UsageError for flags that exclude each other; ``given`` are the flags in use.
 
     ``codes`` is the number of values given for ``engine_code``.
     """

@@ -307,7 +307,7 @@ tokens on an H100, the published value is 1,077 ms, and the operators' value is 
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
-"""``SAMPLING_MS`` is vLLM's time for each sequence of a step on an H100, with the vocabulary.
+"""``SAMPLING_MS`` is the sampling time of vLLM for each sequence of a step on an H100.
 
 The time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is sampling with
 ``top_p`` over all logits, which moves memory, so the time grows with the vocabulary and shrinks

@@ -50,7 +50,7 @@ class StepTime:
             sequences: Number of decoding sequences.
             context_tokens: Total context tokens of the decoding sequences.
             rows: Lowest number of tokens that the linear layers compute; fewer tokens are padded to
-                it.
+                this number.
 
         Returns:
             Duration of the iteration, in picoseconds.

@@ -52,7 +52,7 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many tokens no earlier prompt or answer contains, and the other tokens' stays."""
+    """Return the number of new tokens in all prompts, and the stays of the repeated tokens."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))

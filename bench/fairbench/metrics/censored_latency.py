@@ -1,8 +1,8 @@
 """Latency percentiles that are correct even if some programs never finished.
 
 Requests unfinished at the end are right-censored: their latency is a lower bound. A refused request
-has an infinite latency. A metric that left out either kind would favour the scheduler that starved
-these requests.
+has an infinite latency. A metric without unfinished or refused requests would favour the scheduler
+that starved these requests.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def why_undefined(sample: Sample, lost: str) -> str:
 
 
 def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
-    """Return a percentile as a metric's value, with the reason and the remark."""
+    """Return a percentile as a metric's value, with ``reason`` if it is missing and ``remark``."""
     bounded = percentile.censored and isfinite(percentile.value_s)
     return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
 

@@ -2,7 +2,7 @@
 
 A call is due when the program would have sent the call if every earlier call of the program had run
 alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls are removed. A
-client that is served late is therefore due service that the client could not even request yet. A
+client that is served late is due service even for calls that the client could not send yet. A
 client that is idle while its user thinks is due no service.
 """
 
