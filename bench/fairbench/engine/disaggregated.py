@@ -565,7 +565,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     # The methods of this section manage the memory of a decode worker.
 
     def _has_room(self, request: Request, tokens: int) -> bool:
-        """Return whether a request may take memory; the only member of the worker always may."""
+        """Return whether a request may take memory; if the worker is empty, any request may."""
         if not self.members:
             return True
         within = self.members < self.limits.most_members and self.cap.has_room(request)

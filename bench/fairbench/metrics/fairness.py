@@ -103,7 +103,7 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest share that is not NaN, or NaN if every share is NaN."""
+    """Return the lowest share of any client that is not NaN, or NaN if every share is NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 
@@ -135,7 +135,7 @@ class Shares:
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The ratios of clients with an entitlement; empty if no client was short of service."""
+        """The shares of clients with an entitlement; empty if no client was short of service."""
         kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 
@@ -186,7 +186,7 @@ class TenantShares:
     ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
     client: the client's service divided by the entitlement in the tree, and the client's owner, ""
     if the client's name contains the owner. ``worst`` is the lowest share of any node, and ``even``
-    is Jain's index of the nodes at the top.
+    is Jain's index of the outermost nodes.
     """
 
     tenants: list[dict[str, Any]]

@@ -101,8 +101,8 @@ class Requests(Table):
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
       computes, -1 before the choice. ``reserved_s`` is the reservation of memory on this worker,
       ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s`` are
-      start and end of the transfer of the KV cache. All these columns are None if the same worker
-      computes prompts and answers.
+      start and end of the transfer of the KV cache. The columns about decode workers are None if
+      the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
@@ -144,8 +144,8 @@ class Requests(Table):
 class Programs(Table):
     """The programs of a run, one row per program.
 
-    ``requests`` is the number of requests made so far; the columns ``demand_*`` are the total
-    demand of the program, sent or not.
+    ``requests`` is the number of requests that the program has made; the columns ``demand_*`` are
+    the total demand of the program, whether sent or not.
     """
 
     program_id: Ints
@@ -313,7 +313,8 @@ class WorkPrices(NamedTuple):
     def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
         """Return a lower bound, in seconds, on the time to decode ``tokens`` output tokens.
 
-        While these tokens are decoded, the steps attend to ``context_tokens`` tokens in total.
+        While the output tokens are decoded, the decode steps attend to ``context_tokens`` tokens in
+        total.
         """
         time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
         return time_s
@@ -340,8 +341,8 @@ class Facts:
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
       together. If ``bound`` is None, ``bound_unavailable`` says why.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` the profile's decode
-      step of a single request, and ``costs`` are all times of the profile. These three fields are
-      None on real servers, and if the profile is unknown.
+      step of a single request, and ``costs`` are all times of the profile. These three fields
+      (``fit``, ``lone``, ``costs``) are None on real servers, and if the timing profile is unknown.
     - ``percentiles`` are the percentiles of latency that the user chose instead of the usual
       percentiles; empty without a choice.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
@@ -413,7 +414,7 @@ class TokenGaps(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measurements that the tables do not contain, by the driver of a live run or from a log.
+    """Measurements beside the tables, made by the driver of a live run or read from a log.
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests, None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.

@@ -3,8 +3,8 @@
 Tokens are booked at an instant: tokens charged at admission at the start of an iteration, computed
 extend (uncached input) tokens at the end of the iteration, and each output token at the end of the
 step that made the token. A stretch is a period of constant batch composition. A batch with requests
-of 64 clients is 64 consecutive rows of the log with equal times, so the times of a stretch are
-computed once.
+of 64 clients is 64 consecutive rows of the log with equal times, so the times are computed once for
+all these rows.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class View(Enum):
 class Booked(NamedTuple):
     """Unweighted tokens of each client that were booked in a window.
 
-    ``charged`` is the extend booked at admission, ``extend`` the extend that was computed. Each
-    array has the shape (n_clients,).
+    ``charged`` counts the extend tokens booked at admission, and ``extend`` counts the extend
+    tokens that were computed. Each array has the shape (n_clients,).
     """
 
     input: Floats
@@ -179,9 +179,9 @@ class Booked(NamedTuple):
         """Book computed tokens at admission if prompts at the window's edges distort the numbers.
 
         A prompt that an edge of the window divides has its input on one side of the edge and its
-        computed tokens on the other side. If such prompts are more than ``MOST_UNDER_WAY`` of a
-        client's tokens, the client's computed tokens are replaced by the extend of the prompts
-        admitted in the window. As a result, no client has more computed tokens than input tokens.
+        computed tokens on the other side. If prompts at an edge are more than ``MOST_UNDER_WAY`` of
+        a client's tokens, the extend of the prompts admitted in the window replaces the client's
+        computed tokens. As a result, no client has more computed tokens than input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -279,7 +279,7 @@ def booked_tokens(
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Return the bookings of decode steps; steps with no element of ``times`` between are merged.
+    """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
 
     Each row has one booking, and a further booking for each element of ``times`` inside the row.
     Further bookings are appended at the end.
@@ -360,7 +360,8 @@ def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
     The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. If the
-    context grows beyond the fitted range during a stretch, only the steps beyond the range count.
+    context grows beyond the fitted range during a stretch, only the steps beyond the fitted range
+    count.
     """
     if fit is None:
         return float("nan")
@@ -390,10 +391,11 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     """Return the service log of a live run, computed from what clients of the server see.
 
     Each request that produced output gets two rows. The prefill row lasts from admission to the
-    first token. Its input counts at the start of the row; the first token and the computed part of
-    the input count at the end. The decode row lasts from the first token to the last token. Its
-    tokens are divided evenly among at most ``DECODE_STEPS`` steps. Metrics expand each step, so one
-    step per token would take gigabytes. The rows are sorted by start time and worker.
+    first token. The input of an answer counts at the start of its row; the first token and the
+    computed part of the input count at the end of the row. The decode row lasts from the first
+    token to the last token. Its tokens are divided evenly among at most ``DECODE_STEPS`` steps.
+    Metrics expand each step, so one step per token would take gigabytes. The rows are sorted by
+    start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
     In this estimated log, rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The

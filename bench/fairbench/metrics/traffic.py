@@ -75,12 +75,12 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 
 
 def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
-    """Return the run of consecutive events with the largest total gain minus cost.
+    """Return the consecutive events that have the largest total gain minus cost.
 
     Args:
         gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The ascending cost up to each event. A run of events costs the last event's element
-            minus the first event's element.
+        cost: The ascending cost up to each event. The cost of consecutive events is the last
+            event's element of ``cost`` minus the first event's element.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost

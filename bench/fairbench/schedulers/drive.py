@@ -57,8 +57,9 @@ def drive(
 ) -> None:
     """Try the candidates of the scheduler until the scheduler stops or the pass ends.
 
-    The scheduler is not resumed after the admission that ends the pass. A resumed scheduler might
-    refill credits, or move on to another group, for a candidate that is never tried.
+    The scheduler is not resumed after the admission that ends the pass. A scheduler that is resumed
+    after the end of a pass might refill credits, or move on to another group, for a candidate that
+    is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.

@@ -101,7 +101,7 @@ class OutputLengths:
 
 
 class _Average(NamedTuple):
-    """The mean of the first ``RECENT`` values, and an exponential average of further values."""
+    """The mean of the first ``RECENT`` values, and then an exponential average of later values."""
 
     mean: float
     seen: int

@@ -53,7 +53,7 @@ def _bytes_of(token_ids: Sequence[int]) -> memoryview:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Return the prompt of ``ids``, which shares prefixes only with prompts of an equal ``apart``.
+    """Return the prompt of ``ids``; it shares prefixes only with prompts of equal ``apart``.
 
     The value None of ``apart`` is a value like any other.
     """

@@ -37,8 +37,8 @@ class Running(NamedTuple):
     """A request of the running batch, and the memory that it uses.
 
     ``held_tokens`` is the context length of the request, including a shared prefix.
-    ``reserved_tokens`` is the KV memory in tokens that the engine reserved for outputs of the
-    request that are still to come, before the engine applies a reservation ratio.
+    ``reserved_tokens`` is the KV memory in tokens that the engine has reserved for future outputs
+    of the request, before the engine applies a reservation ratio.
     """
 
     request: Request
@@ -158,7 +158,7 @@ class SortableQueue(WaitingView, Protocol):
 
 
 class Room(NamedTuple):
-    """An upper limit on what a worker's next pass can admit if no running request ends before.
+    """An upper limit on what the next pass of a worker can admit if no running request ends.
 
     ``slots`` is a number of requests, ``tokens`` the KV memory for prompts and reserved outputs,
     and ``prompt_tokens`` the number of prompt tokens that one iteration computes. ``tokens``

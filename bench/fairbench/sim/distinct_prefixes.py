@@ -27,11 +27,11 @@ LONG = 64
 class DistinctPrefixes:
     """The distinct prefixes of a run's prompts, as in one cache of the cluster without eviction.
 
-    The prefixes form a tree with one node per distinct segment of a prefix. A node is a run of
-    tokens with one key that follows a position of its parent. The position is the parent's number
-    and the number of the parent's tokens before the node. Memory is linear in the numbers of
-    distinct prefixes and prompts. An answer is added to the tree when a later prompt contains the
-    answer.
+    The prefixes form a tree with one node per distinct segment of a prefix. A node is a series of
+    consecutive tokens with one key; the node follows a position of its parent. The position is a
+    pair of the parent's number and the number of the parent's tokens before the node. Memory is
+    linear in the numbers of distinct prefixes and prompts. An answer is added to the tree when a
+    later prompt contains the answer.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,8 @@ class DistinctPrefixes:
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
         """Return the paths of all prompts, with the times at which they were used and answered.
 
-        Both times have the shape (n_prompts,), in the order in which the prompts were added.
+        Both times (use and answer) have the shape (n_prompts,), in the order in which the prompts
+        were added.
         """
         places = [0, 0, *(number for one in self._nodes for number in one[:2])]
         parent, offset = np.array(places, np.int64).reshape(-1, 2).T

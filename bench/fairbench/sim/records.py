@@ -208,9 +208,9 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
 def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether a stream was cut off before the end of its column description.
 
-    A stream begins with a mark, the length of the column description, and the description (Arrow
-    columnar format, "IPC streaming format"). For data without the mark, return False, because Arrow
-    then reports that the data is not a stream.
+    A stream begins with a mark, the length of the column description, and the column description
+    (Arrow columnar format, "IPC streaming format"). For data without the mark, the result is False,
+    because Arrow itself then reports that the data is not a stream.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -283,8 +283,8 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     """Return the tables of a cluster that has finished its run.
 
     Requests and programs are in order of their ids, and service rows in order of start and worker.
-    The function releases the logs, which cannot be read afterwards. A long run therefore does not
-    need memory for logs and tables at the same time.
+    The function releases the logs, which cannot be read afterwards. A long run does not need memory
+    for logs and tables at the same time.
     """
     for log in logs.by_name().values():
         # ``file_block`` writes the remaining rows to a file.

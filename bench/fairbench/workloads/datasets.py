@@ -1,8 +1,8 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
 Each ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded
-JSON record and returns the record's texts, or raises ValueError naming the wrong field. Layouts do
-not differ between local files and data sets of the Hugging Face hub.
+JSON record and returns the record's texts. The function raises ValueError naming the wrong field.
+Layouts do not differ between local files and data sets of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
-    """Merge entries with equal texts into one entry, with the exchanges of all of them.
+    """Merge entries with equal texts into one entry, with the exchanges of all merged entries.
 
-    In LooGLE, for example, a document is repeated in the row of each of its questions.
+    In LooGLE, for example, the row of each question repeats the document.
     """
     first: dict[str, Texts] = {}
     exchanges: dict[str, list[tuple[str, str]]] = {}
@@ -404,8 +404,8 @@ def load_source(
     """Load the real input of a program kind from a local file or ``hf:OWNER/NAME``.
 
     ``names`` maps fields of the layout to the field names in the file. Raises UsageError for a
-    missing tokenizer or package and for an unknown field, DataError (file, line, field) for a file
-    that is unreadable or does not fit the kind.
+    missing tokenizer or package and for an unknown field. Raises DataError (file, line, field) for
+    a file that is unreadable or does not fit the kind.
     """
     if not schemas_for(kind):
         raise UsageError(

@@ -36,13 +36,14 @@ class ClientPlan:
 
     ``client`` is the client's name, and ``index`` its position among the ``clients`` clients of the
     run. ``weight`` is the client's fair share relative to other clients. ``targets`` are the
-    latencies promised to each request of the client; ``service_class`` names the class that defines
+    latencies promised to each request of the client. ``service_class`` names the class that defines
     the targets ("" without a class). ``owner`` names the owner of the client: by default the
     outermost tenant in the client's name, or the client itself. ``disguise`` changes the client's
-    programs; the padding of a disguise begins like the latest program of client number ``copied``,
+    programs. The padding of a disguise begins like the latest program of client number ``copied``,
     unless ``copied`` is None. ``in_flight`` limits the number of the client's running programs.
-    With ``reaction``, waiting programs start when the function returns True for an ended request of
-    the client. ``presence`` defines when the client is present; if it is None, always.
+    With ``reaction``, waiting programs start when the function ``reaction`` returns True for an
+    ended request of the client. ``presence`` defines when the client is present; if it is None,
+    always.
     """
 
     index: int

@@ -19,8 +19,9 @@ class UnbookedTokens:
 
     The additions are made only when a balance is needed. Tokens can be added late without error
     because the sums are whole numbers. Without a buffer, every step would update the balances of
-    the whole batch, although a scheduler compares only the few clients that also wait. ``changed``
-    are the clients whose number of running requests may have changed since the last counted steps.
+    the whole batch, although a scheduler compares only the balances of the few clients with waiting
+    requests. ``changed`` are the clients whose number of running requests may have changed since
+    the last counted steps.
     """
 
     sums: dict[str, float]
@@ -114,7 +115,7 @@ class Account(ABC):
         """Charge a client with requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request here, such as one of a prefix's owners."""
+        """Charge a client that may have no request here, such as an owner of a shared prefix."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:

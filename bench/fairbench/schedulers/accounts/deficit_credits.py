@@ -1,4 +1,4 @@
-"""Deficit credits of DLPM: how much service a client may use before it is another client's turn.
+"""Deficit credits of DLPM: how much service a client may use before its turn ends.
 
 ``Turns`` applies the credits in one admission pass over a queue.
 """
@@ -37,10 +37,10 @@ class Credits(Account):
     when an idle client leaves the client list. The ``quantum`` Q^u of a client of weight 1 is a
     number of weighted tokens.
 
-    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
-    left the list since the last refill joins with its former credit instead, so that a client gets
-    at most one such quantum between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2
-    therefore still hold.
+    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
+    has left the list since the last refill, the client joins with its former credit instead, so
+    that a client gets at most one such quantum between two refills. The bounds of [DLPM] Theorems
+    4.1 and 4.2 therefore still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit,
     too. All siblings below a tenant are granted their quanta at the same time.
@@ -163,7 +163,7 @@ class Credits(Account):
         return {node: left for node, left in members.items() if self.tenant_of(node) == tenant}
 
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
-        """Repeat lines 6-7 below a tenant until a waiting node has positive credit.
+        """Repeat lines 6-7 of Algorithm 1 below a tenant until a waiting node has positive credit.
 
         ``clients`` are the waiting clients; the result is False if no client waits. All rounds of
         quanta are computed in a single step. Clients that wait at other data-parallel ranks also

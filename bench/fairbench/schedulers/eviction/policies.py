@@ -133,9 +133,9 @@ class ClientEviction(LRU):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
-        The victim is a client that claims more than its entitlement. If no claimant is above its
-        entitlement, because running requests use all tokens of the clients above theirs, the victim
-        is the claimant that uses the largest part of its entitlement.
+        The victim is a client that claims more than its entitlement. If running requests use all
+        tokens of the clients above their entitlement, no claimant is above its entitlement. The
+        victim is then the claimant that uses the largest part of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -268,8 +268,8 @@ class Retention(EvictionPolicy):
 
     The next call is expected at the end of the session's last call plus the mean gap between calls
     in sessions of the client. No tokens are kept for a session that is known to have ended, or for
-    a request without a session. If memory is short, kept tokens are evicted as well, in order of
-    the expected times. The prefix of a waiting request is evicted last.
+    a request without a session. If memory is short, kept tokens are evicted as well, in the order
+    of the expected next calls. The prefix of a waiting request is evicted last.
     """
 
     name = "retention"

@@ -71,7 +71,7 @@ class FlowPolicy(LocalScheduler):
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """Return the arrival of the client's next request, which decides between equal scores."""
+    """Return when the client's next request arrived, which decides between equal scores."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id
 
@@ -96,7 +96,7 @@ class PriceParams:
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the additional charge at a request's end, or a refund as a negative number."""
+        """Return the additional charge at a request's end; a refund is a negative number."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)

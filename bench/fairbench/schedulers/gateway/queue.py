@@ -27,9 +27,9 @@ class OutputsAhead:
     """Charges for outputs in advance: the mean length of a client's answers, corrected later.
 
     Without charges in advance, the queue would send all requests of a client before the first
-    answer has ended. The client would then have no waiting request, and the lift at the client's
-    next arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the
-    scheduler ``refunds_tokens``.
+    answer has ended. The client would have no waiting request, and the lift at the client's next
+    arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the scheduler
+    ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -297,7 +297,7 @@ class GatewayQueue(HoldsRequests):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def _worker_for(self, request: Request, now_s: float) -> int | None:
-        """Return the worker that the policy or else the router chooses, or None without room."""
+        """Return the worker that the policy, or else the router, chooses; None without room."""
         routed = self._router.route(request, now_s)
         place = None if self._flows is None else self._flows.place
         chosen = None if place is None else place(request, now_s)

@@ -128,7 +128,7 @@ class DLPM(FairScheduler):
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Return whether quanta may be granted, given that no waiting client has credit left."""
+        """Return whether quanta may be granted when no waiting client has credit left."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:

@@ -42,7 +42,7 @@ class ClientCappedLPM(LPM):
 
     This policy is a baseline for policies that give clients credits. The limit counts requests
     without regard to cost, and leaves room unused while only clients at their limit wait. If the
-    requests of some clients at their limit fill the engine, other clients may starve.
+    requests of some clients at their limit fill the engine, the remaining clients may starve.
     """
 
     name = "lpm-client-cap"

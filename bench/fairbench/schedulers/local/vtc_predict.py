@@ -32,7 +32,7 @@ class PredictiveVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, the predictor, its ``error`` (0.5 means 50%) and the cost."""
+        """The parameters of VTC, and the predictor, its ``error`` (0.5 means 50%) and the cost."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

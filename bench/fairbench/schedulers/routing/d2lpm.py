@@ -26,7 +26,7 @@ from fairbench.tenants import Tenants
 
 
 class D2LPM(CreditExchange, PrefixRouter):
-    """A router that prefers the worker with the longest cached prefix while credit there lasts.
+    """A router that prefers the worker with the longest cached prefix as long as credit lasts.
 
     Each client has a separate credit at each worker. Among the workers where the client has
     positive credit, the router considers the workers with the longest cached prefix, and chooses

@@ -54,7 +54,7 @@ class Fleet:
         return worker in self._in_flight
 
     def unfinished_at(self, worker: int) -> int:
-        """Return the number of unfinished requests at a live worker (s_w of [DLPM] Alg. 2)."""
+        """Return the number of unfinished requests at a live worker (s_w in [DLPM] Alg. 2)."""
         return self._in_flight[worker]
 
     @property
@@ -125,8 +125,8 @@ class Fleet:
 
         Ties rotate: the router chooses the first tied worker after the worker that was chosen at
         the last tie. If the lowest number won every tie, worker 0 would get all requests of an idle
-        cluster. Choices without a tie do not move the rotation, because otherwise the same worker
-        could win every tie.
+        cluster. Choices without a tie do not move the rotation, because otherwise one worker could
+        win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))

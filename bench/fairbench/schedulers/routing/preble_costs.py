@@ -62,7 +62,7 @@ class Missed(NamedTuple):
 
 
 def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
-    """Return how many tokens of a prompt the workers lack, the least first."""
+    """Return how many tokens of a prompt each worker lacks, the least number first."""
     rest, missed = everyone, []
     for depth, workers in tree.levels(node):
         missed.append(Missed(tokens - depth, workers))
@@ -173,8 +173,8 @@ def key_portion(end: PrebleNode) -> PrebleNode:
     """Return the key portion of the path to ``end`` ([Preble] §A).
 
     The key portion is the deepest node at or above ``end`` whose edge is longer than all edges
-    above it together. The uppermost node of a path always satisfies this; the key portion of the
-    root is the root.
+    above it together. The uppermost node of a path always has an edge longer than all edges above
+    it; the key portion of the root is the root.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:

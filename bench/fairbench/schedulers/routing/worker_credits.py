@@ -133,7 +133,7 @@ def to_forget(
 
     Clients in ``busy`` are kept. ``credit`` has each client's credits, the least recently used
     client first. When a forgotten client returns, the client has no debt. Clients with the most
-    credit are therefore forgotten first, because such clients gain least.
+    credit are forgotten first, because such clients gain least from a return without debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -150,8 +150,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits, too. A client's requests may then only go to workers
-            where the client and all its tenants have credit.
+        tenants: Whether tenants have credits, too. If tenants have credits, a client's requests may
+            only go to workers where the client and all its tenants have credit.
     """
 
     setup = Setup()

@@ -106,7 +106,7 @@ class ReadTrace:
     ``unit`` is the unit of the file's times, if known; ``clock`` describes the time zone if the
     times are dates. ``nameless`` is a remark for the user, used if no column names clients.
     ``cached`` is the name of a column of cached tokens, which a replay ignores ("" if the file has
-    no such column). ``counted`` is False if the file has no token counts; then each request is
+    no such column). ``counted`` is False if the file has no token counts; each request is then
     replayed with one token.
     """
 
@@ -203,7 +203,7 @@ def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
 def read_with_requests(
     params: TraceParams, fields: Collection[str], signs: Collection[str]
 ) -> tuple[ReadTrace, FileRequests | None]:
-    """Return the trace of a file, and the file's requests with further fields.
+    """Return the trace of a file, and the file's requests with the fields ``fields``.
 
     The second result is None if the format of the file is one of ``PROGRAMS``.
 

@@ -325,7 +325,7 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Set, in place, arrivals of requests that have only a delay after the session's previous step.
+    """Set, in place, the arrivals that are given only as delays after the session's last step.
 
     A session whose requests have no times begins at 0. Raises DataError if the file's other times
     are dates.

@@ -1,9 +1,9 @@
 """The requests of a trace: one request as read, all requests as arrays, and statistics.
 
 The text of a prompt is split into blocks of characters. The identity of a block is a hash of the
-characters of this block and of all earlier blocks. Therefore texts with equal beginnings begin with
-equal blocks, and the text itself is not stored. If the log has token counts, the number of tokens
-in a block is the median over the prompts of the log.
+characters of this block and of all earlier blocks. Texts with equal beginnings begin with equal
+blocks, and the text itself is not stored. If the log has token counts, the number of tokens in a
+block is the median over the prompts of the log.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
-    If there are more identities than wanted, the last block stands for all further text. If there
-    are too few identities, more are derived from the last block. A text with less than half the
-    wanted blocks was shortened in the log; the missing text is unknown and gets no blocks.
+    If a prompt has more identities than wanted, the last block stands for all further text. If a
+    prompt has too few identities, more identities are derived from the last block. A text with less
+    than half the wanted blocks was shortened in the log; the missing text is unknown and gets no
+    blocks.
     """
     if wanted > 2 * len(ids):
         return ids
@@ -387,7 +388,7 @@ def _peak(arrival_s: Floats) -> float:
 
 
 def shared_prefixes(table: TraceTable) -> dict[str, float]:
-    """Return the shared fractions of all input tokens; both are 0 if the trace has no blocks.
+    """Return the shared fractions of all input tokens; each is 0 if the trace has no blocks.
 
     ``shared_ratio`` is the fraction of input tokens in blocks that occur in several requests.
     ``infinite_hit_rate`` is the fraction of input tokens that would hit an unlimited prefix cache.
