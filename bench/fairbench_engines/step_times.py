@@ -134,8 +134,8 @@ class StepTimes:
     If two steps overlap in time, the shared time is charged once. The clock of the server gives the
     duration of each step. The model ``costs``, which is fitted to the server's own steps, divides
     the duration among requests. Until the model has enough observations, all requests of a step
-    bear equal parts. The time to load tokens from host memory is charged to the requests that need
-    these tokens.
+    bear equal parts of the duration. The time to load tokens from host memory is charged to the
+    requests that need these tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
@@ -177,6 +177,6 @@ class StepTimes:
 
 
 def _within(limit: int, parts: Sequence[int]) -> list[int]:
-    """Return the parts; if their sum exceeds ``limit``, they are scaled down in proportion."""
+    """Return the parts; if the parts' sum exceeds ``limit``, scale the parts in proportion."""
     total = sum(parts)
     return [part * limit // total for part in parts] if total > limit else list(parts)

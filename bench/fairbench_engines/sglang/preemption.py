@@ -73,8 +73,8 @@ class Preemption:
         """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
 
         The method repeats SGLang's own test for room (``add_one_req``). If the memory outside of
-        shared prefixes does not suffice, the prefixes of the requests ``without`` are unlocked
-        during the test, so that their memory counts as free.
+        shared prefixes does not suffice, the test unlocks the prefixes of the requests ``without``,
+        so that the memory of the prefixes counts as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:

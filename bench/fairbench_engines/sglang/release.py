@@ -128,7 +128,7 @@ def resolved(server_args: Any) -> Any:
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if an argument of the server is not supported.
 
-    ``measures`` is true if admission depends on the times of the server's steps.
+    ``measures`` is true if admission depends on the measured times of the server's steps.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name, off.value)

@@ -37,7 +37,7 @@ class CrossBand(ClassQueues):
           priority has rank 0.
         - ``explicit``: the weight of p is its value in ``shares``, or 1 without a value.
 
-        The lowest priority and the ranks are those among all requests so far.
+        The lowest priority and the ranks are taken among all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"

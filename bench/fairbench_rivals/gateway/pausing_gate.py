@@ -175,8 +175,8 @@ class PausingGate(PlacementGate[P]):
         """Pause sessions of full replicas; return whether any session was paused or marked.
 
         Idle sessions are paused, the session with the fewest tokens first. If pausing all idle
-        sessions frees too little memory, all busy sessions are marked and pause when their turns
-        end.
+        sessions frees too little memory, all busy sessions are marked, and a marked session pauses
+        when its turn ends.
         """
         most = self.PAUSE_TO * self.setup.pool_tokens
         changed = False
@@ -308,9 +308,9 @@ class TickGate(PausingGate[P]):
     def queue(self) -> list[P]:
         """Return the paused sessions in the order in which they are resumed.
 
-        Sessions whose second or later turn waits go first, then sessions with one turn, then idle
-        sessions. In each group, the session with the fewest tokens goes first; the parameter
-        ``admit`` orders new sessions.
+        Sessions with a waiting second or later turn go first, then sessions with a waiting first
+        turn, then idle sessions. In each group, the session with the fewest tokens goes first; the
+        parameter ``admit`` orders new sessions.
         """
         admission = ADMISSIONS[self.params.admit]
 

@@ -18,10 +18,10 @@ class OpenSession(GateSession):
 class SessionCap(SessionGate[OpenSession]):
     """At most ``most`` sessions are open in the cluster; other sessions wait in order of arrival.
 
-    This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
-    sessions and states no algorithm. The gate sends the turns of an open session at once. A session
-    is closed when it ends, or after ``idle_s`` seconds without a turn; a closed session waits like
-    a new session.
+    The gate is the simplest reading of llm-d-router issue 2348, which asks for a limit on
+    concurrent sessions and states no algorithm. The gate sends the turns of an open session at
+    once. A session is closed when it ends, or after ``idle_s`` seconds without a turn; a closed
+    session waits like a new session.
     """
 
     name = "session-cap"

@@ -26,7 +26,7 @@ class KeptOrder:
         self._numbers = count()
 
     def put_request(self, request: Request, key: Any) -> None:
-        """Insert a request, or move it to a new key, behind requests with an equal key."""
+        """Insert a request, or move it to a new key, behind all requests with an equal key."""
         self.drop_request(request)
         entry = key, next(self._numbers), request
         self._entries[request] = entry

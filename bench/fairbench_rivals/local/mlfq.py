@@ -15,7 +15,7 @@ from fairbench_rivals.local.kept_order import KeptOrder
 
 @dataclass(slots=True)
 class Progress:
-    """The level and queue place of an unfinished request, and its running time at this level.
+    """The level of an unfinished request, its place in the queue, and its run time at the level.
 
     ``counted_s`` is the time up to which the running time has been counted. While the request
     waits, ``counted_s`` is the end of the request's last run, or the arrival. ``steps`` counts the
@@ -54,7 +54,7 @@ class MLFQ(LocalScheduler):
     the KV values to the host, as in vllm-ltr, or discards them if the host has no room. No request
     is preempted if the memory of all lower levels would not suffice. The running time counts from
     an admission to the end of a run, and steps between two passes count as equally long. An
-    iteration in which no request waits does not count among the 100.
+    iteration in which no request waits does not count among the 100 iterations.
     """
 
     name = "mlfq"

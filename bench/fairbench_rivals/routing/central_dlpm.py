@@ -1,7 +1,8 @@
 """Centralised DLPM, the strawman of [DLPM] §5.1: one queue and one credit per client for a cluster.
 
 ``CentralRouter`` knows the replicas, and ``CentralOrder`` the queue and the credits. The local
-scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision.
+scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision of the
+router.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ class CentralRouter(PrefixRouter):
 def _needed(request: Request) -> int:
     """Return the memory that a request may need, in tokens.
 
-    The cached part of the prompt counts, because no other request may evict this part any more.
+    The cached part of the prompt counts as needed memory, because no other request may evict this
+    part any more.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -229,7 +231,7 @@ class CentralOrder(DLPM):
 
 
 class _OpenScan(ListScan):
-    """A scan that ends when a worker has no more room, because the matches are then outdated.
+    """A scan that ends when a worker has no more room, because all matches are then outdated.
 
     If no worker has room, the scan continues, because Algorithm 1 may still grant quanta to the
     next candidate. The next candidate then finds no room and ends the pass.

@@ -229,7 +229,7 @@ class VLLMScheduling:
         return request
 
     def step(self) -> Any:
-        """Complete the oldest step in flight; schedule further steps as far as vLLM allows.
+        """Complete the oldest step in flight, and schedule more steps as far as vLLM allows.
 
         Returns (scheduled, hits, preempted, finished), with requests by number, or None if no step
         had work. ``hits`` are the cached tokens of the requests that were admitted.
