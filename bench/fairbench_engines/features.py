@@ -31,7 +31,7 @@ class Feature(NamedTuple):
 
     ``sglang`` and ``vllm`` say what works in the engine of this name, and how the feature is
     tested. ``flags`` are names in ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``; the
-    plugins refuse servers with these features.
+    plugins refuse servers with the named features.
     """
 
     name: str

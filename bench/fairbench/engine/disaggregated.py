@@ -62,8 +62,8 @@ class Transfers:
     similar way. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
     the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``).
     vLLM 0.32 starts every transfer at once without blocking (``start_load_kv`` in
-    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte, and
-    occupies no worker.
+    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte of a
+    transfer, and occupies no worker.
     """
 
     def __init__(
@@ -546,7 +546,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 0
 
     def _recompute(self) -> bool:
-        """Start to recompute retracted requests; return False if there are no such requests."""
+        """Start to recompute retracted requests; return False if no request is retracted."""
         return False
 
     def _provide(self, steps: int) -> None:

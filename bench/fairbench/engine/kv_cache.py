@@ -41,7 +41,7 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the request's position in the queue at the refresh with this number."""
+        """Return the position that the request had in the queue at the refresh of this number."""
 
 
 class MatchCache(Protocol[N]):

@@ -292,7 +292,7 @@ class EngineLoop(ABC, Generic[N]):
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read the inbox after a step of a decode run, if the run has further steps."""
+        """Read the inbox after a step of a decode run, if more steps of the run follow."""
         if run is self._run:
             self.sync()
             if run.steps:

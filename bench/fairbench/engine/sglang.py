@@ -676,8 +676,9 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved part of the running requests' future outputs.
 
-    The new-token ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode
-    steps. Only the ratio at one step is stored, so that a run of decode steps needs no update.
+    The new-token ratio falls from min(0.7 * conservativeness, 1) to 14% of its start value in 600
+    decode steps. Only the ratio at one step is stored, so that a run of decode steps needs no
+    update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:

@@ -360,7 +360,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return how many decode steps are left until the next event of the run.
 
-        If the decision at this instant has preempted requests, the next step counts as begun.
+        If the decision on a step has preempted requests at this instant, the next step counts as
+        begun.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 

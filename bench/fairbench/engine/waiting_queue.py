@@ -1,8 +1,9 @@
 """The waiting queue of a replica, sorted by cached prefix without a walk over all requests.
 
-The order equals the order of ``ListView``, with which tests compare the queue, at a cost
-proportional to the number of changes. The length of a match changes only where the tree changes,
-and SGLang's stable in-place sort moves only the requests whose matches have changed in length.
+The order of the queue equals the order of ``ListView``, with which tests compare the queue, at a
+cost proportional to the number of changes. The length of a match changes only where the tree
+changes, and SGLang's stable in-place sort moves only the requests whose matches have changed in
+length.
 """
 
 from __future__ import annotations

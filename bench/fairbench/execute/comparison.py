@@ -270,10 +270,11 @@ def compare_experiments(
     """Run the missing experiments of a comparison, and return all experiments in groups.
 
     ``arguments`` are arguments of ``plan_comparison``, or a single directory, whose schedulers are
-    compared in each configuration; ``baseline`` is the name of one of these schedulers (default:
-    the first). ``resume`` is the directory of a stored comparison that is continued. New runs are
-    saved in a new directory in ``parent``. The names in ``metrics`` are checked before any run.
-    Raises UsageError for experiments that cannot be compared, and the errors of ``carry_out``.
+    compared in each configuration. ``baseline`` is the name of a scheduler in this directory
+    (default: the first scheduler). ``resume`` is the directory of a stored comparison that is
+    continued. New runs are saved in a new directory in ``parent``. The names in ``metrics`` are
+    checked before any run. Raises UsageError for experiments that cannot be compared, and the
+    errors of ``carry_out``.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2

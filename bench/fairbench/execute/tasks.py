@@ -127,7 +127,7 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; a failed task has a ``Failure`` as result.
 
-        Tasks are started in the given order. After an interruption, no further task begins, running
+        Tasks are started in the given order. After an interruption, no more tasks begin, running
         tasks are asked to stop, and the results of the stopped tasks are still yielded. No task
         runs after the generator is closed.
         """

@@ -235,7 +235,7 @@ def is_known(profile_id: str) -> bool:
 
 
 def named_profile(name: str) -> TimingProfile:
-    """Return the timing profile that has this id or is in this file.
+    """Return the timing profile with the id ``name``, or the profile in the file ``name``.
 
     Raises UsageError for an unknown timing profile.
     """

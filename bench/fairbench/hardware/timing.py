@@ -5,7 +5,7 @@ time of k decode steps is an exact integer sum. ``profiles/engine_profiles.json`
 of every profile and its error on held-out iterations; ``TimingProfile`` has the formula.
 
 A timing profile charges the same time for every token of decode context. vLLM uses FlashAttention 2
-on GPUs of compute capability 8.x, which is slower in two cases, both found in its public code
+on GPUs of compute capability 8.x. This kernel is slower in two cases, which its public code shows
 (``csrc/flash_attn``: ``flash_api.cpp``, ``flash_fwd_launch_template.h``). The tile scheduler of
 FlashAttention 3 (H100, H200) avoids both cases.
 
@@ -15,8 +15,9 @@ FlashAttention 3 (H100, H200) avoids both cases.
   (vllm-project/vllm#58013 describes and repairs this behaviour). 2. A step that only decodes gives
   each sequence and KV head one thread block for each split of the context. A block processes its
   context in order, so the longest sequence may still run when all other blocks have finished. By
-  Graham's bound for list scheduling, the duration is at least the time of the mean load, and
-  exceeds this time by at most the time of the longest block; the profile charges the middle.
+  Graham's bound for list scheduling, the duration is at least the time of the mean load, and at
+  most this time plus the time of the longest block. The profile charges the middle of the two
+  bounds.
 """
 
 from __future__ import annotations

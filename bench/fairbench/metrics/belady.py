@@ -1,7 +1,7 @@
 """Belady's rule: the fewest tokens that a cache of limited size must compute for given prompts.
 
-The order of the prompts is given, and a token whose next use is furthest in the future is evicted
-first. No eviction policy computes fewer tokens in this order [Belady 1966].
+The order of the prompts is given. The cache first evicts the token whose next use is furthest in
+the future. No eviction policy computes fewer tokens in this order [Belady 1966].
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 def _together(stays: _Stays) -> _Stays:
     """Return the stays in order of start; equal stays are merged, and empty stays are left out.
 
-    A stay of tokens in the cache is empty if both uses are at the same time.
+    A stay of tokens in the cache is empty if the token is used twice at the same time.
     """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]

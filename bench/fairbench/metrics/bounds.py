@@ -97,8 +97,8 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
     """Return U_v, the largest lead of a counter over the lowest counter of a waiting client.
 
     The bound's unit U_v is in weighted tokens. If admission reserves the prompt and all outputs in
-    M, U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). Otherwise U_v is w_p * L_input + w_q *
-    ``remaining`` if this sum is larger (docs/appendix/theory.md).
+    M, U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). If admission reserves less, U_v is the
+    larger of this value and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.

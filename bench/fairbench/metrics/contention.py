@@ -74,9 +74,9 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Return the times that all calls would have taken without waiting for admission.
 
-    The time from arrival to first token equals the actual time from admission to first token.
-    All further tokens come at the median pace. Lost time is the wait for admission, or the whole
-    time of a refused call. ``unhindered`` explains the arguments.
+    The estimated time from arrival to first token equals the actual time from admission to first
+    token. All further tokens come at the median pace. Lost time is the wait for admission, or the
+    whole time of a refused call. ``unhindered`` explains the arguments.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -91,7 +91,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per further token of each finished answer with enough tokens."""
+    """Return the seconds per token after the first token of each finished, long enough answer."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -250,7 +250,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return the answered calls whose admission time is not reported, as a mask.
 
-    In the tables, the admission time of these calls equals the time of the first token. A reported
+    In the tables, the admission time of such a call equals the time of the first token. A reported
     admission is earlier than the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s

@@ -53,9 +53,10 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
     """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
     For calls that were made, the result is exact. Programs that the run's end cut off also have
-    calls that were never sent. The due service of these calls is estimated from finished programs
-    of the client: from the fraction of demand that those programs had requested at an equal age. A
-    client without a finished program is estimated from the finished programs of all clients.
+    calls that were never sent. The due service of calls that were never sent is estimated from
+    finished programs of the client: from the fraction of demand that the finished programs had
+    requested at an equal age. A client without a finished program is estimated from the finished
+    programs of all clients.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -77,9 +78,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The list has an entry for each client with calls that were never sent: the rows of the client's
-    programs with such calls, and the due service of these calls. ``served`` returns how long calls
-    would have taken without delays.
+    The list has an entry for each client with calls that were never sent. The entry has the rows of
+    the client's programs with such calls, and the due service of the calls. ``served`` returns how
+    long calls would have taken without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -329,8 +330,8 @@ def _lacking_output(
     """Return the due and missing output tokens of each call as linear pieces over time.
 
     Tokens that are due and tokens that are produced both grow linearly. Four times divide a call
-    into pieces: the due times of its first and last token, and the times at which these tokens
-    came.
+    into pieces: the due times of its first and last token, and the times at which the first and the
+    last token came.
 
     Returns:
         For each piece: its start and end in seconds, and the missing tokens at start and end.

@@ -164,7 +164,7 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
     """Return the DLPM paper's window "during which all clients are active" ([DLPM] §6.1).
 
     The window runs from the latest first arrival of a client to the earliest last completion of a
-    client. A client with unfinished work counts as active until the horizon. The result is None if
+    client. A client with unfinished work counts as active until the horizon. The window is None if
     a client has no program, or if the window would be empty.
     """
     clients, own = len(facts.clients), programs.client

@@ -165,7 +165,7 @@ class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
     ``victims`` are the delayed clients; the client with the longest median wait is first.
-    ``median_s`` is the median wait of all requests of these clients in the period, and ``usual_s``
+    ``median_s`` is the median wait of all requests of the victims in the period, and ``usual_s`` is
     the median of the requests' usual waits. If several floods did harm one after another, ``parts``
     has the harm of each flood.
     """

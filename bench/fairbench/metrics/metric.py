@@ -174,8 +174,8 @@ class Metric:
       without the metric. NaN means undefined.
     - ``beside`` and ``clients_beside`` are the functions of a metric that a run has only beside
       other runs, in a comparison.
-    - ``tail`` is the metric's percentile if this percentile is high, and 0 otherwise, because
-      tables show one high percentile (``shown_percentiles``).
+    - ``tail`` is the percentile of the metric if this percentile is high, else 0, because tables
+      show one high percentile (``shown_percentiles``).
     - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
       the difference is only called more or less.
     """

@@ -99,10 +99,10 @@ class Requests(Table):
     - ``demoted`` is 1 for requests that admission control put behind all other requests; None
       without admission control.
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
-      computes, -1 before the choice. ``reserved_s`` is the reservation of memory on this worker,
-      ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s`` are
-      start and end of the transfer of the KV cache. The columns about decode workers are None if
-      the same worker computes prompts and answers.
+      computes, -1 before the choice. ``reserved_s`` is the reservation of memory on the decode
+      worker, ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s``
+      are start and end of the transfer of the KV cache. The columns about decode workers are None
+      if the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
@@ -224,7 +224,7 @@ class Client(NamedTuple):
 
     - ``weight`` is the client's entitlement relative to other clients' weights.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
-      name of the class with these targets, "" without a class.
+      name of the class that sets the targets, "" without a class.
     - ``owner`` is the name of the client's owner, "" if the client's own name states the owner.
     - ``padding`` is the useless part of the client's requests.
     """
@@ -335,8 +335,8 @@ class Facts:
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` the KV pool of one worker.
-    - ``prefill_workers`` is the number of workers that only compute prompts; these workers have the
-      lowest numbers. None means that every worker computes both prompts and answers.
+    - ``prefill_workers`` is the number of workers that only compute prompts; the prefill workers
+      have the lowest numbers. None means that every worker computes both prompts and answers.
     - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
       together. If ``bound`` is None, ``bound_unavailable`` says why.

@@ -281,7 +281,7 @@ def _step_bookings(
 ) -> tuple[Ints, Floats, Ints]:
     """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
 
-    Each row has one booking, and a further booking for each element of ``times`` inside the row.
+    Each row has one booking, and one more booking for each element of ``times`` inside the row.
     Further bookings are appended at the end.
 
     Returns:
@@ -330,7 +330,7 @@ def one_per_stretch(log: Service) -> Service:
 def gpu_time(log: ServiceRows) -> float:
     """Return the seconds in which workers computed, summed over workers and the run.
 
-    The result is NaN if the composition of iterations is unknown: on real servers, and in older
+    The seconds are NaN if the composition of iterations is unknown: on real servers, and in older
     records.
     """
     times = [part.gpu_s for part in log.parts()]
@@ -359,9 +359,9 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. If the
-    context grows beyond the fitted range during a stretch, only the steps beyond the fitted range
-    count.
+    The fraction is NaN if no worker was busy, or if the range of the profile's fit is unknown. If
+    the context grows beyond the fitted range during a stretch, only the steps beyond the fitted
+    range count.
     """
     if fit is None:
         return float("nan")

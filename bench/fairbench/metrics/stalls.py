@@ -207,7 +207,7 @@ def stall_limit_s(facts: Facts) -> float:
 def answers_of(requests: Requests, horizon_s: float) -> Answers:
     """Return when requests decode, from their first token to their end.
 
-    The time from a request's last retraction to the following admission is left out.
+    The time from a request's last retraction to its next admission is left out.
     """
     worker = _decode_worker(requests)
     begun = np.isfinite(requests.first_token_s) & (worker >= 0)

@@ -102,7 +102,8 @@ LEAST_LATE, MOSTLY = 20, 0.5
 class Overload(NamedTuple):
     """The time of an overload in seconds, the number of delayed clients, and the waits.
 
-    ``median_s`` and ``p95_s`` are over the waits of all requests in this time, in seconds.
+    ``median_s`` and ``p95_s`` are the median and the P95, in seconds, of the waits of all requests
+    in the overload.
     """
 
     start_s: float

@@ -180,8 +180,8 @@ class Overlaps:
         """Return the rows of this table that overlap with rows of another table.
 
         Each element of ``row`` is a row of ``others``; for each, the rows of the client in
-        ``client`` are searched. The result is pairs in ascending order: an index into ``row``, and
-        a row of this table.
+        ``client`` are searched. The result is a list of pairs in ascending order: an index into
+        ``row``, and a row of this table.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")

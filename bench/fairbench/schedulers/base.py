@@ -436,7 +436,7 @@ class Parts(Protocol):
         """Charge ``steps`` decode steps, given each client's number of ``running`` requests.
 
         Between two calls, a client's number of running requests changes only after ``on_tokens``,
-        ``on_finish`` or ``on_retract`` for the client. This method only saves time: the host calls
+        ``on_finish`` or ``on_retract`` for the client. The method only saves time: the host calls
         ``on_tokens`` for each client of a scheduler without ``on_steps``.
         """
 

@@ -1,4 +1,4 @@
-"""Output lengths of finished requests, from which the lengths of further requests are predicted."""
+"""Output lengths of finished requests, from which the lengths of later requests are predicted."""
 
 from __future__ import annotations
 

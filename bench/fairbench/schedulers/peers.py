@@ -53,9 +53,9 @@ class RoutersParams:
     about the waiting client. A good value is about a worker's service rate; with a lower value, the
     fleet idles between two messages.
 
-    ``forget_s`` is a time in seconds: a router that has sent no message for this time no longer
-    delays clients at other routers. The default of ``forget_s`` is six times the sum of interval
-    and delay, at least 1 s.
+    ``forget_s`` is a time in seconds: a router that has sent no message for ``forget_s`` seconds no
+    longer delays clients at other routers. The default of ``forget_s`` is six times the sum of
+    interval and delay, at least 1 s.
 
     ``skew`` is the ratio of a client's requests at its favourite router to its requests at its
     least favourite router; the ratio between successive routers is constant. ``favourite=each``

@@ -60,8 +60,8 @@ class RunningView(Protocol):
     """The running batch, as it was when the scheduling pass began.
 
     The view leaves out requests that were preempted in this pass. Only vLLM's view contains
-    requests that were admitted in this pass, and such requests cannot be preempted in the same
-    pass.
+    requests that were admitted in the present pass, and such requests cannot be preempted in the
+    same pass.
     """
 
     @property
@@ -364,8 +364,8 @@ class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
     ``elsewhere`` are clients with requests that wait at other routers and are not in this view.
-    Only ``on_arrival`` depends on these clients: VTC does not lift a client that waits at any
-    router, and lifts no client above the counter of a client that waits at another router.
+    Only ``on_arrival`` depends on the clients ``elsewhere``: VTC does not lift a client that waits
+    at any router, and lifts no client above the counter of a client that waits at another router.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:

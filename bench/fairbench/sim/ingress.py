@@ -193,9 +193,9 @@ class SumLedger:
 class Unheard:
     """A measurement of the charges at other routers that a router did not yet know, in tokens.
 
-    The result is the largest charge to a client that some router does not know. Between two
-    messages, unknown charges only grow, except for refunds, so unknown charges are measured just
-    before each message.
+    The measured number is the largest charge to a client that some router does not know. Between
+    two messages, unknown charges only grow, except for refunds, so unknown charges are measured
+    just before each message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:

@@ -34,8 +34,8 @@ class ContinuumTTL(EvictionPolicy):
     and neither are requests without a session.
 
     Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so the
-    policy treats all gaps as gaps of one tool. Continuum's own order of the waiting queue is not
-    part of this policy. If memory is short, Continuum unpins the session that arrived last. The
+    policy treats all gaps as gaps of one tool. The policy does not include Continuum's own order of
+    the waiting queue. If memory is short, Continuum unpins the session that arrived last. The
     policy removes the pin that would end first, and does not count the loss of the pin in Q. The
     prefix of every waiting request is evicted last, even if the pin has expired.
     """

@@ -55,7 +55,7 @@ class ExFairS(FlowPolicy):
     by the service of the client with the most service, and requests overtake only within 30 s;
     fairbench follows @9823370b.
 
-    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, these
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, unfinished
     requests go on, so a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the

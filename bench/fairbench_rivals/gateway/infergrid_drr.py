@@ -1,4 +1,4 @@
-"""The policy that InferGrid names DRR, in the version that InferGrid's authors measured."""
+"""The policy that InferGrid calls DRR, in the version that InferGrid's authors measured."""
 
 from __future__ import annotations
 

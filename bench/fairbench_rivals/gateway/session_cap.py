@@ -1,4 +1,4 @@
-"""A gate that limits the number of open sessions; further sessions wait in order of arrival."""
+"""A gate that limits the number of open sessions; later sessions wait in order of arrival."""
 
 from __future__ import annotations
 

@@ -39,9 +39,9 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
 
     If a replica's pool is used by 80% to 95%, the turns of its sessions count as 2 s later than
     their arrival for 7.5 s. A turn that has waited at the gate counts as 1 s earlier. In Dynamo,
-    these times also order the queue of the engine; in fairbench, the times order only the turns
-    that wait for the saturation detector. Dynamo's limit on busy
-    sessions, which an SGLang worker may report, is not modelled.
+    the changed times also order the queue of the engine; in fairbench, the times order only the
+    turns that wait for the saturation detector. Dynamo's limit on busy sessions, which an SGLang
+    worker may report, is not modelled.
     """
 
     name = "thunderagent-dynamo"

@@ -32,12 +32,12 @@ class Niyama(LocalScheduler):
 
     The first-token deadline of a request that only has a deadline for its end is this deadline
     minus ``step_s`` x the expected output tokens. In Niyama's code the user supplies the expected
-    output; without this value, the code assumes 0 (``outputs=none``). ``outputs=history``, from the
-    paper, is the mean plus ``sigmas`` standard deviations over the client's finished requests, and
-    at most ``max_new_tokens``. A request without any deadline is due ``default_s`` seconds after
-    its arrival, as in the code's last tier. Prefill times come from the timing profile, or are ``1
-    / prefill_tok_s`` seconds per token without a profile; Niyama's code uses a moving average over
-    the engine's steps.
+    output; without the user's value, the code assumes 0 (``outputs=none``). ``outputs=history``,
+    from the paper, is the mean plus ``sigmas`` standard deviations over the client's finished
+    requests, and at most ``max_new_tokens``. A request without any deadline is due ``default_s``
+    seconds after its arrival, as in the code's last tier. Prefill times come from the timing
+    profile, or are ``1 / prefill_tok_s`` seconds per token without a profile; Niyama's code uses a
+    moving average over the engine's steps.
 
     ``chunks`` are Niyama's dynamic chunks, in engines whose steps mix prompts and outputs: a step
     computes as many prompt tokens as the slack of the running requests allows (``chunk_budget``).

@@ -27,7 +27,7 @@ class Leaf(NamedTuple):
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the stretch.
     - ``keep_s`` is the time in seconds until which ``on_finish`` asked to keep the tokens cached.
-    - ``awaited`` is true if the cached prefix of a waiting request ends at these tokens.
+    - ``awaited`` is true if the cached prefix of a waiting request ends at the tokens of the leaf.
     """
 
     access: Access

@@ -140,7 +140,7 @@ class HoldsRequests(Protocol):
         """Add an arriving request; return False if the request is refused."""
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """Return the requests that the queue drops now; the host must refuse these requests."""
+        """Return the requests that the queue drops now; the host must refuse all of them."""
         return ()
 
     def release(self, now_s: float, send: Send) -> None:

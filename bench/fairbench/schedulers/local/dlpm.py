@@ -29,8 +29,9 @@ class DLPM(FairScheduler):
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
     client has a positive credit. As the paper prints it, Algorithm 1 does not end in two cases. In
-    this class, a pass over the whole queue without an admission ends the selection (line 17), and
-    refills that leave all clients in debt are repeated in a single step (line 7).
+    this class, two changes end the algorithm: a pass over the whole queue without an admission ends
+    the selection (line 17), and refills that leave all clients in debt are repeated in a single
+    step (line 7).
     """
 
     name = "dlpm"

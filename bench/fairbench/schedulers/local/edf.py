@@ -36,12 +36,12 @@ class EDF(LocalScheduler):
     starves. The pass stops at the first request without room, so that later requests do not take
     the memory that becomes free.
 
-    A request without room preempts running requests if it would otherwise be late within
-    ``rescue_s`` seconds. The first victims are running requests that can no longer be in time. The
-    next victims are requests with later deadlines that can pause until the rescued request has
-    ended and still be in time. Among requests that can pause, the victim with the most time to
-    spare goes first; the time to restore the victim's memory is subtracted. A request that was
-    preempted is not preempted again until it has produced ``progress`` more tokens, and an aged
+    A request without room preempts running requests if, without the preemption, the request would
+    be late within ``rescue_s`` seconds. The first victims are running requests that can no longer
+    be in time. The next victims are requests with later deadlines that can pause until the rescued
+    request has ended and still be in time. Among requests that can pause, the victim with the most
+    time to spare goes first; the time to restore the victim's memory is subtracted. A request that
+    was preempted is not preempted again until it has produced ``progress`` more tokens, and an aged
     request is never preempted. No request is preempted if the freed memory would not be enough.
     When memory runs out, the engine retracts requests in the same order. The preemption rules are
     new in fairbench; the order is the classical order (Jackson 1955, Liu and Layland 1973).

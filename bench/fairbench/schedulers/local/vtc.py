@@ -20,9 +20,9 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
 
-    Of the chosen client, the oldest request is served. The counter of a returning client is lifted.
-    If no client waits, it is lifted to the counter of the client that left the queue last (lines
-    8-10); otherwise, the counter is lifted to the lowest counter of the waiting clients (lines
+    Of the chosen client, the oldest request is served. If no client waits, the counter of a
+    returning client is lifted to the counter of the client that left the queue last (lines 8-10).
+    If clients wait, the counter is lifted to the lowest counter of the waiting clients (lines
     11-13).
     """
 

@@ -133,7 +133,7 @@ class Autoscaler:
     nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the mean queueing time
     of the prefix's requests in the newer half of the window is at least ``factor`` times the mean
     in the older half, as in Preble's code. The mean in the newer half must also exceed the time to
-    compute the prefix, because otherwise a copy would cost more than the copy saves. The queueing
+    compute the prefix, because a copy would otherwise cost more than the copy saves. The queueing
     time is the time to the first token minus the prefill time that was estimated at dispatch.
     """
 
@@ -160,7 +160,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:
-        """Return whether queueing for the prefix on this GPU has grown too long."""
+        """Return whether the queueing time of the prefix on this GPU has grown too long."""
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
             return False
@@ -186,8 +186,9 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Send future requests for half of the load below the prefix ``key`` to the GPU ``to``.
 
     The load of a child node is the load of the window's requests whose prompts pass through the
-    child ([Preble] Alg. 2). A child with a single request is not moved, because no further request
-    may come. For requests that end at the prefix itself, the router chooses the GPU with less load.
+    child ([Preble] Alg. 2). A child with a single request is not moved, because perhaps no more
+    requests will come. For requests that end at the prefix itself, the router chooses the GPU with
+    less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -24,8 +24,8 @@ class WorkerCredit(MutableMapping[int, float]):
     """A client's credit at each worker, as a mapping.
 
     ``positive`` is the set of workers with credit above 0, as bits. A client's credits are equal at
-    all workers where the client has never sent a request, so a single number represents these
-    credits. Other credits are stored by worker.
+    all workers where the client has never sent a request, so a single number represents the credits
+    at all such workers. Other credits are stored by worker.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")

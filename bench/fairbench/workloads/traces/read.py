@@ -195,7 +195,7 @@ def trace_of(
 
 
 def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
-    """Return the table with spread times and made-up clients, if ``params`` ask for these."""
+    """Return the table with spread times and made-up clients, if ``params`` ask for either."""
     table = spread_out(table) if params.spread else table
     return assigned(table, params.clients) if params.clients else table
 
