@@ -349,8 +349,8 @@ def shares_of(
         prefills: The chunks of prompts in the iteration.
         gpu_ps: GPU time of each chunk, in picoseconds.
         fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
-            for the first time, given the sequence, the number of cached tokens, and the number of
-            tokens in the chunk.
+            for the first time. Its arguments are the sequence, the number of cached tokens, and the
+            number of tokens in the chunk.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

@@ -147,9 +147,9 @@ class PinAudit:
     """Counts of the evictions to which the theorem on memory shares applies or does not apply.
 
     - ``allocations`` counts the allocations for which tokens were evicted by client.
-    - ``beyond`` counts the allocations that broke the theorem's assumption: the tokens that running
-      requests of some client pin, plus the tokens that the client requests, exceeded the client's
-      share.
+    - ``beyond`` counts the allocations that broke the theorem's assumption. In such an allocation,
+      the tokens that running requests of a client pin, plus the tokens that the client requests,
+      exceeded the client's share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
       k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the theorem guarantees that
       the sum is 0.

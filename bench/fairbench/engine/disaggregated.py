@@ -60,8 +60,8 @@ class Transfers:
     Transfers start in the order in which they were requested, except that a transfer between two
     free workers overtakes earlier transfers that involve a busy worker. Real engines behave in a
     similar way. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
-    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``).
-    vLLM 0.32 starts every transfer at once without blocking (``start_load_kv`` in
+    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In
+    vLLM 0.32, every transfer starts at once without blocking (``start_load_kv`` in
     ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte of a
     transfer, and occupies no worker.
     """

@@ -61,10 +61,10 @@ class UncachedMemory:
 class FitTest:
     """A test whether the batch and a new request can decode to their ends in the pool.
 
-    Whenever a request finishes, the pool must be large enough. If the requests are sorted by
-    remaining outputs, the longest first, remaining_k * k + (sum of the first k current lengths)
-    must be less than the pool for every k. The last output token of a request needs no memory. A
-    new request counts in the test as if its prefill had ended.
+    Whenever a request finishes, the pool must be large enough. Sort the requests by remaining
+    outputs, the longest first. For every k, remaining_k * k + (sum of the first k current lengths)
+    must be less than the pool. The last output token of a request needs no memory. A new request
+    counts in the test as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:

@@ -22,8 +22,8 @@ class DecodeTime:
     All times are in picoseconds. ``each`` is the sum of a request's parts of the fixed step times.
     ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
     context multiplied by the number of the step. A request whose context has ``base + n`` tokens in
-    step n costs ``each + base * read + numbered``, where each sum counts only the steps since the
-    request joined.
+    step n costs ``each + base * read + numbered``. Each of the three sums counts only the steps
+    since the request joined the batch.
     """
 
     __slots__ = ("each", "numbered", "read")

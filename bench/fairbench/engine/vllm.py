@@ -1,9 +1,9 @@
 """vLLM's pass (V1 engine, version 0.32.0), step by step: one token budget, blocks, preemption.
 
-The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step: running
-requests get tokens and blocks (part 1), waiting requests are admitted with the rest of the budget
-(part 2), and requests are preempted for lack of memory or by a scheduler (part 3). The step then
-computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
+The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step in three
+parts. Running requests get tokens and blocks (part 1), waiting requests are admitted with the rest
+of the budget (part 2), and requests are preempted for lack of memory or by a scheduler (part 3).
+The step then computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.

@@ -353,8 +353,8 @@ class BlockCache(BlockTree):
     ``tokens`` tokens of a prefix are evicted; one call reports all blocks of a prefix that are
     evicted in succession.
 
-    vLLM's free list has the blank blocks at its head, followed by the unused cached blocks, the
-    least recently used first. vLLM returns full blocks to the tail of the list, and other blocks to
+    At the head of vLLM's free list are the blank blocks, followed by the unused cached blocks, the
+    least recently used first. Full blocks return to the tail of the list, and all other blocks to
     the head. The pool stores only the number of blank blocks. If ``prefix_caching`` is off, all
     free blocks are blank.
     """
@@ -556,10 +556,10 @@ class ClientBlockCache(BlockCache):
     """A pool of ``blocks`` blocks of ``block_size`` tokens from which ``policy`` evicts.
 
     The policy chooses among the nodes that have an unused copy and no continuation, and the last
-    block of the chosen node is evicted. vLLM keeps several copies of the same tokens, each with its
-    own last use. A look-up finds the first copy only, so other copies count as never used. A node
-    with several copies may lose a copy although the node's continuation is cached. Sequences own
-    the blocks of running requests.
+    block of the chosen node is evicted. If vLLM keeps several copies of the same tokens, each copy
+    has its own last use. A look-up finds the first copy only, so other copies count as never used.
+    A node with several copies may lose a copy although the node's continuation is cached. Sequences
+    own the blocks of running requests.
     """
 
     knows_clients = True

@@ -96,9 +96,10 @@ def plan_comparison(
 ) -> ComparisonPlan:
     """Read stored experiments, and resolve the experiments to run.
 
-    An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or the
-    name of a scheduler, which runs with the configuration and seeds of the first directory, if any.
-    ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an argument is wrong.
+    An argument is the directory of one experiment over any seeds, an experiment FILE.toml, or the
+    name of a scheduler. A named scheduler runs with the configuration and seeds of the first
+    directory, if any. ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an
+    argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}

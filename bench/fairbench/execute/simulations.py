@@ -211,9 +211,9 @@ LARGE = 200_000  # number of requests from which on the command prints an estima
 class TimeEstimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    The estimated seconds are for this machine under its present load, and may be wrong by a factor
-    of three: the cost of a request varies, and the load of the machine may change. ``load`` is the
-    number of other processes that are running or waiting for a processor.
+    The estimated seconds are for this machine under its present load. The estimate may be wrong by
+    a factor of three, because the cost of a request varies and the load of the machine may change.
+    ``load`` is the number of other processes that are running or waiting for a processor.
     """
 
     runs: int

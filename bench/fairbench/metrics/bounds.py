@@ -98,7 +98,7 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     The bound's unit U_v is in weighted tokens. If admission reserves the prompt and all outputs in
     M, U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). If admission reserves less, U_v is the
-    larger of this value and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
+    larger of this maximum and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
@@ -120,9 +120,9 @@ def theorem_bound(
 ) -> float:
     """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The result is in weighted tokens: 2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1,
-    5.1), and 2 * |W| * U_v for VTC, whose quantum is 0 ([VTC] Theorem 4.4). The proofs are in
-    docs/appendix/theory.md.
+    The largest difference is in weighted tokens. For DLPM and D2LPM, the difference is 2 * |W| * (U
+    + Q^u) ([DLPM] Theorems 4.1, 5.1); for VTC, whose quantum is 0, the difference is 2 * |W| * U_v
+    ([VTC] Theorem 4.4). The proofs are in docs/appendix/theory.md.
 
     If ``client_weights`` are given, the bound is on |W_f/w_f - W_g/w_g|: service divided by weight.
     The bound for clients f and g is then |W| * (2 Q^u + U/w_f + U/w_g); the result is the bound for

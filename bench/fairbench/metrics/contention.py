@@ -186,7 +186,7 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    A client is short of service in three cases: at the window's end, the client lacked more than 5%
+    A client is short of service in three cases. At the window's end, the client lacked more than 5%
     of its due service; the client's calls were queued for more than 5% of their time; or a call of
     the client was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
 

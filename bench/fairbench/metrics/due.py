@@ -54,9 +54,9 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
 
     For calls that were made, the result is exact. Programs that the run's end cut off also have
     calls that were never sent. The due service of calls that were never sent is estimated from
-    finished programs of the client: from the fraction of demand that the finished programs had
-    requested at an equal age. A client without a finished program is estimated from the finished
-    programs of all clients.
+    finished programs of the client. The estimate uses the fraction of demand that the finished
+    programs had requested at an equal age. A client without a finished program is estimated from
+    the finished programs of all clients.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)

@@ -184,9 +184,9 @@ class TenantShares:
     """The fair division of service in a tree whose nodes are tenants and clients.
 
     ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
-    client: the client's service divided by the entitlement in the tree, and the client's owner, ""
-    if the client's name contains the owner. ``worst`` is the lowest share of any node, and ``even``
-    is Jain's index of the outermost nodes.
+    client. The share is the client's service divided by the entitlement in the tree; the owner is
+    the client's owner, "" if the client's name contains the owner. ``worst`` is the lowest share of
+    any node, and ``even`` is Jain's index of the outermost nodes.
     """
 
     tenants: list[dict[str, Any]]

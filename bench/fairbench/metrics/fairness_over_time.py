@@ -1,6 +1,6 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
-A client's share of a whole run counts only the service that is still missing at the end, so a flood
+A client's share of a whole run counts only the service that is still missing at the end. A flood
 whose backlog drains before the end leaves no trace in the share. In a sliding window, a client that
 waits while other clients are served loses share, even if the client is served later. Service counts
 as due at the times at which the engine would have given the service without waits for admission. A
@@ -100,7 +100,8 @@ class Timeline(NamedTuple):
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
         the window plus the shortfall at the window's end, without calls refused before the window
         began. A client was delayed if its calls waited in half of the window's cells and for more
-        than 5% of their time, or if a call was refused in the window.
+        than 5% of their time. A client was also delayed if one of its calls was refused in the
+        window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))

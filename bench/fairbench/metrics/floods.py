@@ -151,7 +151,7 @@ class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
     ``requests`` is the number of the client's requests in the period in which requests were
-    delayed, ``median_s`` is the median wait of these requests in seconds, and ``usual_s`` is the
+    delayed. ``median_s`` is the median wait of these requests in seconds, and ``usual_s`` is the
     client's usual wait in seconds.
     """
 

@@ -122,8 +122,8 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
     """Divide the run into cells with about equal numbers of ends of rows.
 
     The number of cells is at most the rows of an average client, so that a table of cells and
-    clients is no larger than the log. For many clients the number is also at most four times the
-    square root of all rows, because the work per cell takes as long as the work per row.
+    clients is no larger than the log. For many clients, the number of cells is also at most four
+    times the square root of all rows, because the work per cell takes as long as the work per row.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -190,9 +190,9 @@ class _Part(NamedTuple):
     """The rows of a part of the log in cells in which several clients wait, sorted by client.
 
     The part consists of the log's rows from ``begin`` up to ``after``. ``rows`` are indices of log
-    rows that belong to the part. ``first`` and ``reach`` number places by client and then by cell:
-    the first cell of each row, and the last cell that this row or an earlier row of its client
-    touches.
+    rows that belong to the part. ``first`` and ``reach`` number places by client and then by cell.
+    ``first`` is the first cell of each row, and ``reach`` is the last cell that this row or an
+    earlier row of its client touches.
     """
 
     begin: int
@@ -547,11 +547,11 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 
     W is a client's service and w its weight. The range over an interval is the largest |W_f(t1,
     t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the interval. A backlog [a, e) includes the
-    bookings of iterations that end in (a, e] and of iterations that start in [a, e), because of the
-    order at one instant: an iteration ends, requests arrive, and a pass admits requests. Service is
-    measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
-    admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
-    every worker at every instant of some interval.
+    bookings of iterations that end in (a, e] and of iterations that start in [a, e). The reason is
+    the order at one instant: an iteration ends, requests arrive, and a pass admits requests.
+    Service is measured in the ``View`` of the theorem's bound; without a bound, input counts as
+    charged at admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting
+    request on every worker at every instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -560,10 +560,10 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    The gap of a pair of clients is at most the sum of one client's lead over the average and of the
-    other client's lag behind the average at some instant. The gap is also at most the service that
-    the leading client receives in the joint backlog. The service at the edges of cells bounds the
-    gap of each joint backlog.
+    The gap of a pair of clients is at most a sum at some instant: one client's lead over the
+    average plus the second client's lag behind the average. The gap is also at most the service
+    that the leading client receives in the joint backlog. The service at the edges of cells bounds
+    the gap of each joint backlog.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:

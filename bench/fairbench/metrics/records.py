@@ -99,14 +99,15 @@ class Requests(Table):
     - ``demoted`` is 1 for requests that admission control put behind all other requests; None
       without admission control.
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
-      computes, -1 before the choice. ``reserved_s`` is the reservation of memory on the decode
-      worker, ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s``
+      computes, -1 before the choice. ``reserved_s`` is the time at which this worker reserves
+      memory, and ``computed_s`` the end of the prompt's computation. ``sent_s`` and ``received_s``
       are start and end of the transfer of the KV cache. The columns about decode workers are None
       if the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains, and 0 for an unfinished request; None if prompts are unknown.
+      answer of the run contains. The number is 0 for an unfinished request, and None if prompts are
+      unknown.
     """
 
     request_id: Ints
@@ -350,8 +351,8 @@ class Facts:
       pool.
     - ``prices`` are lower bounds on GPU times; None on real servers, and if unknown.
     - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
-      KV memory of all replicas and the run's order of requests; None if all distinct prefixes fit
-      into memory, and if unknown.
+      KV memory of all replicas and the run's order of requests. The field is None if all distinct
+      prefixes fit into memory, and if unknown.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.

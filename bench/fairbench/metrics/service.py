@@ -1,10 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
-Tokens are booked at an instant: tokens charged at admission at the start of an iteration, computed
-extend (uncached input) tokens at the end of the iteration, and each output token at the end of the
-step that made the token. A stretch is a period of constant batch composition. A batch with requests
-of 64 clients is 64 consecutive rows of the log with equal times, so the times are computed once for
-all these rows.
+Tokens are booked at an instant. Tokens charged at admission are booked at the start of an
+iteration, computed extend (uncached input) tokens at the end of the iteration, and each output
+token at the end of the step that made the token. A stretch is a period of constant batch
+composition. A batch with requests of 64 clients is 64 consecutive rows of the log with equal times,
+so the times are computed once for all these rows.
 """
 
 from __future__ import annotations
@@ -282,11 +282,11 @@ def _step_bookings(
     """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
 
     Each row has one booking, and one more booking for each element of ``times`` inside the row.
-    Further bookings are appended at the end.
+    The additional bookings are appended at the end.
 
     Returns:
         For each booking, the index of the first time that the booking precedes (or, if
-        ``inclusive``, coincides with); the tokens of each booking; and the row of each further
+        ``inclusive``, coincides with); the tokens of each booking; and the row of each additional
         booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"

@@ -374,9 +374,10 @@ class Router(ABC):
         """Return the worker for this request; the host dispatches the request at once.
 
         A router that declares ``holds`` may return None to queue the request. The host calls
-        ``route`` again for each queued request, in order of arrival, after a request has finished
-        or started to run, and after a worker has joined or left. If the router has an ``order``,
-        the queued requests are tried in the sequence that ``order.select`` yields instead.
+        ``route`` again for each queued request, in order of arrival. The calls come after a request
+        has finished or started to run, and after a worker has joined or left. If the router has an
+        ``order``, the queued requests are tried in the sequence that ``order.select`` yields
+        instead.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:

@@ -9,11 +9,11 @@ admission by two rules:
   client's running requests pin, plus the tokens that the request would add to the pinned tokens. A
   client without pinned tokens may always run one request, even if the request exceeds the client's
   share.
-- Any other request *borrows* memory. A borrowing request may be admitted if no other client waits
-  with a request within its share, and if free memory and cached tokens above the shares of clients
-  suffice. Because of the conditions for borrowing, an admission evicts no cached token within any
-  client's share. The client that borrows is no exception: its requests could otherwise evict the
-  cached prefixes of its own sessions.
+- Any other request *borrows* memory. A borrowing request may be admitted under two conditions: no
+  other client waits with a request within its share, and free memory and cached tokens above the
+  shares of clients suffice. Because of the conditions for borrowing, an admission evicts no cached
+  token within any client's share. The client that borrows is no exception: its requests could
+  otherwise evict the cached prefixes of its own sessions.
 
 Requests that may not be admitted now are hidden from the local scheduler. The shares of clients
 come from the eviction policy. Output lengths are not known in advance, so output tokens do not

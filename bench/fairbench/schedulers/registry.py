@@ -2,12 +2,12 @@
 
 To add a scheduler, write a file with its class, and add a line to the table in this file.
 
-This file need not change for a user's scheduler. The user either names the scheduler's file in the
-environment variable ``FAIRBENCH_SCHEDULERS``, where ``:`` separates several files, or installs the
-scheduler with an entry point in the group ``fairbench.local_schedulers`` or ``fairbench.routers``.
-The name of the entry point is the name of the scheduler. An environment variable, not a flag, names
-the files, so that every process of a run knows the files, including processes of a sweep, emulated
-workers and SGLang servers.
+This file need not change for a user's scheduler. There are two ways to add a scheduler of the user.
+The environment variable ``FAIRBENCH_SCHEDULERS`` names the scheduler's file, where ``:`` separates
+several files, or the scheduler is installed with an entry point in the group
+``fairbench.local_schedulers`` or ``fairbench.routers``. The name of the entry point is the name of
+the scheduler. An environment variable, not a flag, names the files, so that every process of a run
+knows the files, including processes of a sweep, emulated workers and SGLang servers.
 
 The classes of a user's file are checked when the file is read, before any simulation. A class must
 have a name and a constructor, no hook may be misspelt, and each hook must accept the arguments of

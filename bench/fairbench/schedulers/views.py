@@ -364,7 +364,7 @@ class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
     ``elsewhere`` are clients with requests that wait at other routers and are not in this view.
-    Only ``on_arrival`` depends on the clients ``elsewhere``: VTC does not lift a client that waits
+    Only ``on_arrival`` depends on the clients ``elsewhere``. VTC does not lift a client that waits
     at any router, and lifts no client above the counter of a client that waits at another router.
     """
 

@@ -15,9 +15,9 @@ from fairbench.metrics.belady import PrefixUses
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 """``Answers`` maps a key to the answer that a program received.
 
-The fields of an answer are the node after which the answer begins, the number of this node's tokens
-before the answer, the answer's length in tokens, and the number and text of its prompt. If a prompt
-was dropped, it is empty here.
+The first two fields of an answer are the node after which the answer begins, and the number of this
+node's tokens before the answer. The remaining fields are the answer's length in tokens, and the
+number and text of its prompt. If a prompt was dropped, it is empty here.
 """
 # A prompt of more than ``LONG`` segments is dropped when a later prompt has extended its answer.
 LONG = 64

@@ -2,8 +2,8 @@
 
 A disguise keeps the useful text of a program and the number of calls. A client that sends the
 unchanged programs is the honest twin of the disguised client. A reaction uses only facts that a
-client of a server observes: start and end of a request, and the number of cached prompt tokens,
-which servers report at the end of an answer.
+client of a server observes. The facts are start and end of a request, and the number of cached
+prompt tokens, which servers report at the end of an answer.
 """
 
 from __future__ import annotations

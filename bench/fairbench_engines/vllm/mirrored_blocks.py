@@ -1,6 +1,6 @@
 """A copy of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
 
-vLLM stores single blocks under chained hashes, and so does the mirror: a node of the mirror is a
+vLLM stores single blocks under chained hashes, and so does the mirror. A node of the mirror is a
 hash with all blocks that hold the tokens of this hash. The simulator's code decides which client
 claims a block.
 """

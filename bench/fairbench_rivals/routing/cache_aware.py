@@ -25,8 +25,8 @@ class CacheAware(CountingRouter):
     (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses the worker with
     the smallest tree. The router ``smg`` (lightseekorg/smg @73da68c,
     model_gateway/src/policies/cache_aware.rs, and its fork vllm-project/router) chooses the worker
-    with the fewest requests in flight, or, among equal workers, the worker to which the fewest
-    requests were ever sent. ``sgl-model-gateway`` is the released version between them
+    with the fewest requests in flight. Among equal workers, the worker to which the fewest requests
+    were ever sent is chosen. ``sgl-model-gateway`` is the released version between them
     (sgl-project/sglang @053b63f, sgl-model-gateway/src/policies/cache_aware.rs; the package
     sglang-router 0.3.2, and vllm-router 0.1.17 by its choices). ``sgl-model-gateway`` follows the
     rules of ``smg``, but ties go to the first worker of the list. All versions remember sent

@@ -38,9 +38,9 @@ class Credits(Account):
     number of weighted tokens.
 
     If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
-    has left the list since the last refill, the client joins with its former credit instead, so
-    that a client gets at most one such quantum between two refills. The bounds of [DLPM] Theorems
-    4.1 and 4.2 therefore still hold.
+    has left the list since the last refill, the client joins with its former credit. A client gets
+    at most one quantum for joining between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2
+    therefore still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit,
     too. All siblings below a tenant are granted their quanta at the same time.

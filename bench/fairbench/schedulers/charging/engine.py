@@ -199,8 +199,8 @@ class TimeCharging(Charging):
     """A charging that charges the worker's busy time, in picoseconds.
 
     At admission, the time of a prompt is predicted. The host reports the real time of each
-    iteration by client, which replaces the predicted time, so that the charges of all clients add
-    up to the worker's busy time.
+    iteration by client. The real time replaces the predicted time, so that the charges of all
+    clients add up to the worker's busy time.
     """
 
     no_bound = "charges GPU time, which service does not count"

@@ -91,7 +91,7 @@ class Estimator:
 
     - The first token comes after the prefill of the new request and q mean prefills. If the worker
       reports saturation or requests are queued before the workers, q + 1 running requests must also
-      end first; a running request ends every M d / r seconds.
+      end before the first token; a running request ends every M d / r seconds.
     - The last token comes N - 1 steps after the first token, with N at most ``max_new_tokens``.
       Until a request of the client has finished, N is M, and M is 1 until any request has finished.
 
@@ -102,9 +102,9 @@ class Estimator:
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
     - ``ahead="edf"`` counts requests with earlier deadlines, and assumes that the running requests
       have earlier deadlines, too.
-    - ``ahead="fair"`` counts the requests that are served first if clients take turns. The requests
-      counted as served first are, for each client, as many as the new request's client has waiting;
-      the estimate assumes that every client has an equal share of the running requests.
+    - ``ahead="fair"`` counts the requests that are served first if clients take turns. For each
+      client, as many requests are served first as the new request's client has waiting. The
+      estimate assumes that every client has an equal share of the running requests.
 
     If the caches are known, the estimated prefill time excludes cached tokens. Estimates tend to be
     too short, because HTTP and the prefills of other requests during the decode do not count. The

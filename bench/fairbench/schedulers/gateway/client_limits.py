@@ -1,7 +1,7 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
 A fair queue can order only requests that wait. The order of a queue cannot protect clients from
-requests that are already in an engine: a flood of long prompts delays other clients in the
+requests that are already in an engine. A flood of long prompts delays other clients in the
 tokenizer, which works in order of arrival, and in every step, because long contexts slow down the
 steps. The limits make the requests of a flood wait in line before the queue.
 """
@@ -248,7 +248,7 @@ class ClientLimits:
 
         ``each`` is the limit that holds at each worker. The part of an owner is the owner's share
         by weight of the total limit, and at most the owner's share of the amount that other owners
-        leave free; the reserve takes the rest.
+        leave free. The reserve takes the rest.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]

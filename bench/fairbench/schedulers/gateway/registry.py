@@ -73,7 +73,8 @@ class GatewayParams:
       requests; larger numbers go first. A band is served only if no request of a higher band can be
       sent.
     - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
-      request (the default), or ``ahead`` as in ``OutputsAhead`` if the scheduler can refund.
+      request (the default) or ``ahead``. The value ``ahead`` works as ``OutputsAhead`` describes,
+      for a scheduler that can refund.
     - ``ClientLimits`` describes ``client_limit``, ``client_requests``, ``client_memory``,
       ``client_reserve`` and ``tenants``.
     """

@@ -99,8 +99,8 @@ class Concurrency(Detector):
         """Parameters: ``requests`` and ``tokens`` are a worker's capacity; ``by`` is the measure.
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
-        queue, so that no slot stays empty between the end of an answer and the next request from
-        the gateway. The default is 0.
+        queue. The headroom keeps slots from staying empty between the end of an answer and the next
+        request from the gateway. The default is 0.
         """
 
         requests: PositiveInt = 100

@@ -95,10 +95,10 @@ class ReorderedDLPM(DLPM):
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM that serves the most urgent request of the client that DLPM chooses.
 
-    Clients take turns as under DLPM, by credit and longest cached prefix, so that a client with
-    only urgent requests gets no more than its share, up to the bound. ``UrgentDLPM`` ranks requests
-    by urgency. Requests that are late or have no deadline keep DLPM's order, behind all other
-    requests of their client.
+    Clients take turns as under DLPM, by credit and longest cached prefix. A client with only urgent
+    requests gets no more than its share, up to DLPM's bound. ``UrgentDLPM`` ranks requests by
+    urgency. Requests that are late or have no deadline keep DLPM's order, behind all other requests
+    of their client.
     """
 
     name = "dlpm-edf"

@@ -130,11 +130,12 @@ class Autoscaler:
     """A monitor of the queueing time of each prefix at each of its GPUs ([Preble] §3.2).
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
-    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the mean queueing time
-    of the prefix's requests in the newer half of the window is at least ``factor`` times the mean
-    in the older half, as in Preble's code. The mean in the newer half must also exceed the time to
-    compute the prefix, because a copy would otherwise cost more than the copy saves. The queueing
-    time is the time to the first token minus the prefill time that was estimated at dispatch.
+    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the queueing time of
+    its requests grows. The mean in the newer half of the window must be at least ``factor`` times
+    the mean in the older half, as in Preble's code. The mean in the newer half must also exceed the
+    time to compute the prefix, because a copy would otherwise cost more than the copy saves. The
+    queueing time is the time to the first token minus the prefill time that was estimated at
+    dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:

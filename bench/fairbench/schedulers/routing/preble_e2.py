@@ -33,10 +33,10 @@ class PrebleE2(PrefixRouter):
     otherwise to the GPU with the lowest cost. Cost is L + M + P: load in the window, recomputation
     of tokens that would be evicted, and prefill of uncached tokens. A request that would exploit
     the most loaded GPU goes to the least loaded GPU if the loads (L) of the two GPUs differ by more
-    than the threshold. If the GPUs' loads are balanced, but the queueing time of the prefix on its
-    GPU keeps growing, the request goes to the least loaded GPU without the prefix, which computes a
-    copy of the prefix. Half of the load below the prefix in the tree then moves to the GPU that
-    computes the copy. Ties rotate.
+    than the threshold. If the loads differ by less, but the queueing time of the prefix on its GPU
+    keeps growing, the request goes to the least loaded GPU without the prefix. The chosen GPU
+    computes a copy of the prefix. Half of the load below the prefix in the tree then moves to the
+    GPU that computes the copy. Ties rotate.
     """
 
     name = "preble-e2"

@@ -281,7 +281,8 @@ def table_of(
     Args:
         clients: Names of the clients; the codes in ``column["client"]`` are positions in this list.
         column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
-            negative if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
+            negative if unknown, and the arrays named in ``COUNTS``. Each array has the shape (n,)
+            with n > 0.
         parts: The blocks of which the prompts consist.
         synthetic: Descriptions of the parts that were not recorded.
     """

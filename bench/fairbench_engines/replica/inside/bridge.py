@@ -160,9 +160,9 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is false if the error shows that the engine differs from the supported releases: a call
-    of the engine by this package failed, or the engine used an attribute that a stand-in of this
-    package lacks.
+    ``fits`` is false if the error shows that the engine differs from the supported releases. In
+    such an error, a call of the engine by this package failed, or the engine used an attribute that
+    a stand-in of this package lacks.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]
