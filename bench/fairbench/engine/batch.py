@@ -22,10 +22,10 @@ class RunningBatch:
 
     In a decode step, each sequence gets one token.
 
-    ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, its
-    output tokens when it joined the batch, plus one token for each step since then. A sum over the
-    batch changes by the size of the batch in each step, so only the sum's value at step 0 is
-    stored. ``index`` maps each client to its number in the service log.
+    ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, the
+    sequence's output tokens when it joined the batch, plus one token for each later step. A sum
+    over the batch changes by the size of the batch in each step, so only the sum's value at step 0
+    is stored. ``index`` maps each client to its number in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:

@@ -38,7 +38,7 @@ from fairbench.schedulers.params import make_params
 class UncachedMemory:
     """The ``KVMemory`` of an engine without a prefix cache.
 
-    The memory of a minibatch counts as used from the end of its prefill on.
+    The memory of a minibatch counts as used once the prefill of the minibatch has ended.
     """
 
     evictable = 0

@@ -170,8 +170,8 @@ class InBatch:
     The three arrays hold, for each client, its number, its number of requests, and the context of
     these requests in tokens. ``index`` maps each client to its number, and an unknown client gets
     the next number. ``base_tokens`` is the context at the batch's step 0; the context grows by a
-    token per request and step. ``step`` is the batch's step at which the present stretch of steps
-    began.
+    token per request and step. ``step`` is the number of the batch's step at which the present
+    stretch of steps began.
     """
 
     __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
@@ -227,7 +227,7 @@ class InBatch:
 
 
 class OpenStretches:
-    """The decode stretches of a log's last block; their rows are created when the block is full."""
+    """The decode stretches of a log's last block; rows are created when the block is full."""
 
     def __init__(self) -> None:
         # The heads of the stretches are packed into bytes, because millions of Python objects would

@@ -34,7 +34,7 @@ class FrontendQueue:
     """A queue that passes each request on in order of arrival, after the request's processing time.
 
     The queue models the engine's process for HTTP and the tokenizer. While the process works on a
-    request, the next request and the first tokens of answers wait. The delay of an answer on its
+    request, the next request and the first tokens of answers wait. The delay of an answer on the
     way to the client is added to the delay of the request, because the two delays have equal
     effects on latencies. If the process costs no time, requests pass immediately.
     """
@@ -481,7 +481,8 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Record all decode steps that have ended by now.
 
-        A step that ends at this instant counts if its event would come before the present event.
+        A step that ends at this instant counts if the event of the step's end would come before the
+        present event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)

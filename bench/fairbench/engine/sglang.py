@@ -228,7 +228,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return True
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that long sequences add to a step, from their first lengths."""
+        """Return the time (ps) that long sequences add to a step, by their lengths on joining."""
         sequences = self.batch.sequences
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
@@ -397,7 +397,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return 0 if self._run is None else self._run.steps
 
     def step_end_ps(self, steps: int) -> int | None:
-        """Return the time (ps) at which ``steps`` more decode steps of the present run will end.
+        """Return the time (ps) at which the next ``steps`` decode steps of this run will end.
 
         The returned time is at most the end of the run of decode steps. If no decode steps run, the
         result is None.

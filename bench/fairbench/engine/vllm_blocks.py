@@ -221,8 +221,8 @@ class BlockTree:
         """Cut a node after its first ``blocks`` blocks; return the new upper node.
 
         The object ``node`` becomes the lower part, so that references to the node still mean the
-        same prefix. Every copy is cut as well, and the lower part of a copy is evicted before its
-        upper part.
+        same prefix. Every copy of the node is cut as well, and the lower part of a copy is evicted
+        before the upper part.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None

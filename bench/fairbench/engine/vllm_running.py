@@ -258,7 +258,7 @@ class RunningList:
     of every budget, so that no other request is admitted. With ``long_prefill_token_threshold``,
     any sequence may be prefilling. All other sequences decode, and are members of ``batch``. With
     asynchronous scheduling, ``batch`` has the state after the step that runs. The running step
-    gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
+    gives each sequence in ``pending`` a token, and the last token to each sequence in ``ending``.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:

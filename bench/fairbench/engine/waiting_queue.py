@@ -459,7 +459,7 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make the first request of each group its leader, and add the changes to ``changed``.
 
-        The leader is sorted by its match, and all other requests of the group come last.
+        The leader of a group is sorted by its match, and all other requests of the group come last.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):

@@ -20,7 +20,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""If a profile was read from a file, the last part of its id begins with ``FILE``."""
+"""If a profile was read from a file, the last part of the profile's id begins with ``FILE``."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)

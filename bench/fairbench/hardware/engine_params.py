@@ -153,7 +153,7 @@ def _common_settings(params: Any, limits: type[Any]) -> dict[str, Any]:
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
-    """Return the given or default fraction of GPU memory for weights and KV cache."""
+    """Return the fraction of GPU memory for weights and KV cache, as given or by default."""
     return params.mem_fraction_static or profile.pool.mem_fraction_static
 
 

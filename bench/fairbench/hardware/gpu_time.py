@@ -1,4 +1,4 @@
-"""The duration of a step, and the division of its GPU time among requests, in picoseconds.
+"""The duration of a step, and the division of this GPU time among requests, in picoseconds.
 
 A request's own part is the time that the request adds to a step of one token. This part covers the
 computation of the request's new tokens, the attention, and the reads of the context, cached or not.

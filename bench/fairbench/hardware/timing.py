@@ -300,7 +300,7 @@ class TimingProfile:
         return round(self.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
-        """Return the duration of a prefill iteration in ps; ``rows`` is as in ``step_ps``."""
+        """Return the duration of a prefill iteration in ps; ``step_ps`` explains ``rows``."""
         return self._step_time.duration_ps(chunks, 0, 0, rows)
 
     def step_ps(

@@ -17,7 +17,7 @@ from fairbench.metrics.arrays import Ints, spread
 class PrefixUses(NamedTuple):
     """The prompts of a run as paths in a tree of segments, and the times at which they are used.
 
-    Nodes are numbered from 1, and row 0 of their arrays stands for the root.
+    Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
     - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of its parent.
     - ``maker`` is the prompt whose answer begins the node, -1 if none does, and ``made_tokens`` the

@@ -132,7 +132,8 @@ def theorem_bound(
     of a waiting client.
 
     Args:
-        bound: The theorem's numbers: Q^u, |W| (its workers) and the prices of tokens.
+        bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of
+            tokens.
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         client_weights: The weights of the clients, shape (n_clients,).

@@ -228,7 +228,7 @@ class Unmade:
     - ``reached_s`` is the age in seconds up to which the program requested its due service.
     - ``unsent`` is the weighted tokens of the calls that the program never sent.
     - ``whole`` is the weighted tokens of all calls of the program.
-    - ``usual`` gives the fraction of its demand that a program has usually requested by an age.
+    - ``usual`` gives the fraction of demand that a program has usually requested by an age.
     """
 
     arrival_s: Floats
@@ -366,7 +366,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cut lines to their parts above 0; return the start, the end, and the values at both ends."""
+    """Cut lines to the parts above 0; return the parts' starts and ends, and the values there."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)

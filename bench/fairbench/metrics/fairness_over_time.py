@@ -47,7 +47,7 @@ LEAST_REQUESTS = 4.0
 class WorstWindow(NamedTuple):
     """The window in which a client had the lowest fraction of its fair share.
 
-    ``share``, in [0, 1], is the fraction of its fair share that ``client`` received. ``heavy`` is
+    ``share``, in [0, 1], is the fraction of the fair share that ``client`` received. ``heavy`` is
     the client that received most beyond its own fair share, or -1 if no client received more than
     its fair share. Both clients are given by their indices.
     """

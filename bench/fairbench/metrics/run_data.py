@@ -419,7 +419,7 @@ class RunData:
 
     @cached_property
     def session_shares(self) -> dict[float, Floats]:
-        """The fraction of its fair share that each session received, by window length in seconds.
+        """The fraction of the fair share that each session received, by window length in seconds.
 
         The key 0 has the share in the whole window, in which a session is judged if it is entitled
         to four mean calls. Every other key is the length of a window in seconds, with the share in

@@ -178,10 +178,11 @@ class Booked(NamedTuple):
     def on_one_clock(self) -> Booked:
         """Book computed tokens at admission if prompts at the window's edges distort the numbers.
 
-        A prompt that an edge of the window divides has its input on one side of the edge and its
-        computed tokens on the other side. If prompts at an edge are more than ``MOST_UNDER_WAY`` of
-        a client's tokens, the extend of the prompts admitted in the window replaces the client's
-        computed tokens. As a result, no client has more computed tokens than input tokens.
+        If an edge of the window divides a prompt, the prompt's input is on one side of the edge and
+        the prompt's computed tokens are on the other side. If prompts at an edge are more than
+        ``MOST_UNDER_WAY`` of a client's tokens, the extend of the prompts admitted in the window
+        replaces the client's computed tokens. As a result, no client has more computed tokens than
+        input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input

@@ -45,7 +45,7 @@ def chosen_percentiles(summary: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return the chosen percentiles of several runs; an empty tuple if the choices differ."""
+    """Return the percentiles chosen for several runs; an empty tuple if the choices differ."""
     chosen = {chosen_percentiles(summary) for summary in summaries}
     return chosen.pop() if len(chosen) == 1 else ()
 

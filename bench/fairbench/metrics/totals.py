@@ -122,7 +122,7 @@ class TwoSides(NamedTuple):
     """Busy time and workers of the prefill side and the decode side, and the KV transfers.
 
     ``busy_s`` and ``workers`` have two elements, prefill first; busy time covers the whole run.
-    ``transfer_s`` has the seconds of each transfer from its first byte until its arrival.
+    ``transfer_s`` has the seconds of each KV transfer, from the first byte until the arrival.
     """
 
     busy_s: Floats

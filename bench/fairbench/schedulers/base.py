@@ -522,4 +522,4 @@ class Parts(Protocol):
 PARTS = {
     name: method for name, method in vars(Parts).items() if isfunction(method) and name[0] != "_"
 }
-"""``PARTS`` has the methods of all parts by name, with their parameters and docstrings."""
+"""``PARTS`` has the methods of all parts by name, with the methods' parameters and docstrings."""

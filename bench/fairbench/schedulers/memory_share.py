@@ -17,8 +17,8 @@ admission by two rules:
 
 Requests that may not be admitted now are hidden from the local scheduler. The shares of clients
 come from the eviction policy. Output lengths are not known in advance, so output tokens do not
-count at admission. The theorem and its assumption are in docs/appendix/theory.md, and engines check
-the assumption.
+count at admission. The theorem and its assumption are in docs/appendix/theory.md; engines check the
+assumption during a run.
 """
 
 from __future__ import annotations

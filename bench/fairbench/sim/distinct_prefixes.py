@@ -45,7 +45,7 @@ class DistinctPrefixes:
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
-        """Add a served prompt; return how many of its tokens are in no earlier prompt or answer.
+        """Add a served prompt; return how many tokens are in no earlier prompt or answer.
 
         The result is at least 1, because an engine computes the last token of every prompt. The
         ``answer`` is added to the program's ``answers``, because a later prompt may contain the

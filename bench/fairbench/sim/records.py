@@ -38,7 +38,7 @@ MAX_WORKER = 2**20
 
 @contextmanager
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
-    """Store the rows of the given empty logs in files in ``folder`` during the ``with`` block.
+    """Store the rows of empty logs in files in ``folder`` during the ``with`` block.
 
     When one log has a full block of rows, the incomplete blocks of all logs are written, too, so
     that all files end at the same instant. At the end of the ``with`` block every row is on disk,
@@ -234,9 +234,9 @@ AT_ONCE = 16  # number of blocks of rows that are converted at once
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Return the rows of a service log, sorted by start and worker, in new files.
 
-    A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of their
-    starts. The function reads the blocks in order, writes the rows that begin before all unread
-    rows, and keeps the remaining rows in memory. The files are stored in the folder of ``blocks``.
+    A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of start. The
+    function reads the blocks in order, writes the rows that begin before all unread rows, and keeps
+    the remaining rows in memory. The files are stored in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])

@@ -101,7 +101,7 @@ def fields_of(kind: str) -> list[str]:
 
 
 def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of a record with new fields; ``names`` maps a new field to its source field.
+    """Return a copy of a record with new fields; ``names`` maps new fields to source fields.
 
     A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError if a
     field is missing.
@@ -169,7 +169,7 @@ def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
 
 
 def _instruction(record: Mapping[str, Any]) -> Texts:
-    """Return an instruction as a prompt, with its input appended if it has one."""
+    """Return an instruction as a prompt, followed by the input of the instruction, if any."""
     given = record.get(INPUT) or ""
     if not isinstance(given, str):
         raise ValueError(f"field {INPUT!r}: must be a string")

@@ -1,6 +1,6 @@
 """Preemption inside SGLang: SGLang's own functions take memory back from running requests.
 
-SGLang preempts in the same way for its own flag ``--enable-priority-scheduling``
+SGLang preempts in the same way for SGLang's flag ``--enable-priority-scheduling``
 (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23). A preempted request returns its part of
 the pass's budget and its memory, and leaves the batch. A preempted request keeps its outputs, and
 is queued again after the pass. A scheduler of fairbench chooses which requests are preempted.

@@ -141,7 +141,7 @@ class FairSessions(PlacementGate[VisitingSession]):
             self.resume(session, worker)
 
     def review_s(self, now_s: float) -> float:
-        """Return the time at which the next visit ends because its session is idle."""
+        """Return the time at which the next visit ends because the visiting session is idle."""
         ends_s = (self._idle_until_s(one) for _, one in self.active() if not one.is_busy)
         return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
 

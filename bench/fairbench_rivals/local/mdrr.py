@@ -66,8 +66,8 @@ class MDRR(FairScheduler):
         """Parameters: ``quantum`` is in tokens of service for weight 1; 0 means a 20th of the pool.
 
         ``charge`` has the same meaning as in VTC: ``extend`` charges uncached input tokens,
-        ``input`` the whole input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights``
-        have the same meaning as in VTC.
+        ``input`` charges the whole input, and ``gpu-time`` charges the time of iterations.
+        ``sharing`` and ``weights`` have the same meaning as in VTC.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")

@@ -47,7 +47,7 @@ class MLFQ(LocalScheduler):
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
-    read, a ``return`` stands before the starvation rule, so vllm-ltr never applies it.
+    read, a ``return`` stands before the starvation rule, so vllm-ltr never applies this rule.
 
     In fairbench, three rules differ from vllm-ltr. A running request runs in every step, so a
     request that vllm-ltr would keep in memory without running it is preempted. Preemption copies

@@ -92,7 +92,7 @@ class Credits(Account):
                     self._welcome(node)
 
     def _welcome(self, node: str) -> None:
-        """Grant a quantum, or the former credit of a node that left since the last refill."""
+        """Grant a quantum, or the former credit to a node that left since the last refill."""
         left = self._left.get(self.tenant_of(node), {}).pop(node, None)
         self._granted[node] += 1
         if left is not None:

@@ -26,7 +26,7 @@ class FlowPolicy(LocalScheduler):
     which a request ends. A policy with ``orders_bands`` receives the requests of all priorities;
     its ``priorities`` map clients to priorities that override the priorities of requests. A policy
     with ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's
-    default saturation detector if this is not the usual default.
+    default saturation detector if the policy does not use the usual default.
 
     Two methods of a policy are optional. ``place(request, now_s)`` returns the worker for a request
     that is sent now, or None if the router chooses. ``given_up(now_s)`` returns the queued requests

@@ -28,7 +28,7 @@ class DLPM(FairScheduler):
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has a positive credit. As the paper prints it, Algorithm 1 does not end in two cases. In
+    client has a positive credit. Algorithm 1, as the paper prints it, does not end in two cases. In
     this class, the algorithm always ends. A pass over the whole queue without an admission ends the
     selection (line 17), and refills that leave all clients in debt are repeated in a single step
     (line 7).
@@ -49,7 +49,7 @@ class DLPM(FairScheduler):
         printed and by default, or one ``quantum``. With a quantum, a newcomer need not wait until
         the other clients have used up their quanta. ``rejoin`` is the rule by which idle clients
         leave the list. ``charge_recompute`` means that the second prefill of a retracted request is
-        also charged. ``sharing``, ``charge``, ``tenants`` and ``weights`` are as in ``FairParams``;
+        also charged. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and ``weights``;
         with ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed tokens. When
         memory runs out, ``preempt=fair`` retracts running requests of the client that is furthest
         ahead in service, the newest request first; by default the engine chooses the request.

@@ -53,7 +53,8 @@ class D2LPM(CreditExchange, PrefixRouter):
         whole history. Algorithm 2 inserts prompts only (line 18). ``tenants=tree`` keeps credits at
         every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree
         in nodes, a million by default. ``weights`` of clients override the experiment's weights.
-        ``Filling`` describes ``fill_below``; if it is None or 0, Algorithm 2 works as published.
+        ``Filling`` describes ``fill_below``; if ``fill_below`` is None or 0, Algorithm 2 works as
+        published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

@@ -50,8 +50,8 @@ class FairFinish(PrefixRouter):
         ``slack`` is the advantage that another worker needs, as a multiple of the prefill time of
         the cached prefix.
 
-        If ``slack`` is 0, the lowest estimate always decides; if it is inf, the longest cached
-        prefix decides. With ``tenants=tree``, siblings share fairly at every level of
+        If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
+        cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of
         ``org/team/user``. ``length_factor`` multiplies the expected outputs, in order to measure
         the effect of wrong expectations. ``max_tree_nodes`` and ``weights`` have the same meaning
         as in D2LPM.

@@ -1,4 +1,4 @@
-"""An agent that acts in an environment and observes it, repeatedly ([Preble] §A.2)."""
+"""An agent that repeatedly acts in an environment and observes the result ([Preble] §A.2)."""
 
 from __future__ import annotations
 

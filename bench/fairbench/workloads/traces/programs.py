@@ -218,7 +218,7 @@ class RecordedTrace:
 
 
 def _ends(table: TraceTable, rows: list[int]) -> Floats:
-    """Return the time at which each answer was complete, or its arrival time if this is unknown."""
+    """Return the time at which each answer was complete, or, if unknown, the arrival time."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 

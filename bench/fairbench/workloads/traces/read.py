@@ -125,9 +125,9 @@ def read_trace(params: TraceParams) -> ReadTrace:
 
     Raises DataError with file, line and field, or UsageError.
 
-    The most recently read traces are cached while their files do not change. A trace with a
-    ``sha256`` in ``params`` stays cached even if the file changes, so that a run in progress can
-    end.
+    The most recently read traces are cached as long as the files of the traces do not change. A
+    trace with a ``sha256`` in ``params`` stays cached even if the file changes, so that a run in
+    progress can end.
     """
     return _read_pinned(params) if params.sha256 else _read_current(params)
 

@@ -383,7 +383,7 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """Return the highest mean rate (1/s) in a minute, or in the whole trace if it is shorter."""
+    """Return the highest mean rate (1/s) in a minute, or in a whole trace shorter than a minute."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 

@@ -178,7 +178,7 @@ class PacedArrivals(ArrivalSource):
 
 
 class PlannedKind(TrafficKind):
-    """A kind of traffic whose rate has phases; ``kind`` is its name in error messages."""
+    """A kind of traffic whose rate has phases; error messages call the kind ``kind``."""
 
     kind: ClassVar[str]
     repeat: ClassVar[bool] = False

@@ -260,7 +260,7 @@ def hierarchical_cache(params: Any) -> Any:
 
 
 def ratio_tracker(sgl: Any) -> Any:
-    """Return SGLang's tracker of the new-token ratio, as the installed release constructs it."""
+    """Return SGLang's tracker of the new-token ratio, made as the installed release makes it."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
