@@ -52,7 +52,7 @@ class RankAccount(ABC):
         """Merge the new totals that other ranks have published.
 
         Args:
-            told: Totals by rank of origin, perhaps late, repeated or out of order.
+            told: Totals by rank of origin, which may be late, repeated or out of order.
             elsewhere: Clients with requests at other ranks -> whether the client waits at another
                 rank.
             now_s: The time in seconds on the host's clock.

@@ -157,7 +157,7 @@ class RunningBatch:
         return private
 
     def shorten_output(self, sequence: Sequence, steps: int) -> None:
-        """Shorten the output of a running sequence so that it ends ``steps`` steps from now."""
+        """Shorten the output of a running sequence so that the sequence ends in ``steps`` steps."""
         sequence.output = Segment(sequence.output.key, self.produced(sequence) + steps)
         sequence.due = self.steps + steps
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
@@ -191,7 +191,7 @@ class RunningBatch:
         )
 
     def rearrange(self, order: list[Sequence]) -> None:
-        """Set the order of the batch to ``order``, which has the same sequences."""
+        """Set the order of the batch to ``order``, which contains the batch's sequences."""
         assert len(order) == len(self.sequences)
         self.sequences = {sequence: place for place, sequence in enumerate(order, start=1)}
         self._joined = len(order)

@@ -349,7 +349,7 @@ class Claims(Generic[N]):
         return after <= self.by_client.entitled(victim)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End the client's claims above the policy's limit before ``tokens`` tokens are added."""
+        """End claims of the client above the policy's limit before ``tokens`` tokens are added."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return

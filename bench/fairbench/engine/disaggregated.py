@@ -417,11 +417,11 @@ class DecodeLimits:
 class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes requests whose prompts prefill workers have computed.
 
-    A caller reserves memory by ``reserve_in_turn``, first come first served, or by ``reserve``
-    after ``may_take``. The caller calls ``receive`` when a request's KV cache has arrived; the
-    request runs from the next step on. ``assigned`` is the number of requests that run or will run
-    on the worker, and ``members`` is the number of requests that hold memory. ``on_release`` is
-    called each time a request ends.
+    A caller reserves memory in one of two ways: by ``reserve_in_turn``, first come first served, or
+    by ``reserve`` after ``may_take``. The caller calls ``receive`` when a request's KV cache has
+    arrived; the request runs from the next step on. ``assigned`` is the number of requests that run
+    or will run on the worker, and ``members`` is the number of requests that hold memory.
+    ``on_release`` is called each time a request ends.
 
     Requests on decode workers share no prefixes: SGLang keeps no prefix cache on a decode worker,
     and this model keeps no prefix cache for vLLM either. Memory is counted in tokens.

@@ -391,7 +391,7 @@ class ServiceLog(IntegerTable):
 
 
 class RequestLog(IntegerTable):
-    """A log with one row per request, written when the request or the run has ended.
+    """A log with one row per request; the row is written when the request or the run has ended.
 
     ``more`` names further columns, which are attributes of ``Sequence``:
 
@@ -440,7 +440,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer of the changes in one replica's memory to the memory log."""
+    """A writer that records the changes of one replica's memory in the memory log."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log

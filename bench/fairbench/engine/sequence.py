@@ -174,7 +174,7 @@ class HostMemory:
         return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
-        """Copy the first ``tokens`` tokens of a request to CPU memory, which must have room."""
+        """Copy the first ``tokens`` tokens of a request to CPU memory, where they must fit."""
         sequence.host_tokens = tokens
         sequence.swapped_tokens += tokens
         self.used += tokens

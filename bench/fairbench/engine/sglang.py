@@ -239,7 +239,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten a run of decode steps to end at the next boundary between steps.
+        """Shorten a run of decode steps, so that the run ends at the next boundary of a step.
 
         The run has allocated its memory at its beginning, so the steps so far need not be recorded
         here.
@@ -555,8 +555,8 @@ class Admission:
     def preempt(self, wish: Preempt) -> bool:
         """Take the memory of a running request that the scheduler wants to preempt.
 
-        As in SGLang, each of the other running requests must keep memory for 20 steps. Return False
-        if the request does not run, or if a copy was demanded and CPU memory has no room.
+        As in SGLang, each of the other running requests must keep memory for 20 steps. The result
+        is False if the request does not run, or if a copy was demanded and CPU memory has no room.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
@@ -657,7 +657,7 @@ def free_retracted(cache: KVCache, sequence: Sequence, private: int) -> None:
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return how many tokens would be unlocked if each node in ``ends`` lost one lock."""
+    """Return how many tokens would be unlocked if each node in ``ends`` lost one of its locks."""
     tokens, gone = 0, Counter[KVNode]()
     for node in ends:
         while (parent := node.parent) is not None:

@@ -610,7 +610,7 @@ class WaitingQueue(MatchedQueue[N]):
 def retraction_order(
     scheduler: LocalScheduler, waiting: WaitingQueue[N], running: Iterable[Sequence], now_s: float
 ) -> list[Sequence]:
-    """Return the running sequences in the order in which the scheduler would retract them.
+    """Return the running sequences in the order in which the scheduler would retract sequences.
 
     Raises RunFailed unless the scheduler returns every running request exactly once.
     """

@@ -237,7 +237,7 @@ class TimeEstimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> TimeEstimate:
-    """Estimate simulations with the given request counts, run in parallel on all processors."""
+    """Estimate simulations with the given numbers of requests, run on all processors."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
     # fraction of a processor's time that a simulation gets beside other processes
@@ -251,7 +251,7 @@ def _processors() -> int:
 
 
 def _runnable_processes() -> float:
-    """Return the recent number of runnable processes; 0 if the system does not report it."""
+    """Return the recent number of runnable processes; 0 if the system does not report one."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):

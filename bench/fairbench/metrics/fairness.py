@@ -118,7 +118,8 @@ class Shares:
     - ``service`` is the service to clients, and ``actual`` the computed service.
     - ``demand`` is the due service in the window: the received service, plus the shortfall at the
       window's end (``due.shortfall``).
-    - ``entitlement`` is the max-min fair allocation of the total service among the demands.
+    - ``entitlement`` is the max-min fair allocation of the total service among the clients'
+      demands.
     - ``ratio`` is service divided by entitlement, NaN without an entitlement.
     - ``contended`` tells whether some client was short of service; otherwise, ratios have no
       meaning.

@@ -297,7 +297,7 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return, by client, the weighted padding of a request, and the price of an output token."""
+    """Return, by client, a request's padding in weighted tokens, and an output token's price."""
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

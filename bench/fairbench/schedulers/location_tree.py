@@ -180,7 +180,7 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the ring directly before ``joint``, as the next older node."""
+        """Insert this node into the ring, directly before ``joint``, as its next older node."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 

@@ -366,7 +366,8 @@ class SharedCounters:
     """The counters of a policy, which include the reported charges of other routers.
 
     A client's counter is the client's highest lift at any router plus the charges of all routers. A
-    router's own charges are the counter minus the known lift and the charges of other routers.
+    router's own charges are the counter of the client minus the known lift and the charges of all
+    other routers.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:

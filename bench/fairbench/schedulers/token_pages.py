@@ -16,7 +16,7 @@ PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt as pages of 8 tokens up to token 256, of 16 up to token 512, and so on.
+    """Return a prompt as pages: of 8 tokens up to token 256, of 16 up to token 512, and so on.
 
     At the border of a page, a match loses at most a sixteenth of its length, or 7 tokens. The
     conversion is fastest if the ids are an ``array("I")``.

@@ -2,7 +2,7 @@
 
 Each ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded
 JSON record and returns the record's texts. The function raises ValueError naming the wrong field.
-Layouts do not differ between local files and data sets of the Hugging Face hub.
+A layout is the same for local files and for data sets of the Hugging Face hub.
 """
 
 from __future__ import annotations

@@ -500,7 +500,7 @@ class WorkloadSpec(FileTable):
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """Return the kind of traffic of ``own``, or of the workload if ``own`` is None.
+        """Return the traffic kind of ``own``, or of the workload if ``own`` is None.
 
         Raises UsageError if the kind or a parameter is wrong.
         """

@@ -40,10 +40,10 @@ class MLFQ(LocalScheduler):
     The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
     of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
     the end of each iteration, a request that ran returns to the front of its level. If the request
-    has run for more than ``quantum_s`` x 2^level seconds at this level, it moves down one level,
-    and its running time restarts at 0. The requests of the highest levels run first, in queue
-    order. If memory or slots are short, requests of lower levels lose their memory, beginning with
-    the last request of the lowest level.
+    has run for more than ``quantum_s`` x 2^level seconds at this level, the request moves down one
+    level, and its running time restarts at 0. The requests of the highest levels run first, in
+    queue order. If memory or slots are short, requests of lower levels lose their memory, beginning
+    with the last request of the lowest level.
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was

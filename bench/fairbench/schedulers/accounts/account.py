@@ -162,7 +162,7 @@ class Account(ABC):
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the smallest number of quanta that raise a credit of at most 0 above 0."""
+    """Return the smallest number of quanta that raises a credit of 0 or less above 0."""
     rounds = -credit // quantum + 1
     # If the quantum is a fraction, the quotient is rounded, so the result can be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -53,7 +53,7 @@ class Claimant(NamedTuple):
 
     @property
     def after(self) -> float:
-        """The tokens that the client would hold if its waiting requests got their memory."""
+        """The tokens that the client would hold if all its waiting requests got memory."""
         return self.held + self.wanted
 
 

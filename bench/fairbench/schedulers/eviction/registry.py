@@ -55,7 +55,7 @@ def eviction_class(name: str) -> type[EvictionPolicy]:
 
 
 def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
-    """Return a fresh policy with the parameters from ``settings``, whose keys are NAME.PARAM.
+    """Return a new policy with the parameters in ``settings``, whose keys are NAME.PARAM.
 
     Raises UsageError for an unknown name or an invalid parameter.
     """

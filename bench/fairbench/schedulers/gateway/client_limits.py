@@ -77,7 +77,7 @@ class ClientLine:
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a request and a turn of its client; return False if the request is not queued."""
+        """Remove a request and a turn of its client; return False if the request was not queued."""
         if request not in self._places:
             return False
         priority, number = self._places[request]

@@ -162,7 +162,7 @@ class HoldsRequests(Protocol):
         """Handle the end of a sent request that has produced ``output_tokens`` tokens.
 
         ``now_s`` is the time in seconds, or None for the time of the latest event. ``read`` is the
-        server's report with which to correct the charge for the prompt, or None.
+        server's report of the prompt's length, which corrects the charge, or None.
         """
 
     def withdraw(self, request: Request) -> None:
@@ -607,6 +607,6 @@ class Gateway(HoldsRequests):
         return self._bands[priority]
 
     def _forget_gone(self) -> None:
-        """Remove requests that are no longer queued from the head of the heap of end times."""
+        """Remove requests that are not queued any more from the head of the heap of end times."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

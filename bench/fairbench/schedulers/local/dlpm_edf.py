@@ -135,8 +135,8 @@ class EDFThenDLPM(UrgentDLPM):
     first, then the longest cached prefix. A late request, or a request without a deadline, that has
     waited for ``aging_s`` seconds goes before all deadlines while its client has positive credit.
     Without aging, a flood of deadlines would starve requests without deadlines. If aged requests
-    did not need credit, a flood of late requests would only have to wait. No theorem bounds shares:
-    a client that claims tighter deadlines gets more service.
+    did not need credit, a flood of late requests would only have to wait. No theorem bounds the
+    clients' shares: a client that claims tighter deadlines gets more service.
     """
 
     name = "edf-dlpm"

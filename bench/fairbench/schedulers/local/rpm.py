@@ -19,9 +19,9 @@ class RPM(LocalScheduler):
 
     ``window=sliding`` counts the accepted requests of the last 60 s, as the code behind [VTC]'s
     figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts the accepted
-    requests of the current minute. A request above the limit is refused, as in the artifact and in
-    [VTC] §5.3. With ``over=delay``, a request above the limit waits until the limit allows another
-    request; with a fixed window, the wait ends at the start of a minute ([VTC] §5.1).
+    requests of the current minute. A request above the limit is refused, as in [VTC-artifact] and
+    in [VTC] §5.3. With ``over=delay``, a request above the limit waits until the limit allows
+    another request; with a fixed window, the wait ends at the start of a minute ([VTC] §5.1).
     """
 
     name = "rpm"

@@ -175,7 +175,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return an idle worker of the ``available`` workers (bits), or the chosen worker."""
+        """Return an idle worker among ``available`` workers (bits), or else the chosen worker."""
         if self._fleet.unfinished_at(worker) < QUEUES_FROM * self._below:
             return worker
         idle = self._fleet.less_loaded_than(self._below) & available

@@ -51,9 +51,9 @@ class PrebleE2(PrefixRouter):
         threshold inf.
 
         ``rebalance_threshold`` is the paper's Th_bal (1.5 in Preble's code). ``autoscale_factor``
-        is the growth of the queueing time within H at which a prefix is copied; in the paper, the
-        time doubles (2). ``imbalance_ratio`` is IMBALR, the threshold for a GPU's ratio of decoding
-        to prefill time, relative to the ratio of all GPUs ([gaps] D2).
+        is the factor by which the queueing time must grow within H before a prefix is copied; in
+        the paper, the time doubles (2). ``imbalance_ratio`` is IMBALR, the threshold for a GPU's
+        ratio of decoding to prefill time, relative to the ratio of all GPUs ([gaps] D2).
 
         ``capacity_tokens`` is the size of a worker's KV pool, from which M is computed. 0 means
         ``Setup.pool_tokens``, and M is 0 if the size is unknown. The router knows only prompts, not

@@ -15,7 +15,7 @@ from fairbench.workloads.programs.chat import Conversation
 
 
 class Agent(Conversation):
-    """A loop of calls; each prompt extends the previous one by an output and an observation."""
+    """A loop of calls; each prompt is the previous prompt, an output and an observation."""
 
     kind, part, call = "agent", "observation", "step"
 

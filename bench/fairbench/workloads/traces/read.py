@@ -205,7 +205,7 @@ def read_with_requests(
 ) -> tuple[ReadTrace, FileRequests | None]:
     """Return the trace of a file, and the file's requests with the fields ``fields``.
 
-    The second result is None if the format of the file is one of ``PROGRAMS``.
+    The requests are None if the format of the file is one of ``PROGRAMS``.
 
     Args:
         params: How the file is to be read.

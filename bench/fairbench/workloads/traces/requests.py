@@ -101,7 +101,7 @@ WHOLE = "must be a whole number of tokens from 0 to"
 
 
 class PromptText(NamedTuple):
-    """The approximate tokens of a prompt's text, and the identities of its blocks."""
+    """The approximate tokens in the text of a prompt, and the identities of the text's blocks."""
 
     tokens: int
     ids: Ints
