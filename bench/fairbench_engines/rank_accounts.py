@@ -53,8 +53,8 @@ class RankAccount(ABC):
 
         Args:
             told: Totals by rank of origin, which may be late, repeated or out of order.
-            elsewhere: Clients with requests at other ranks -> whether the client waits at another
-                rank.
+            elsewhere: A map from clients with requests at other ranks to whether the client waits
+                at another rank.
             now_s: The time in seconds on the host's clock.
         """
         # No client may leave the account before all new charges are applied.

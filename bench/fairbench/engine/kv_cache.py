@@ -49,7 +49,7 @@ class MatchCache(Protocol[N]):
 
     The cache calls ``on_moved`` for an attached request whose cached prefix may have changed. A
     refresh matches waiting requests against the cache; ``refresh_stamp`` is the time stamp of the
-    last refresh.
+    most recent refresh.
     """
 
     on_moved: Callable[[AttachedRequest[N]], None] | None

@@ -40,7 +40,7 @@ class DecodeTime:
             took_ps: Time of all steps, in picoseconds.
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
-            context: Context of all requests in the first of the steps, in tokens.
+            context: Context of all requests in the first of the decode steps, in tokens.
             first: Number of the first of these decode steps.
             steps: Number of decode steps.
         """
@@ -69,8 +69,8 @@ class Sequence:
     Times are in picoseconds, or NEVER if the event has not occurred.
 
     ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
-    the outputs so far. ``output`` is the segment that the request produces, and ``output.length``
-    is the true length of the answer in tokens.
+    the outputs that the request had produced. ``output`` is the segment that the request produces,
+    and ``output.length`` is the true length of the answer in tokens.
     """
 
     __slots__ = (

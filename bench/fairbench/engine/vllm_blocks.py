@@ -124,8 +124,8 @@ class BlockNode:
     """A node of the block tree, which stands for a prefix of ``depth`` tokens in whole blocks.
 
     The node's prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix
-    belong to the node and begin at position ``start``. The parent's ``children`` have the node
-    under ``key``, the tokens of the node's first block.
+    belong to the node and begin at position ``start``. The dictionary ``children`` of the parent
+    has the node under ``key``, the tokens of the node's first block.
     """
 
     __slots__ = (

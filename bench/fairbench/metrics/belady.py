@@ -23,8 +23,8 @@ class PrefixUses(NamedTuple):
     - ``maker`` is the prompt whose answer begins the node, -1 if none does, and ``made_tokens`` the
       tokens of that answer.
     - ``end`` and ``used``: a prompt ends after the first ``used`` tokens of node ``end``.
-    - ``used_ps`` and ``finished_ps`` are the times at which a prompt is looked up, and at which its
-      answer is complete.
+    - ``used_ps`` is the time at which a prompt is looked up, and ``finished_ps`` is the time at
+      which the answer to the prompt is complete.
     """
 
     parent: Ints

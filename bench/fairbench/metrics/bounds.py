@@ -21,8 +21,8 @@ class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
     ``queue`` and ``at_s`` have one element for each event. In the methods, ``stretch`` is the
-    position of each row's times in the arrays of times, because many rows of a log have equal
-    times. The methods are fastest if the rows are sorted by queue.
+    position of each row's times in the arrays of times. Many rows of a log have equal times. The
+    methods are fastest if the rows are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:

@@ -116,8 +116,8 @@ class Shares:
 
     - ``booked`` holds the unweighted tokens, from which service is computed in every ``View``.
     - ``service`` is the service to clients, and ``actual`` the computed service.
-    - ``demand`` is the due service in the window: the received service, plus the shortfall at the
-      window's end (``due.shortfall``).
+    - ``demand`` is the due service in the window: the service received in the window, plus the
+      shortfall at the window's end (``due.shortfall``).
     - ``entitlement`` is the max-min fair allocation of the total service among the clients'
       demands.
     - ``ratio`` is service divided by entitlement, NaN without an entitlement.

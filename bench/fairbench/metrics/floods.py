@@ -32,7 +32,8 @@ WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as 
 class Flood(NamedTuple):
     """A period in which a client requests much more than other clients.
 
-    - ``client`` is an index; its first and last request come at ``start_s`` and ``end_s``.
+    - ``client`` is an index; the first and last request of the flood come at ``start_s`` and
+      ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand divided by the mean demand of the other clients during the
       flood. Requests of larger floods do not count for this flood.

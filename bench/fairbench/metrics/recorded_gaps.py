@@ -77,7 +77,7 @@ class Cause(NamedTuple):
     """A prompt that caused stalls, and the longest of these stalls.
 
     - ``prompt`` is the row of the prompt's request, -1 for stalls without a known cause.
-    - ``stalls`` and ``clients`` are the numbers of stalls and of clients that were stalled.
+    - ``stalls`` is the number of stalls, and ``clients`` is the number of stalled clients.
     - ``request`` is the row of the request with the longest stall, which began at ``start_s`` and
       lasted for ``gap_s`` seconds.
     """

@@ -419,7 +419,7 @@ class Measurements(NamedTuple):
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests, None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.
-    - ``held_s`` is the time that each request waited for a slot under a limit on concurrency.
+    - ``held_s`` is the time that each request waited for a free slot under a limit on concurrency.
     - ``estimated`` is the number of answers for which the server did not report token counts.
     - ``token_gaps`` are the gaps before tokens, or pieces of answers, of all requests, None if
       unknown.

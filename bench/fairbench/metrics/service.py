@@ -233,8 +233,8 @@ def cumulative(
     """Return the service of each client booked before each time, shape (clients, times).
 
     At the same instant, ends of steps come before starts of iterations. With ``with_ends``, steps
-    that end exactly at a time count as before the time; with ``with_starts``, iterations that start
-    at the time count, too.
+    that end exactly at a time count as before the time. With ``with_starts``, iterations that start
+    at the time also count.
     """
     width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)
@@ -399,9 +399,9 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
-    In this estimated log, rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The
-    difference in service between two clients at an instant is exact to one step of each request in
-    progress.
+    In the estimated log of a live run, rows overlap, ``context_tokens`` is 0, and ``batch_size`` is
+    always 1. The difference in service between two clients at an instant is exact to one step of
+    each request in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds, or NaN without a
     token.

@@ -1,4 +1,4 @@
-"""Stalls: how long prompts hold up answers that are being generated, and whose prompts.
+"""Stalls: how long prompts hold up answers in progress, and whose prompts these are.
 
 A batch with prompts delays every sequence that decodes on the replica. The delay of an answer is
 booked to the clients of the prompts, in proportion to the computed tokens.

@@ -309,7 +309,7 @@ class LocalScheduler(HasParts, ABC):
         """Handle a request that the host has just admitted.
 
         The engine will compute ``extend_tokens`` uncached tokens of the request. ``recompute`` is
-        true when a retracted request is admitted again; its prompt was charged at the first
+        true when a retracted request is admitted again; the prompt was charged at the first
         admission.
         """
 

@@ -199,7 +199,7 @@ class Cluster:
             number: The number of the client.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Largest number of programs that run at a time, or None for no limit.
-            reaction: How the client reacts to the ends of its requests, instead of a limit, or
+            reaction: How the client reacts to the ends of its requests, in place of a limit, or
                 None.
         """
         self.arrivals_open += 1

@@ -456,7 +456,7 @@ class WorkloadSpec(FileTable):
     another ``workload`` are copied when the file is read. ``settings`` are scheduler parameters
     that suit the workload (``"dlpm.quantum" = 10000``). ``latency`` selects the latency that tables
     show: the duration of a program, or the TTFT of a request. ``client_names`` name the first
-    clients, optionally below tenants (``org/team/user``); all other clients are called
+    clients, optionally below tenants (``org/team/user``); all remaining clients are called
     ``client-N``. ``client_weights`` map names of clients to weights (default 1); the name of a
     tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may itself be a client.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients

@@ -20,7 +20,7 @@ BUFFER = 100
 class PlacedSession(GateSession):
     """A session that is either active at a replica or paused without a replica.
 
-    - ``worker`` is the replica of an active session; ``origin`` is the last replica of a paused
+    - ``worker`` is the replica of an active session. ``origin`` is the last replica of a paused
       session, or None for a new session.
     - ``pool_place`` is the position in the pool of paused sessions; None for other sessions.
     - ``pool_tokens`` is the session's context length when the session entered the pool.

@@ -32,7 +32,7 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
 
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the replica with the
-    least load among the replicas with room; in the load, the tokens of idle sessions halve every
+    least load among the replicas with room. For this load, the tokens of idle sessions halve every
     second. Paused sessions are sorted by their present tokens. A turn that has waited for
     ``forced_s`` seconds goes to the replica with the most free tokens, where the tokens of idle
     sessions also halve every second. A session that is idle for 600 s is forgotten.

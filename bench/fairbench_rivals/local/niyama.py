@@ -21,13 +21,13 @@ class Niyama(LocalScheduler):
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
     @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). fairbench's authors
     had only the abstract of the paper. The sum of deadline and prefill is Niyama's hybrid
-    prioritization: ``alpha_s=0`` is EDF, and a large value puts the shortest prompt first. With the
-    code's 8 ms per token, a prompt of 650 tokens adds 5 s, which exceeds the differences between
-    the code's interactive deadlines. A further rule is eager relegation of late requests. If the
-    prefill of a request that has not run yet would end after its first token is due, the request is
-    relegated when its turn comes. A relegated request stays behind all other requests. A relegated
-    request waits for as long as requests arrive that can be in time, so the wait is unbounded;
-    ``relegate=false`` turns relegation off.
+    prioritization. The value ``alpha_s=0`` is EDF, and a large value puts the shortest prompt
+    first. With the code's 8 ms per token, a prompt of 650 tokens adds 5 s, which exceeds the
+    differences between the code's interactive deadlines. A further rule is eager relegation of late
+    requests. If the prefill of a request that has not run yet would end after its first token is
+    due, the request is relegated when its turn comes. A relegated request stays behind all other
+    requests. A relegated request waits for as long as requests arrive that can be in time, so the
+    wait is unbounded; ``relegate=false`` turns relegation off.
 
     The first-token deadline of a request that only has a deadline for its end is this deadline
     minus ``step_s`` x the expected output tokens. In Niyama's code the user supplies the expected

@@ -24,7 +24,7 @@ Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rules by which idle clients leave and rejoin the list of clients with credits.
 
 Under ``keep``, an idle client leaves once its credit is positive, and a debt is never erased. Under
-``min0``, an idle client leaves immediately; a debt is kept, and a credit is lost. Under
+``min0``, an idle client leaves immediately; the client keeps a debt, and loses a credit. Under
 ``paper_zero``, an idle client leaves immediately; debts and credits are erased, and no theorem
 holds.
 """

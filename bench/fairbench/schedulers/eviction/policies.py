@@ -40,7 +40,7 @@ class Claimant(NamedTuple):
     """A client that has claims on cached tokens of the pool. All amounts are numbers of tokens.
 
     - ``held`` is the number of running and cached tokens that count for the client.
-    - ``unpinned`` is the part of ``held`` that no running request uses; it is above 0.
+    - ``unpinned`` is the part of ``held`` that no running request uses; ``unpinned`` is above 0.
     - ``wanted`` is the memory that the client's waiting requests need.
 
     A token that k clients claim counts 1/k for each client.

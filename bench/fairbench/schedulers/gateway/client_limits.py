@@ -103,8 +103,8 @@ def reserved_tokens(request: Request) -> int:
     """Return the most KV memory that an engine may hold for a request, in tokens.
 
     SGLang reserves the prompt and up to 4,096 output tokens at admission, and more as the answer
-    grows; vLLM allocates blocks as the answer grows. No engine retracts running requests in order
-    to admit a new request, so only prompt plus ``max_new_tokens`` is a safe count.
+    grows. In vLLM, blocks are allocated as the answer grows. No engine retracts running requests in
+    order to admit a new request, so only prompt plus ``max_new_tokens`` is a safe count.
     """
     return request.input_tokens + request.max_new_tokens
 

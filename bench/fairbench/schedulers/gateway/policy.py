@@ -81,8 +81,8 @@ class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
     When a request is sent, ``assumed_output_tokens`` output tokens are charged in advance. If
-    ``corrected`` is set, the difference from the real number of output tokens is charged or
-    refunded when the request ends.
+    ``corrected`` is set, the difference between the expected and the real number of output tokens
+    is charged or refunded when the request ends.
     """
 
     input_weight: Positive = 1.0

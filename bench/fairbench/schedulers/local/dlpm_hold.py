@@ -42,7 +42,8 @@ class HoldingDLPM(DLPM):
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
         means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler
-        works like DLPM, unless a floor is given; the cost of a request is then its context alone.
+        works like DLPM, unless a floor is given. With a floor, the cost of a request is its context
+        alone.
         """
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM

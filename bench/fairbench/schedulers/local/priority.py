@@ -67,7 +67,7 @@ class SGLangPriority(LocalScheduler):
     SGLang 0.5.23. A request without room preempts running requests whose number is lower by more
     than ``threshold``, lowest number and latest arrival first, if the victims together hold enough
     memory. Preempted requests are recomputed. SGLang preempts one pass after the pass that found no
-    room; this scheduler preempts in the same pass. Requests with low numbers may starve.
+    room, whereas this scheduler preempts in the same pass. Requests with low numbers may starve.
     """
 
     name = "sglang-priority"

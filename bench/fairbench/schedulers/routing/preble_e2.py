@@ -28,15 +28,15 @@ class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     A request with more cached than uncached tokens exploits: the request goes to the GPU with the
-    lowest cost among the GPUs that hold its longest cached prefix. All other requests explore: an
-    exploring request goes to the GPU with unusually much decoding, if there is such a GPU, and
-    otherwise to the GPU with the lowest cost. Cost is L + M + P: load in the window, recomputation
-    of tokens that would be evicted, and prefill of uncached tokens. A request that would exploit
-    the most loaded GPU goes to the least loaded GPU if the loads (L) of the two GPUs differ by more
-    than the threshold. If the loads differ by less, but the queueing time of the prefix on its GPU
-    keeps growing, the request goes to the least loaded GPU without the prefix. The chosen GPU
-    computes a copy of the prefix. Half of the load below the prefix in the tree then moves to the
-    GPU that computes the copy. Ties rotate.
+    lowest cost among the GPUs that hold the request's longest cached prefix. All other requests
+    explore: an exploring request goes to the GPU with unusually much decoding, if there is such a
+    GPU, and otherwise to the GPU with the lowest cost. Cost is L + M + P: load in the window,
+    recomputation of tokens that would be evicted, and prefill of uncached tokens. A request that
+    would exploit the most loaded GPU goes to the least loaded GPU if the loads (L) of the two GPUs
+    differ by more than the threshold. If the loads differ by less, but the queueing time of the
+    prefix on its GPU keeps growing, the request goes to the least loaded GPU without the prefix.
+    The chosen GPU computes a copy of the prefix. Half of the load below the prefix in the tree then
+    moves to the GPU that computes the copy. Ties rotate.
     """
 
     name = "preble-e2"

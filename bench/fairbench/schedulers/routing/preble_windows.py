@@ -98,7 +98,7 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Add a request to this GPU; ``prefill_us`` is the prefill time of its uncached tokens."""
+        """Add a request to this GPU; ``prefill_us`` is the time to prefill its uncached tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self.prefill_us += prefill_us
 

@@ -440,12 +440,13 @@ def dispatch_charging(
         output_weight: Price of an output token.
         charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
             part that the chosen worker has not cached. ``split`` and ``owner`` charge the uncached
-            part to the clients that share the prefix at the worker, as in ``SharedCharges``. ``gpu-
-            time`` charges the expected GPU time of the prompt; at the end of the request, the true
-            GPU time of the whole request replaces this charge.
+            part to the clients that share the prefix at the worker, as in ``SharedCharges``. With
+            ``gpu-time``, the expected GPU time of the prompt is charged; at the end of the request,
+            the true GPU time of the whole request replaces this charge.
         ahead: Whether the mean length of a client's answers is charged at dispatch, and the
-            difference from the true length at the end. By default, outputs are charged when a
-            request has ended (line 22), so a client's credit falls slowest at the slowest worker.
+            difference between the mean and the true length at the end. By default, outputs are
+            charged when a request has ended (line 22), so a client's credit falls slowest at the
+            slowest worker.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

@@ -24,7 +24,7 @@ class Agent(Conversation):
         """Lengths in tokens; the number of steps is uniform from ``steps_min`` to ``steps_max``.
 
         ``step_gap_s`` is the mean time in seconds that the environment takes for an observation;
-        the times are exponential.
+        the times have an exponential distribution.
         """
 
         steps_min: Annotated[int, Ge(1), Le(1000)]
