@@ -465,7 +465,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def reserve(self, sequence: Sequence) -> None:
         """Reserve a decode worker's memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The present run of decode steps ends early, because the run was planned to use this memory.
+        This run of decode steps ends early, because the run was planned to use the memory.
         """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)

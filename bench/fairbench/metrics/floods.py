@@ -166,9 +166,9 @@ class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
     ``victims`` are the delayed clients; the client with the longest median wait is first.
-    ``median_s`` is the median wait of all requests of the victims in the period, and ``usual_s`` is
-    the median of the requests' usual waits. If several floods did harm one after another, ``parts``
-    has the harm of each flood.
+    ``median_s`` is the median wait of all requests of the delayed clients in the period, and
+    ``usual_s`` is the median of the requests' usual waits. If several floods did harm one after
+    another, ``parts`` has the harm of each flood.
     """
 
     start_s: float

@@ -60,7 +60,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest share that any client received of the fair share of the best total."""
+        """The lowest share, over all clients, of the fair share of the best total."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 

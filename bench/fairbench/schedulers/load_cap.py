@@ -5,15 +5,15 @@ has no effect. A limit on the number of running requests (``max_running_requests
 problem, but the right number depends on the lengths of the requests. The load cap limits the cost
 of the running requests.
 
-A decode step takes a fixed time (launches, reading the weights), and further time for each request
-and each token of context. The cost of a batch is measured in tokens of context:
+A decode step takes a fixed time (launches, reading the weights), and additional time for each
+request and each token of context. The cost of a batch is measured in tokens of context:
 
     cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
 A unit (``unit_tokens``) is the cost of a batch whose decode time equals the fixed time. A step of a
 batch of n units takes n + 1 times as long as an empty step. The efficiency of the step is n / (n +
-1), the fraction of the time beyond the fixed time. The cost and the cap follow from the timing
-profile of the engine's GPU.
+1), the fraction of the time beyond the fixed time. The cost of a batch and the load cap follow from
+the timing profile of the engine's GPU.
 """
 
 from __future__ import annotations

@@ -522,8 +522,8 @@ def hub_host() -> str:
 def reaches_hub() -> bool:
     """Return whether the hub accepts a connection within ``HUB_PATIENCE_S``; True behind a proxy.
 
-    The connection is tried in a separate thread, because the resolution of the host name has no
-    timeout.
+    The connection to the hub is tried in a separate thread, because the resolution of the host name
+    has no timeout.
     """
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return True

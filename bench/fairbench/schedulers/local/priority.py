@@ -65,9 +65,10 @@ class SGLangPriority(LocalScheduler):
 
     Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
     SGLang 0.5.23. A request without room preempts running requests whose number is lower by more
-    than ``threshold``, lowest number and latest arrival first, if the victims together hold enough
-    memory. Preempted requests are recomputed. SGLang preempts one pass after the pass that found no
-    room, whereas this scheduler preempts in the same pass. Requests with low numbers may starve.
+    than ``threshold``, lowest number and latest arrival first, if the preempted requests together
+    hold enough memory. Preempted requests are recomputed. SGLang preempts one pass after the pass
+    that found no room, whereas this scheduler preempts in the same pass. Requests with low numbers
+    may starve.
     """
 
     name = "sglang-priority"
