@@ -420,7 +420,7 @@ class Claims(Generic[N]):
     # The methods of this section maintain the queues of leaves that can be evicted.
 
     def _first(self, queue: str) -> N | None:
-        """Return the open leaf with the lowest rank; correct entries whose rank is too low."""
+        """Return the open leaf with the lowest rank; correct queue entries with too low a rank."""
         entries = self.queues[queue]
         while entries:
             listed, number, node = entries[0]

@@ -678,10 +678,10 @@ UNLIMITED = 2**62
 class VLLMDecode(DecodeWorker):
     """A decode worker whose first step for a request produces the request's first token.
 
-    A request may take memory if fewer requests run than the limit, and if the blocks of its whole
-    prompt are free. The request that joined last is preempted first, and the decode worker computes
-    its prompt and outputs again. In this model, a separate iteration recomputes preempted requests,
-    whereas vLLM mixes such work with decoding.
+    A request may take memory if fewer requests run than the limit allows, and if enough blocks for
+    the whole prompt are free. The request that joined last is preempted first, and the decode
+    worker computes its prompt and outputs again. In this model, a separate iteration recomputes
+    preempted requests, whereas vLLM mixes such work with decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:

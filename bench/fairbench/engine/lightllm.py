@@ -3,9 +3,9 @@
 The LightLLM engine has no prefix cache and no preemption. A request is admitted only if the KV pool
 then has room for the whole batch until all answers are complete. The test of memory knows the
 lengths of the answers, because the measured runs ignored the end-of-sequence token. The engine
-tries to start a minibatch (a prefill batch) when the server is idle, ``max_wait_tokens`` decode
-steps after the last minibatch, and then after each step. Source: [VTC-artifact],
-slora/server/router/{manager,req_queue}.py.
+tries to start a minibatch (a prefill batch) at three times: when the server is idle,
+``max_wait_tokens`` decode steps after the last minibatch, and after each later step. Source:
+[VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
 the coroutine that reads. The engine sees a request that arrives during a step one decision late.

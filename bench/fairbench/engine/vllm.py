@@ -195,7 +195,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the candidates that the scheduler names.
 
-        In vLLM the first request that does not fit ends the pass, as with ``fcfs``. Any scheduler
+        In vLLM, as under ``fcfs``, the first request that does not fit ends the pass. Any scheduler
         except ``fcfs`` may name further candidates.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting

@@ -51,7 +51,7 @@ class ToRun:
 
 
 def experiment_key(experiment: Experiment) -> str:
-    """Return a key that is equal for experiments that differ only in seed and report options."""
+    """Return a key that is equal for experiments that differ only in seed or report options."""
     return key_of({k: v for k, v in experiment.items() if k not in OF_THE_REPORT | {"seed"}})
 
 

@@ -100,7 +100,7 @@ def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
 
 @cache
 def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
-    """Return the smallest number of parts of a context that keeps the GPU busy.
+    """Return the smallest number of parts of a context with which the GPU is busy.
 
     Args:
         tiles: Number of query tiles in the call, without splits.
@@ -148,8 +148,8 @@ class KVPool:
     """The quantities that determine the size of the KV pool by the formula of SGLang 0.5.23.
 
     ``host_gb_s`` is the transfer rate of KV cache to and from CPU memory in 10^9 bytes/s, or 0 if
-    unknown. ``vllm`` is given if a simulated vLLM has the pool that vLLM computes; without
-    ``vllm``, all engines have equal pools.
+    unknown. ``vllm`` is given if a simulated vLLM has the pool size that vLLM computes; without
+    ``vllm``, all engines have pools of equal size.
     """
 
     pre_load_avail_gib: Amount

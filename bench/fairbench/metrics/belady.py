@@ -80,7 +80,7 @@ def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
 
 
 def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
-    """Return each node on the path of each prompt: the node, its used tokens, and the prompt."""
+    """Return all nodes on the paths of the prompts: each node, its used tokens, and the prompt."""
     node, used, prompt = uses.end, uses.used, np.arange(len(uses.end))
     parts = []
     while (inside := node > 0).any():

@@ -157,10 +157,10 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
     """Return the most output tokens that a client's requests on one worker still had to produce.
 
-    The maximum is over the instants just after every admission, and counts the outputs that the run
-    really produced. With over-committed memory the maximum can exceed M, the KV pool: a client then
-    decodes more tokens than the pool holds without a new admission. A request that was retracted
-    still counts as running.
+    The maximum is taken over the instants just after every admission, and counts the outputs that
+    the run really produced. With over-committed memory the maximum can exceed M, the KV pool: a
+    client then decodes more tokens than the pool holds without a new admission. A request that was
+    retracted still counts as running.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))

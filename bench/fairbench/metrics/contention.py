@@ -126,7 +126,7 @@ def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Float
 
 
 def pace_alone_s(requests: Requests) -> float:
-    """Return the seconds per token after the first token, in one of the fastest answers."""
+    """Return the seconds per token, after the first token, of one of the fastest answers."""
     for least in (MANY_TOKENS, 2):
         paces_s = np.sort(_paces_s(requests, least))
         if len(paces_s):
@@ -235,7 +235,7 @@ Times: TypeAlias = tuple[Ints, Floats, Floats]
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return when calls waited in a queue, and when calls (unless refused) were in progress."""
+    """Return the times of calls in a queue, and of calls in progress that were not refused."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # A call that waits in two queues counts once.

@@ -291,8 +291,8 @@ CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in me
 class Joint(NamedTuple):
     """A table of joint backlogs, one per row: an interval in which two clients both wait.
 
-    ``first`` and ``second`` are the clients, ``start`` and ``end`` the interval in seconds, ``low``
-    and ``high`` its first and last cell.
+    ``first`` and ``second`` are the clients, ``start`` and ``end`` the interval in seconds, and
+    ``low`` and ``high`` the first and last cell of the interval.
     """
 
     first: Ints

@@ -209,7 +209,7 @@ class Service(Table):
 class Padding(NamedTuple):
     """The useless part (padding) of each request of a client.
 
-    The client needs all but ``input_tokens`` tokens of each input, and one of each
+    The client needs all but ``input_tokens`` tokens of each input, and one of every
     ``output_multiple`` output tokens.
     """
 

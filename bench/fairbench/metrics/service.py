@@ -389,7 +389,7 @@ DECODE_STEPS = 16
 
 
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
-    """Return the service log of a live run, computed from what clients of the server see.
+    """Return the service log of a live run, estimated from what the clients of the server see.
 
     Each request that produced output gets two rows. The prefill row lasts from admission to the
     first token. The input of an answer counts at the start of its row; the first token and the

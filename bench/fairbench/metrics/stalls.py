@@ -159,7 +159,7 @@ class Stalls:
 
 
 def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | None:
-    """Return the stalls of a run; None if batches or the costs of steps are unknown."""
+    """Return the stalls of a run; None if batches or the costs of decode steps are unknown."""
     if facts.costs is None:
         return None
     clients = len(facts.clients)

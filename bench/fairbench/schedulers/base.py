@@ -506,8 +506,8 @@ class Parts(Protocol):
         """Return whether the batch decodes now, before more prompts are computed.
 
         Only the simulated SGLang calls this method, without mixed chunks, when it could either
-        prefill or decode. ``oldest`` is the request whose prompt is computed next in queue order,
-        and ``left`` the number of its prompt tokens not computed yet, including tokens that may be
+        prefill or decode. ``oldest`` is the request whose prompt is computed next in queue order.
+        ``left`` is the number of its prompt tokens not computed yet, including tokens that may be
         cached.
         """
 

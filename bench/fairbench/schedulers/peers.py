@@ -106,9 +106,9 @@ class Totals(NamedTuple):
     which the clients have queued requests.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
-    version ``since``; a receiver must already know version ``since`` or a later version. A client's
-    entry is complete, or empty if the origin has forgotten the client. ``waiting`` always lists all
-    clients that wait.
+    version ``since``; a receiver must already know version ``since`` or a later version. The entry
+    of a client is complete, or empty if the origin has forgotten the client. ``waiting`` always
+    lists all clients that wait.
     """
 
     version: int

@@ -13,7 +13,7 @@ from fairbench_rivals.gateway.class_queues import ClassQueues
 
 
 class CrossBand(ClassQueues):
-    """Priorities share the sent requests by weight; requests of a priority go by arrival.
+    """Priorities share the number of sent requests by weight; requests of a priority go by arrival.
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
     ``priority-first``, each priority has integer credits: the weights, scaled so that the smallest

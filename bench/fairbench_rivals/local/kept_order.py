@@ -12,7 +12,7 @@ from fairbench.core import Request
 
 
 class KeptOrder:
-    """A sorted collection of requests; requests with equal keys are sorted by entry.
+    """A sorted collection of requests; requests with equal keys are in the order of their entry.
 
     Insertions, removals and finding the next candidate take O(log n) time. A kept order suits long
     queues in which a pass tries few requests, because ``least_first`` examines the whole queue in

@@ -160,8 +160,8 @@ def _is_open(room: Room | None) -> bool:
 class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with room.
 
-    A client is charged for the uncached tokens of the router's estimate, and for the difference
-    when the request starts.
+    A client is charged for the uncached tokens that the router estimates, and later for the
+    difference to the real number when the request starts.
     """
 
     name = "central-dlpm"

@@ -190,7 +190,7 @@ class Victims:
     request that is already late can pause for any time. A request that was preempted is spared
     until it has produced ``progress`` more tokens. A request that arrived at least ``aging_s``
     seconds ago is always spared. With ``swaps``, memory is copied to CPU memory if copying is
-    quicker than recomputing; with ``always_swaps``, memory is copied whenever CPU memory has room.
+    quicker than recomputing. With ``always_swaps``, memory is copied whenever CPU memory has room.
     """
 
     slack: Slack

@@ -304,7 +304,7 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the earliest end of the request, after examining only a few workers.
+        """Return the earliest end of the request; only the ends at a few workers are computed.
 
         The examined workers are one idle worker for each cost, and busy workers in the order of
         their bounds.
