@@ -172,7 +172,7 @@ class EngineHome:
         self._left.clear()
 
     def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
-        """Return the running requests in the order in which they lose memory; unknown ones last."""
+        """Return the running requests in their order of memory loss; unknown requests are last."""
         order_victims = self.scheduler.retraction_order
         assert order_victims is not None, "only a scheduler with such an order is asked"
         wanted = order_victims(self.view.running, now_s)

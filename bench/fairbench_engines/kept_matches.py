@@ -1,6 +1,6 @@
 """Matches of waiting requests with an engine's cache, kept until changes of the cache affect them.
 
-The cost of sorting an engine's queue by match length is then proportional to the changes.
+The cost of sorting an engine's queue by match length is proportional to the changes of the cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Match(NamedTuple):
 
     ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the place in the tree
     at which the cached prefix ends. ``awaited`` identifies the next part of the prompt, which would
-    extend the match if it were cached. If there is no such part, ``awaited`` is None.
+    extend the match if the cache had this part. If there is no such part, ``awaited`` is None.
     """
 
     depth: int
@@ -37,7 +37,7 @@ class Match(NamedTuple):
 class Spot:
     """The end of a cached prefix, and the waiting requests whose match ends there.
 
-    ``latest`` is the last of these requests in the order of the queue, or None if unknown.
+    ``latest`` is the last of the waiting requests in the order of the queue, or None if unknown.
     """
 
     parent: Spot | None = None  # Only the simulated engine uses this field.
@@ -63,8 +63,8 @@ class KeptMatches(ABC):
     """A MatchCache that looks up a prompt in the engine's cache only if its match may have changed.
 
     A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. A call
-    that was not needed costs only a look-up. A missing call leaves an outdated match in the order
-    of the queue.
+    that was not needed costs only a look-up. If such a call is missing, an outdated match stays in
+    the order of the queue.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class KeptMatches(ABC):
         """Return the match of a waiting request by the engine's own look-up."""
 
     def stored(self, part: Hashable) -> None:
-        """Handle a newly cached part of a prompt, which lengthens other requests' matches."""
+        """Handle a newly cached part of a prompt, which lengthens the matches of some requests."""
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:
@@ -192,9 +192,9 @@ class EngineQueue(MatchedQueue[Spot]):
     ) -> None:
         """Add a request that arrives, or that has lost its memory, with the prompt ``token_ids``.
 
-        A match has at most ``most`` tokens, by default all tokens except the last. ``apart`` is the
-        key that separates equal tokens of two requests in the cache. The request goes to the tail
-        of the queue, or to the head with ``first``.
+        The match of a request has at most ``most`` tokens, by default all tokens except the last.
+        ``apart`` is the key that separates equal tokens of two requests in the cache. The request
+        goes to the tail of the queue, or to the head with ``first``.
         """
         waiting = Waiting(request, NO_OUTPUT, 0, lambda _: None)
         # Only the first tokens are compared, to find requests that share a prefix without a match

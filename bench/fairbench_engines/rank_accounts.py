@@ -4,9 +4,9 @@ Each rank of a server has its own queue and scheduler object. The host carries t
 (``Totals``), and no rank waits for another rank.
 
 Let U and Q be the terms of the theorem for one rank (the quantum Q is 0 for VTC) and R the number
-of ranks. Let S be the largest charge to one client at other ranks that a rank does not know yet.
-The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). This bound is
-within [DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S:
+of ranks. Let S be the largest charge to one client at all other ranks that a rank does not know
+yet. The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). The bound
+is [DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S, or less:
 
 - A rank serves the waiting client with the least known counter, or a client whose known credit is
   positive. The client's true counter exceeds the known counter by at most S, and the client's
@@ -52,9 +52,9 @@ class RankAccount(ABC):
         """Merge the new totals that other ranks have published.
 
         Args:
-            told: Totals by rank of origin, perhaps late, repeated or out of order.
-            elsewhere: Clients with requests at other ranks -> whether the client waits at another
-                rank.
+            told: Totals by rank of origin, which may be late, repeated or out of order.
+            elsewhere: A map from clients with requests at other ranks to whether the client waits
+                at another rank.
             now_s: The time in seconds on the host's clock.
         """
         # No client may leave the account before all new charges are applied.

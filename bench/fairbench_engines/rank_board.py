@@ -1,7 +1,7 @@
 """The board of a rank: totals by client, in a file that the other ranks map into memory.
 
 Only the rank itself writes its board, and no process waits for a lock. A process that reads during
-an update gets some clients' old totals, and gets the remaining changes at the next reading.
+an update gets the old totals of some clients, and gets the new totals at the next reading.
 """
 
 from __future__ import annotations

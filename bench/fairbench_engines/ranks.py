@@ -41,7 +41,7 @@ class RankLink:
     """The link of one rank, which publishes its own totals and reads the totals of other ranks.
 
     ``shared`` is the account of the rank's scheduler, None for a scheduler without an account. The
-    board file of a rank is named after the rank and its process. A restarted rank reads all totals
+    name of a rank's board file contains the rank and its process. A restarted rank reads all totals
     from the boards of other ranks, and the charges of the rank's former process stay charged.
     """
 

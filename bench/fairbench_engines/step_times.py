@@ -67,8 +67,9 @@ class FittedCosts:
     """A ``CostModel`` that is fitted to measured steps of an engine.
 
     The fitted cost model is linear, like the simulator's timing profiles. The time of a prefill
-    depends on its new tokens, the context to which these tokens attend, and the tokens loaded from
-    host memory. The time of a decode step depends on the number of requests and on their context.
+    depends on its new tokens, the context to which the new tokens attend, and the tokens loaded
+    from host memory. The time of a decode step depends on the number of requests in the step and on
+    their context.
     """
 
     def __init__(self) -> None:
@@ -134,8 +135,8 @@ class StepTimes:
     If two steps overlap in time, the shared time is charged once. The clock of the server gives the
     duration of each step. The model ``costs``, which is fitted to the server's own steps, divides
     the duration among requests. Until the model has enough observations, all requests of a step
-    bear equal parts. The time to load tokens from host memory is charged to the requests that need
-    these tokens.
+    bear equal parts of the duration. The time to load tokens from host memory is charged to the
+    requests that need the tokens.
     """
 
     def __init__(self, scheduler: LocalScheduler, costs: CostModel) -> None:
@@ -177,6 +178,6 @@ class StepTimes:
 
 
 def _within(limit: int, parts: Sequence[int]) -> list[int]:
-    """Return the parts; if their sum exceeds ``limit``, they are scaled down in proportion."""
+    """Return the parts; if the parts' sum exceeds ``limit``, scale the parts in proportion."""
     total = sum(parts)
     return [part * limit // total for part in parts] if total > limit else list(parts)

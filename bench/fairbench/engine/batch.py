@@ -22,10 +22,10 @@ class RunningBatch:
 
     In a decode step, each sequence gets one token.
 
-    ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, its
-    output tokens when it joined the batch, plus one token for each step since then. A sum over the
-    batch changes by the size of the batch in each step, so only the sum's value at step 0 is
-    stored. ``index`` maps each client to its number in the service log.
+    ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, the
+    sequence's output tokens when it joined the batch, plus one token for each later step. A sum
+    over the batch changes by the size of the batch in each step, so only the sum's value at step 0
+    is stored. ``index`` maps each client to its number in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
@@ -91,7 +91,7 @@ class RunningBatch:
         return sequence.produced + self.steps - sequence.joined_step
 
     def private(self, sequence: Sequence) -> int:
-        """Return how many tokens a sequence has decoded that are not in the prefix tree yet."""
+        """Return how many decoded tokens of a sequence are not in the prefix tree yet."""
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
@@ -157,13 +157,13 @@ class RunningBatch:
         return private
 
     def shorten_output(self, sequence: Sequence, steps: int) -> None:
-        """Shorten the output of a running sequence so that it ends ``steps`` steps from now."""
+        """Shorten the output of a running sequence so that the sequence ends in ``steps`` steps."""
         sequence.output = Segment(sequence.output.key, self.produced(sequence) + steps)
         sequence.due = self.steps + steps
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
-        """Return how many decode steps remain until the first end of a sequence in the batch."""
+        """Return how many decode steps remain until the first sequence of the batch ends."""
         due = self.due
         # After a retraction, the older entry of a sequence in the heap is outdated.
         while due[0][0] != due[0][2].due:
@@ -185,13 +185,13 @@ class RunningBatch:
         return done
 
     def retraction_order(self) -> list[Sequence]:
-        """Return the sequences in order of retraction, the next to be retracted last."""
+        """Return the sequences in order of retraction; the last in the list is retracted first."""
         return sorted(
             self.sequences, key=lambda s: (self.produced(s), -s.request.input_tokens), reverse=True
         )
 
     def rearrange(self, order: list[Sequence]) -> None:
-        """Set the order of the batch to ``order``, which has the same sequences."""
+        """Set the order of the batch to ``order``, which contains the batch's sequences."""
         assert len(order) == len(self.sequences)
         self.sequences = {sequence: place for place, sequence in enumerate(order, start=1)}
         self._joined = len(order)
@@ -257,7 +257,7 @@ class DecodeRun:
         self.steps = steps
 
     def end_ps(self, steps: int) -> int:
-        """Return the time (ps) at which the run's first ``steps`` steps have ended."""
+        """Return the time (ps) at which the first ``steps`` steps of the decode run end."""
         growth = self.growth_ps * (steps * (steps - 1) // 2)
         return self.start_ps + steps * self.first_ps + growth
 
@@ -349,8 +349,8 @@ def shares_of(
         prefills: The chunks of prompts in the iteration.
         gpu_ps: GPU time of each chunk, in picoseconds.
         fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
-            for the first time, given the sequence, the number of cached tokens, and the number of
-            tokens in the chunk.
+            for the first time. Its arguments are the sequence, the number of cached tokens, and the
+            number of tokens in the chunk.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

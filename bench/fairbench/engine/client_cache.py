@@ -52,8 +52,8 @@ class Residency:
 
     ``log`` records every change of these numbers.
 
-    A token held by k clients counts 1/k for each of the k clients. Tokens are therefore counted for
-    each k separately, as integers, because sums of fractions would drift.
+    A token held by k clients counts 1/k for each of the k clients. Tokens are counted separately
+    for each number k of clients, as integers, because sums of fractions would drift.
     """
 
     def __init__(self, clients: Iterable[str], log: ResidencyLog) -> None:
@@ -90,7 +90,7 @@ class Residency:
         self._held[client][1] += tokens
 
     def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
-        """Count tokens outside the tree as a copy, in use, of tokens that ``holders`` hold."""
+        """Count tokens outside the tree as a used copy of cached tokens that ``holders`` hold."""
         self.add_private(client, -tokens)
         everyone = list(holders)
         for holder in everyone:
@@ -119,7 +119,7 @@ class Residency:
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
         """Record that running requests use ``tokens`` tokens of ``holders``.
 
-        A negative number records that no running request uses the tokens any more.
+        A negative number of tokens means that no running request uses these tokens any more.
         """
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
@@ -147,9 +147,9 @@ class PinAudit:
     """Counts of the evictions to which the theorem on memory shares applies or does not apply.
 
     - ``allocations`` counts the allocations for which tokens were evicted by client.
-    - ``beyond`` counts the allocations that broke the theorem's assumption: the tokens that running
-      requests of some client pin, plus the tokens that the client requests, exceeded the client's
-      share.
+    - ``beyond`` counts the allocations that broke the theorem's assumption. In such an allocation,
+      the tokens that running requests of a client pin, plus the tokens that the client requests,
+      exceeded the client's share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
       k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the theorem guarantees that
       the sum is 0.
@@ -182,8 +182,8 @@ class Claimed(Protocol):
     - ``listed_for`` names the queues that have an entry for the node.
     - ``uses`` counts the finished requests whose tokens ended at the node or at an evicted node
       below.
-    - ``keep_s`` is the latest time in seconds until which the policy asked to keep tokens of these
-      requests.
+    - ``keep_s`` is the latest time in seconds until which the policy asked to keep the tokens of
+      one of the requests in ``uses``.
     - ``number`` decides the order of nodes with equal rank.
     """
 
@@ -233,7 +233,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
-        """Free another copy of a node or, if there is no such copy, the node, an unclaimed leaf."""
+        """Free a spare copy of a node; without a spare copy, free the node, an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
@@ -349,7 +349,7 @@ class Claims(Generic[N]):
         return after <= self.by_client.entitled(victim)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
-        """End the client's claims above the policy's limit before ``tokens`` tokens are added."""
+        """End claims of the client above the policy's limit before ``tokens`` tokens are added."""
         limit = None if client == self._others else self.policy.limit(client)
         if limit is None:
             return
@@ -420,7 +420,7 @@ class Claims(Generic[N]):
     # The methods of this section maintain the queues of leaves that can be evicted.
 
     def _first(self, queue: str) -> N | None:
-        """Return the open leaf with the lowest rank; correct entries whose rank is too low."""
+        """Return the open leaf with the lowest rank; correct queue entries with too low a rank."""
         entries = self.queues[queue]
         while entries:
             listed, number, node = entries[0]
@@ -446,7 +446,8 @@ class Claims(Generic[N]):
     def is_open_leaf(self, node: N, queue: str) -> bool:
         """Return whether a queue's next eviction may take a claimed node.
 
-        An open leaf has unused tokens, and is a leaf of the queue's claims or has a further copy.
+        An open leaf has unused tokens, and either is a leaf of the queue's claims or has a spare
+        copy.
         """
         if not node.holders or self._memory.is_pinned(node):
             return False
@@ -516,7 +517,7 @@ class ClientCache(KVCache):
     # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many of them are in use."""
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
         node, _ = self.descend(self.root, prompt, (0, 0), limit, split=False)
         while node.parent is not None and not node.locks:
             node = node.parent
@@ -630,7 +631,7 @@ class ClientPool(Protocol):
     def residency(self) -> Residency: ...
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many of them are in use."""
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
 
 
 class WaitingSequences(Protocol):

@@ -32,7 +32,7 @@ class Clock:
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` at this instant: at once if no other event is due, or else in its turn."""
+        """Run ``action`` now: at once if no event is due, or else in the due events' order."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:

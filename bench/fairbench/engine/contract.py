@@ -123,8 +123,8 @@ class CodeRun(NamedTuple):
 
     ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
     eviction policy, None for its default. ``our_eviction`` is an eviction policy of fairbench that
-    runs inside the engine instead, or None. With ``charges_pass``, the measured time of a
-    scheduling pass delays its iteration.
+    runs inside the engine in place of the engine's own policy, or None. With ``charges_pass``, the
+    measured time of a scheduling pass delays its iteration.
     """
 
     python: str

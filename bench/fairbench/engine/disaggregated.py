@@ -60,10 +60,10 @@ class Transfers:
     Transfers start in the order in which they were requested, except that a transfer between two
     free workers overtakes earlier transfers that involve a busy worker. Real engines behave in a
     similar way. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
-    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``).
-    vLLM 0.32 starts every transfer at once without blocking (``start_load_kv`` in
-    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte, and
-    occupies no worker.
+    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In
+    vLLM 0.32, every transfer starts at once without blocking (``start_load_kv`` in
+    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte of a
+    transfer, and occupies no worker.
     """
 
     def __init__(
@@ -417,11 +417,11 @@ class DecodeLimits:
 class DecodeWorker(EngineLoop[KVNode]):
     """A worker that decodes requests whose prompts prefill workers have computed.
 
-    A caller reserves memory by ``reserve_in_turn``, first come first served, or by ``reserve``
-    after ``may_take``. The caller calls ``receive`` when a request's KV cache has arrived; the
-    request runs from the next step on. ``assigned`` is the number of requests that run or will run
-    on the worker, and ``members`` is the number of requests that hold memory. ``on_release`` is
-    called each time a request ends.
+    A caller reserves memory in one of two ways: by ``reserve_in_turn``, first come first served, or
+    by ``reserve`` after ``may_take``. The caller calls ``receive`` when a request's KV cache has
+    arrived; the request runs from the next step on. ``assigned`` is the number of requests that run
+    or will run on the worker, and ``members`` is the number of requests that hold memory.
+    ``on_release`` is called each time a request ends.
 
     Requests on decode workers share no prefixes: SGLang keeps no prefix cache on a decode worker,
     and this model keeps no prefix cache for vLLM either. Memory is counted in tokens.
@@ -465,7 +465,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     def reserve(self, sequence: Sequence) -> None:
         """Reserve a decode worker's memory for a prompt. Precondition: ``may_take`` returned True.
 
-        The present run of decode steps ends early, because the run was planned to use this memory.
+        This run of decode steps ends early, because the run was planned to use the memory.
         """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
@@ -546,7 +546,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 0
 
     def _recompute(self) -> bool:
-        """Start to recompute retracted requests; return False if there are no such requests."""
+        """Start to recompute retracted requests; return False if no request is retracted."""
         return False
 
     def _provide(self, steps: int) -> None:
@@ -565,7 +565,7 @@ class DecodeWorker(EngineLoop[KVNode]):
     # The methods of this section manage the memory of a decode worker.
 
     def _has_room(self, request: Request, tokens: int) -> bool:
-        """Return whether a request may take memory; without other members, every request may."""
+        """Return whether a request may take memory; if the worker is empty, any request may."""
         if not self.members:
             return True
         within = self.members < self.limits.most_members and self.cap.has_room(request)
@@ -678,10 +678,10 @@ UNLIMITED = 2**62
 class VLLMDecode(DecodeWorker):
     """A decode worker whose first step for a request produces the request's first token.
 
-    A request may take memory if fewer requests run than the limit, and if the blocks of its whole
-    prompt are free. The request that joined last is preempted first, and the decode worker computes
-    its prompt and outputs again. In this model, a separate iteration recomputes preempted requests,
-    whereas vLLM mixes such work with decoding.
+    A request may take memory if fewer requests run than the limit allows, and if enough blocks for
+    the whole prompt are free. The request that joined last is preempted first, and the decode
+    worker computes its prompt and outputs again. In this model, a separate iteration recomputes
+    preempted requests, whereas vLLM mixes such work with decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:

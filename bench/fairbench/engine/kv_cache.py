@@ -32,7 +32,7 @@ N = TypeVar("N", bound=CacheNode)
 
 
 class AttachedRequest(Protocol[N]):
-    """A waiting request that is attached to the node at which its cached prefix ended last time."""
+    """A waiting request that is attached to the node at which its last cache match ended."""
 
     request: Request
     prompt: Prompt
@@ -41,7 +41,7 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the request's position in the queue at the refresh with this number."""
+        """Return the position that the request had in the queue at the refresh of this number."""
 
 
 class MatchCache(Protocol[N]):
@@ -49,7 +49,7 @@ class MatchCache(Protocol[N]):
 
     The cache calls ``on_moved`` for an attached request whose cached prefix may have changed. A
     refresh matches waiting requests against the cache; ``refresh_stamp`` is the time stamp of the
-    last refresh.
+    most recent refresh.
     """
 
     on_moved: Callable[[AttachedRequest[N]], None] | None
@@ -313,7 +313,7 @@ class KVCache(PrefixTree[KVNode]):
     def pin(self, node: KVNode, tokens: int) -> None:
         """Record that running requests use ``tokens`` tokens of ``node``.
 
-        A negative number records that no running request uses the tokens any more.
+        A negative number of tokens means that no running request uses these tokens any more.
         """
 
     # The tree.

@@ -1,14 +1,14 @@
 """The simulated engine S-LoRA / LightLLM, with which measured runs are replayed.
 
 The LightLLM engine has no prefix cache and no preemption. A request is admitted only if the KV pool
-then has room for the whole batch until all answers are complete. The test knows the lengths of the
-answers, because the measured runs ignored the end-of-sequence token. The engine tries to start a
-minibatch (a prefill batch) when the server is idle, ``max_wait_tokens`` decode steps after the last
-minibatch, and then after each step. Source: [VTC-artifact],
-slora/server/router/{manager,req_queue}.py.
+then has room for the whole batch until all answers are complete. The test of memory knows the
+lengths of the answers, because the measured runs ignored the end-of-sequence token. The engine
+tries to start a minibatch (a prefill batch) at three times: when the server is idle,
+``max_wait_tokens`` decode steps after the last minibatch, and after each later step. Source:
+[VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
-the coroutine that reads. A request that arrives during a step is therefore seen one decision late.
+the coroutine that reads. The engine sees a request that arrives during a step one decision late.
 After a step in which a request ends, arrivals are seen at once, because the removal of the request
 from the batch lets the reader run. While idle, the server looks for requests every 10 ms.
 """
@@ -38,7 +38,7 @@ from fairbench.schedulers.params import make_params
 class UncachedMemory:
     """The ``KVMemory`` of an engine without a prefix cache.
 
-    The memory of a minibatch counts as used from the end of its prefill on.
+    The memory of a minibatch counts as used once the prefill of the minibatch has ended.
     """
 
     evictable = 0
@@ -61,10 +61,10 @@ class UncachedMemory:
 class FitTest:
     """A test whether the batch and a new request can decode to their ends in the pool.
 
-    Whenever a request finishes, the pool must be large enough. If the requests are sorted by
-    remaining outputs, the longest first, remaining_k * k + (sum of the first k current lengths)
-    must be less than the pool for every k. The last output token of a request needs no memory. A
-    new request counts in the test as if its prefill had ended.
+    Whenever a request finishes, the pool must be large enough. Sort the requests by remaining
+    outputs, the longest first. For every k, remaining_k * k + (sum of the first k current lengths)
+    must be less than the pool. The last output token of a request needs no memory. A new request
+    counts in the test as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:

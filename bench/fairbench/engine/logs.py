@@ -170,8 +170,8 @@ class InBatch:
     The three arrays hold, for each client, its number, its number of requests, and the context of
     these requests in tokens. ``index`` maps each client to its number, and an unknown client gets
     the next number. ``base_tokens`` is the context at the batch's step 0; the context grows by a
-    token per request and step. ``step`` is the batch's step at which the present stretch of steps
-    began.
+    token per request and step. ``step`` is the number of the batch's step at which the present
+    stretch of steps began.
     """
 
     __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
@@ -227,7 +227,7 @@ class InBatch:
 
 
 class OpenStretches:
-    """The decode stretches of a log's last block; their rows are created when the block is full."""
+    """The decode stretches of a log's last block; rows are created when the block is full."""
 
     def __init__(self) -> None:
         # The heads of the stretches are packed into bytes, because millions of Python objects would
@@ -391,7 +391,7 @@ class ServiceLog(IntegerTable):
 
 
 class RequestLog(IntegerTable):
-    """A log with one row per request, written when the request or the run has ended.
+    """A log with one row per request; the row is written when the request or the run has ended.
 
     ``more`` names further columns, which are attributes of ``Sequence``:
 
@@ -430,8 +430,8 @@ class MemoryLog(IntegerTable):
     """A log with one row per change of the tokens that a client holds.
 
     ``change`` is the number of tokens that ``client`` gains, or loses if negative. ``holders`` is
-    the number of clients that hold each of these tokens, including ``client``. ``by`` is the client
-    for whose requests the tokens were evicted, or -1 if the change is no eviction.
+    the number of clients, including ``client``, that hold each token of the change. ``by`` is the
+    client for whose requests the tokens were evicted, or -1 if the change is no eviction.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -440,7 +440,7 @@ class MemoryLog(IntegerTable):
 
 
 class WorkerMemoryLog:
-    """A writer of the changes in one replica's memory to the memory log."""
+    """A writer that records the changes of one replica's memory in the memory log."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log

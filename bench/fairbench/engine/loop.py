@@ -34,7 +34,7 @@ class FrontendQueue:
     """A queue that passes each request on in order of arrival, after the request's processing time.
 
     The queue models the engine's process for HTTP and the tokenizer. While the process works on a
-    request, the next request and the first tokens of answers wait. The delay of an answer on its
+    request, the next request and the first tokens of answers wait. The delay of an answer on the
     way to the client is added to the delay of the request, because the two delays have equal
     effects on latencies. If the process costs no time, requests pass immediately.
     """
@@ -292,7 +292,7 @@ class EngineLoop(ABC, Generic[N]):
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read the inbox after a step of a decode run, if the run has further steps."""
+        """Read the inbox after a step of a decode run, if more steps of the run follow."""
         if run is self._run:
             self.sync()
             if run.steps:
@@ -455,7 +455,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten the run to the next boundary between steps, which may be now."""
+        """Shorten the run of decode steps to the next boundary of a step, which may be now."""
         self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:
@@ -463,7 +463,7 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return how many decode steps are left until the next event of the run.
+        """Return how many decode steps remain until the next event of the run of decode steps.
 
         Precondition: ``sync`` was called.
         """
@@ -481,7 +481,8 @@ class EngineLoop(ABC, Generic[N]):
     def sync(self) -> None:
         """Record all decode steps that have ended by now.
 
-        A step that ends at this instant counts if its event would come before the present event.
+        A step that ends at this instant counts if the event of the step's end would come before the
+        present event.
         """
         if (run := self._run) is not None:
             past_ps = self._clock.past(END, self.index)

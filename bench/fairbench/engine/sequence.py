@@ -22,8 +22,8 @@ class DecodeTime:
     All times are in picoseconds. ``each`` is the sum of a request's parts of the fixed step times.
     ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
     context multiplied by the number of the step. A request whose context has ``base + n`` tokens in
-    step n costs ``each + base * read + numbered``, where each sum counts only the steps since the
-    request joined.
+    step n costs ``each + base * read + numbered``. Each of the three sums counts only the steps
+    since the request joined the batch.
     """
 
     __slots__ = ("each", "numbered", "read")
@@ -40,7 +40,7 @@ class DecodeTime:
             took_ps: Time of all steps, in picoseconds.
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
-            context: Context of all requests in the first of the steps, in tokens.
+            context: Context of all requests in the first of the decode steps, in tokens.
             first: Number of the first of these decode steps.
             steps: Number of decode steps.
         """
@@ -69,8 +69,8 @@ class Sequence:
     Times are in picoseconds, or NEVER if the event has not occurred.
 
     ``prompt`` holds the ``total`` tokens to prefill: the request's prompt and, after a retraction,
-    the outputs so far. ``output`` is the segment that the request produces, and ``output.length``
-    is the true length of the answer in tokens.
+    the outputs that the request had produced. ``output`` is the segment that the request produces,
+    and ``output.length`` is the true length of the answer in tokens.
     """
 
     __slots__ = (
@@ -174,7 +174,7 @@ class HostMemory:
         return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
-        """Copy the first ``tokens`` tokens of a request to CPU memory, which must have room."""
+        """Copy the first ``tokens`` tokens of a request to CPU memory, where they must fit."""
         sequence.host_tokens = tokens
         sequence.swapped_tokens += tokens
         self.used += tokens

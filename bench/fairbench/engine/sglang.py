@@ -228,7 +228,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return True
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that long sequences add to a step, from their first lengths."""
+        """Return the time (ps) that long sequences add to a step, by their lengths on joining."""
         sequences = self.batch.sequences
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
@@ -239,7 +239,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Shorten a run of decode steps to end at the next boundary between steps.
+        """Shorten a run of decode steps, so that the run ends at the next boundary of a step.
 
         The run has allocated its memory at its beginning, so the steps so far need not be recorded
         here.
@@ -322,7 +322,7 @@ class SGLangReplica(EngineLoop[KVNode]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait and the batch is marked as full, whatever may be preempted."""
+        """Whether requests wait and the batch is marked as full, even if preemption could help."""
         return len(self.waiting) > 0 and self._batch_is_full
 
     @property
@@ -367,8 +367,8 @@ class SGLangReplica(EngineLoop[KVNode]):
         """Abort a request.
 
         A waiting request leaves the queue at once and counts as refused. A running request ends
-        with the step in progress, and a prefilling request ends at the end of its prompt. In these
-        two cases the request counts as FINISHED, and its output stays cached.
+        with the step in progress, and a prefilling request ends at the end of its prompt. A request
+        that ends with the step or the prompt counts as FINISHED, and its output stays cached.
         """
         if sequence.status != UNFINISHED:
             return
@@ -397,7 +397,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return 0 if self._run is None else self._run.steps
 
     def step_end_ps(self, steps: int) -> int | None:
-        """Return the time (ps) at which ``steps`` more decode steps of the present run will end.
+        """Return the time (ps) at which the next ``steps`` decode steps of this run will end.
 
         The returned time is at most the end of the run of decode steps. If no decode steps run, the
         result is None.
@@ -555,8 +555,8 @@ class Admission:
     def preempt(self, wish: Preempt) -> bool:
         """Take the memory of a running request that the scheduler wants to preempt.
 
-        As in SGLang, each of the other running requests must keep memory for 20 steps. Return False
-        if the request does not run, or if a copy was demanded and CPU memory has no room.
+        As in SGLang, each of the other running requests must keep memory for 20 steps. The result
+        is False if the request does not run, or if a copy was demanded and CPU memory has no room.
         """
         replica, request = self._replica, wish.request
         batch, cache = replica.batch, self._cache
@@ -657,7 +657,7 @@ def free_retracted(cache: KVCache, sequence: Sequence, private: int) -> None:
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return how many tokens would be unlocked if each node in ``ends`` lost one lock."""
+    """Return how many tokens would be unlocked if each node in ``ends`` lost one of its locks."""
     tokens, gone = 0, Counter[KVNode]()
     for node in ends:
         while (parent := node.parent) is not None:
@@ -676,8 +676,9 @@ RETRACT_DECODE_STEPS = 20
 class NewTokenRatio:
     """SGLang's ``new_token_ratio``: the reserved part of the running requests' future outputs.
 
-    The new-token ratio falls from min(0.7 * conservativeness, 1) to 14% of this value in 600 decode
-    steps. Only the ratio at one step is stored, so that a run of decode steps needs no update.
+    The new-token ratio falls from min(0.7 * conservativeness, 1) to 14% of its start value in 600
+    decode steps. Only the ratio at one step is stored, so that a run of decode steps needs no
+    update.
     """
 
     def __init__(self, conservativeness: float, full_reservation: bool) -> None:
@@ -713,10 +714,10 @@ class NewTokenRatio:
 class PassInterval:
     """The number of decode steps between two passes: SGLang's ``num_continuous_decode_steps``.
 
-    A pass is due if no request decodes, and ``every`` decode steps after the last due pass.
-    Prefills do not count as decode steps, so a pass follows each prefill immediately. Steps are
-    counted even while no request waits, so a request that arrives between two passes has to wait
-    for the next pass.
+    A pass is due while no request decodes, and otherwise when ``every`` decode steps have followed
+    the last due pass. Prefills do not count as decode steps, so a pass follows each prefill
+    immediately. Steps are counted even while no request waits, so a request that arrives between
+    two passes has to wait for the next pass.
     """
 
     def __init__(self, every: int) -> None:

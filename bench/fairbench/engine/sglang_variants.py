@@ -60,10 +60,10 @@ class MixedSGLangReplica(SGLangReplica):
     """A replica with mixed chunks: running requests decode in iterations that compute prompts.
 
     Each running request takes a token of the pass's budgets and memory. If the admitted chunks
-    leave no memory for these tokens, the running requests wait for the iteration to end. A mixed
-    iteration takes the time that the profile gives for prompts and decoding together
-    (``TimingProfile.step_ps``), as a step of vLLM does. The time that the longest context adds to
-    SGLang's decode kernel is not modelled.
+    leave no memory for the next tokens of the running requests, the running requests wait for the
+    iteration to end. A mixed iteration takes the time that the profile gives for prompts and
+    decoding together (``TimingProfile.step_ps``), as a step of vLLM does. The time that the longest
+    context adds to SGLang's decode kernel is not modelled.
     """
 
     __slots__ = ("_context_tokens_mixed", "_mixes", "_saved_mixed_ps")

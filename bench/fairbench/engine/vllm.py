@@ -1,9 +1,9 @@
 """vLLM's pass (V1 engine, version 0.32.0), step by step: one token budget, blocks, preemption.
 
-The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step: running
-requests get tokens and blocks (part 1), waiting requests are admitted with the rest of the budget
-(part 2), and requests are preempted for lack of memory or by a scheduler (part 3). The step then
-computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
+The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step in three
+parts. Running requests get tokens and blocks (part 1), waiting requests are admitted with the rest
+of the budget (part 2), and requests are preempted for lack of memory or by a scheduler (part 3).
+The step then computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
@@ -123,7 +123,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _schedule_running(self, step: Step) -> None:
         """Give running sequences tokens and blocks, in one operation if enough blocks are free.
 
-        Prompts before decoding sequences first take their part of the budget, one by one.
+        A prompt that stands before decoding sequences in the running list first takes its part of
+        the budget.
         """
         running, batch = self.running, self.batch
         prefilling = running.prefilling
@@ -194,7 +195,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _admit_waiting(self, step: Step) -> None:
         """Try to admit the candidates that the scheduler names.
 
-        In vLLM the first request that does not fit ends the pass, as with ``fcfs``. Any scheduler
+        In vLLM, as under ``fcfs``, the first request that does not fit ends the pass. Any scheduler
         except ``fcfs`` may name further candidates.
         """
         scheduler, running, waiting = self.scheduler, self.running, self.waiting
@@ -359,7 +360,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return how many decode steps are left until the next event of the run.
 
-        If the decision at this instant has preempted requests, the next step counts as begun.
+        If the decision on a step has preempted requests at this instant, the next step counts as
+        begun.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 

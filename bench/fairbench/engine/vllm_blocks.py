@@ -3,9 +3,9 @@
 The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
 blocks have the same hash exactly if their tokens and all earlier tokens are equal. In the
 simulator, two blocks to which vLLM gives the same hash belong to the same node of the tree. A node
-is a run of blocks, so the work for a prompt depends on the number of positions at which prompts
-differ, not on the prompt's length. Several copies of a run may be in memory, because vLLM keeps all
-copies.
+is a series of consecutive blocks, so the work for a prompt depends on the number of positions at
+which prompts differ, not on the prompt's length. Several copies of a node's blocks may be in
+memory, because vLLM keeps all copies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens are equal from ``at`` in one prompt and from ``place`` in the other.
+    """Return how many tokens of two prompts are equal, from ``at`` and from ``place`` on.
 
     The function counts at most ``most`` tokens. Precondition: the first prompt has at least
     ``most`` tokens after position ``at``.
@@ -124,8 +124,8 @@ class BlockNode:
     """A node of the block tree, which stands for a prefix of ``depth`` tokens in whole blocks.
 
     The node's prefix is the beginning of ``prompt``. The last ``blocks`` blocks of the prefix
-    belong to the node and begin at position ``start``. The parent's ``children`` have the node
-    under ``key``, the tokens of the node's first block.
+    belong to the node and begin at position ``start``. The dictionary ``children`` of the parent
+    has the node under ``key``, the tokens of the node's first block.
     """
 
     __slots__ = (
@@ -221,8 +221,8 @@ class BlockTree:
         """Cut a node after its first ``blocks`` blocks; return the new upper node.
 
         The object ``node`` becomes the lower part, so that references to the node still mean the
-        same prefix. Every copy is cut as well, and the lower part of a copy is evicted before its
-        upper part.
+        same prefix. Every copy of the node is cut as well, and the lower part of a copy is evicted
+        before the upper part.
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
@@ -253,8 +253,8 @@ class BlockTree:
     def may_grow(self, node: BlockNode, owner: object) -> bool:
         """Return whether new blocks of ``owner`` may be added to the node itself.
 
-        Precondition of such an addition: only ``owner`` uses the node, and no other request depends
-        on the node.
+        New blocks may be added if only ``owner`` uses the node and no other request depends on the
+        node.
         """
         if node.children or node.waiters or len(node.copies) != 1:
             return False
@@ -353,8 +353,8 @@ class BlockCache(BlockTree):
     ``tokens`` tokens of a prefix are evicted; one call reports all blocks of a prefix that are
     evicted in succession.
 
-    vLLM's free list has the blank blocks at its head, followed by the unused cached blocks, the
-    least recently used first. vLLM returns full blocks to the tail of the list, and other blocks to
+    At the head of vLLM's free list are the blank blocks, followed by the unused cached blocks, the
+    least recently used first. Full blocks return to the tail of the list, and all other blocks to
     the head. The pool stores only the number of blank blocks. If ``prefix_caching`` is off, all
     free blocks are blank.
     """
@@ -525,7 +525,7 @@ def held_by(owner: object, node: BlockNode) -> Iterator[RunCopy]:
 
 
 class ClaimedRun(BlockNode):
-    """A run of blocks with the clients that claim the run, as ``Claimed`` describes."""
+    """Consecutive cached blocks with the clients that claim them, as ``Claimed`` describes."""
 
     __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "number", "uses")
 
@@ -556,10 +556,10 @@ class ClientBlockCache(BlockCache):
     """A pool of ``blocks`` blocks of ``block_size`` tokens from which ``policy`` evicts.
 
     The policy chooses among the nodes that have an unused copy and no continuation, and the last
-    block of the chosen node is evicted. vLLM keeps several copies of the same tokens, each with its
-    own last use. A look-up finds the first copy only, so other copies count as never used. A node
-    with several copies may lose a copy although the node's continuation is cached. Sequences own
-    the blocks of running requests.
+    block of the chosen node is evicted. If vLLM keeps several copies of the same tokens, each copy
+    has its own last use. A look-up finds the first copy only, so other copies count as never used.
+    A node with several copies may lose a copy although the node's continuation is cached. Sequences
+    own the blocks of running requests.
     """
 
     knows_clients = True
@@ -584,7 +584,7 @@ class ClientBlockCache(BlockCache):
     # The methods of this section count the tokens in memory by client.
 
     def prefix_tokens(self, prompt: Prompt, limit: int) -> tuple[int, int]:
-        """Return how many tokens of a prompt are cached, and how many of these are in use."""
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use."""
         node = self.match(prompt, limit)[0]
         used = (one for one in node.path() if self.tokens_of(cast(ClaimedRun, one))[0])
         return node.depth, next((one.depth for one in used), 0)

@@ -145,7 +145,7 @@ class BlockTables:
         return shared * self._size
 
     def copies(self, sequence: Sequence) -> Iterator[RunCopy]:
-        """Yield the stored runs of blocks that a running sequence uses, the last run first."""
+        """Yield the cached blocks that a running sequence uses, the deepest copy first."""
         return held_by(sequence, self._tables[sequence].node)
 
     def blocks(self, sequence: Sequence) -> int:
@@ -155,7 +155,7 @@ class BlockTables:
         return len(self._tables)
 
     def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
-        """Return how many free blocks a prompt of ``tokens`` tokens needs if ``cached`` exist."""
+        """Return how many more free blocks a prompt needs if the copies ``cached`` are cached."""
         used = sum(copy.node.blocks for copy in cached if copy.users)
         return -(-tokens // self._size) - used + (0 if alone else self._watermark)
 
@@ -211,7 +211,7 @@ class BlockPhases:
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """Return for how many steps from ``step`` on ``blocks`` suffice, at most ``most``."""
+        """Return how many steps from ``step`` on need at most ``blocks`` blocks, up to ``most``."""
         each_round = len(self._phase)
         if not each_round:
             return most
@@ -232,9 +232,10 @@ class Step:
     ``most`` is the largest number of tokens that one prompt may get in the step. ``decodes`` is the
     number of sequences that decode in the step. ``preempted`` is true if a sequence lost its memory
     for lack of blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled``
-    holds decoding sequences that get no token, for one of two reasons: a sequence that lacked
-    blocks preempted itself, which needs a scheduler with its own retraction order, or earlier
-    prompts took the budget, which needs ``long_prefill_token_threshold``.
+    holds the decoding sequences that get no token in the step. A sequence is stalled if it lacked
+    blocks and preempted itself, which needs a scheduler with its own retraction order. A sequence
+    is also stalled if earlier prompts took the budget, which needs
+    ``long_prefill_token_threshold``.
     """
 
     budget: int
@@ -257,7 +258,7 @@ class RunningList:
     of every budget, so that no other request is admitted. With ``long_prefill_token_threshold``,
     any sequence may be prefilling. All other sequences decode, and are members of ``batch``. With
     asynchronous scheduling, ``batch`` has the state after the step that runs. The running step
-    gives each sequence in ``pending`` a token, and each sequence in ``ending`` its last token.
+    gives each sequence in ``pending`` a token, and the last token to each sequence in ``ending``.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:

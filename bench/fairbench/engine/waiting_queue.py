@@ -1,8 +1,9 @@
 """The waiting queue of a replica, sorted by cached prefix without a walk over all requests.
 
-The order equals the order of ``ListView``, with which tests compare the queue, at a cost
-proportional to the number of changes. The length of a match changes only where the tree changes,
-and SGLang's stable in-place sort moves only the requests whose matches have changed in length.
+The order of the queue equals the order of ``ListView``, with which tests compare the queue, at a
+cost proportional to the number of changes. The length of a match changes only where the tree
+changes, and SGLang's stable in-place sort moves only the requests whose matches have changed in
+length.
 """
 
 from __future__ import annotations
@@ -458,7 +459,7 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make the first request of each group its leader, and add the changes to ``changed``.
 
-        The leader is sorted by its match, and all other requests of the group come last.
+        The leader of a group is sorted by its match, and all other requests of the group come last.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
@@ -609,7 +610,7 @@ class WaitingQueue(MatchedQueue[N]):
 def retraction_order(
     scheduler: LocalScheduler, waiting: WaitingQueue[N], running: Iterable[Sequence], now_s: float
 ) -> list[Sequence]:
-    """Return the running sequences in the order in which the scheduler would retract them.
+    """Return the running sequences in the order in which the scheduler would retract sequences.
 
     Raises RunFailed unless the scheduler returns every running request exactly once.
     """

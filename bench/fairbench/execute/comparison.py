@@ -51,7 +51,7 @@ class ToRun:
 
 
 def experiment_key(experiment: Experiment) -> str:
-    """Return a key that is equal for experiments that differ only in seed and report options."""
+    """Return a key that is equal for experiments that differ only in seed or report options."""
     return key_of({k: v for k, v in experiment.items() if k not in OF_THE_REPORT | {"seed"}})
 
 
@@ -96,9 +96,10 @@ def plan_comparison(
 ) -> ComparisonPlan:
     """Read stored experiments, and resolve the experiments to run.
 
-    An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or the
-    name of a scheduler, which runs with the configuration and seeds of the first directory, if any.
-    ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an argument is wrong.
+    An argument is the directory of one experiment over any seeds, an experiment FILE.toml, or the
+    name of a scheduler. A named scheduler runs with the configuration and seeds of the first
+    directory, if any. ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an
+    argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -148,7 +149,7 @@ def check_usage(
     given: Sequence[str],
     codes: int = 0,
 ) -> None:
-    """Raise UsageError for flags that exclude each other; ``given`` are all further flags.
+    """Raise UsageError for flags that exclude each other; ``given`` are the flags in use.
 
     ``codes`` is the number of values given for ``engine_code``.
     """
@@ -270,10 +271,11 @@ def compare_experiments(
     """Run the missing experiments of a comparison, and return all experiments in groups.
 
     ``arguments`` are arguments of ``plan_comparison``, or a single directory, whose schedulers are
-    compared in each configuration; ``baseline`` is the name of one of these schedulers (default:
-    the first). ``resume`` is the directory of a stored comparison that is continued. New runs are
-    saved in a new directory in ``parent``. The names in ``metrics`` are checked before any run.
-    Raises UsageError for experiments that cannot be compared, and the errors of ``carry_out``.
+    compared in each configuration. ``baseline`` is the name of a scheduler in this directory
+    (default: the first scheduler). ``resume`` is the directory of a stored comparison that is
+    continued. New runs are saved in a new directory in ``parent``. The names in ``metrics`` are
+    checked before any run. Raises UsageError for experiments that cannot be compared, and the
+    errors of ``carry_out``.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2

@@ -137,7 +137,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The process and the name of a driver; ``host`` is its machine, or None for this machine."""
+    """The process and the name of a driver; ``host`` is the driver's machine, None for this one."""
 
     name: str
     pipe: Connection

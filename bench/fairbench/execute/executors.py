@@ -88,7 +88,7 @@ DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
 
 
 def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
-    """Return a launcher of servers by name; ``drivers`` names the launcher of drivers.
+    """Return a launcher of servers by name; ``drivers`` is the name of the drivers' launcher.
 
     Raises UsageError for an unknown name, or for a flag that neither launcher supports.
     """

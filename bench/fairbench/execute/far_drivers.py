@@ -39,7 +39,7 @@ MODULE = "fairbench.execute.far_drivers"
 class Telling:
     """A pipe that also sends the records that the driver has written into a folder.
 
-    Records are sent a few times a second, and always before each other message.
+    Records are sent a few times a second, and always before any other message is sent.
     """
 
     def __init__(self, pipe: Connection, folder: Path) -> None:

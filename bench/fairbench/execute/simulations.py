@@ -211,9 +211,9 @@ LARGE = 200_000  # number of requests from which on the command prints an estima
 class TimeEstimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    The estimated seconds are for this machine under its present load, and may be wrong by a factor
-    of three: the cost of a request varies, and the load of the machine may change. ``load`` is the
-    number of other processes that are running or waiting for a processor.
+    The estimated seconds are for this machine under its present load. The estimate may be wrong by
+    a factor of three, because the cost of a request varies and the load of the machine may change.
+    ``load`` is the number of other processes that are running or waiting for a processor.
     """
 
     runs: int
@@ -237,7 +237,7 @@ class TimeEstimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> TimeEstimate:
-    """Estimate simulations with the given request counts, run in parallel on all processors."""
+    """Estimate simulations with the given numbers of requests, run on all processors."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
     # fraction of a processor's time that a simulation gets beside other processes
@@ -251,7 +251,7 @@ def _processors() -> int:
 
 
 def _runnable_processes() -> float:
-    """Return the recent number of runnable processes; 0 if the system does not report it."""
+    """Return the recent number of runnable processes; 0 if the system does not report one."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):

@@ -63,9 +63,9 @@ def interruptible() -> Iterator[Interruption]:
     """Within the block, let SIGINT and SIGTERM only set the yielded ``Interruption``.
 
     By default, Python raises KeyboardInterrupt even in the middle of a state change. The code in
-    the block polls the flag instead, stops at a safe point and saves. If the code does not poll for
-    a second, as in an endless loop of a user's scheduler, another signal raises KeyboardInterrupt.
-    Outside the main thread, signals have their usual effect.
+    the block polls the interruption flag, stops at a safe point and saves its results. If the code
+    does not poll for a second, as in an endless loop of a user's scheduler, another signal raises
+    KeyboardInterrupt. Outside the main thread, signals have their usual effect.
     """
     asked = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -87,7 +87,7 @@ Task = Callable[[Interruption], Any]
 class Reading:
     """A task that reads files; ``reads`` are the file names that the user gave.
 
-    An executor on other machines sends these files to the machine of the task.
+    An executor on other machines sends the files ``reads`` to the machine of the task.
     """
 
     work: Task
@@ -127,7 +127,7 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; a failed task has a ``Failure`` as result.
 
-        Tasks are started in the given order. After an interruption, no further task begins, running
+        Tasks are started in the given order. After an interruption, no more tasks begin, running
         tasks are asked to stop, and the results of the stopped tasks are still yielded. No task
         runs after the generator is closed.
         """

@@ -138,9 +138,9 @@ class AskedLoad(NamedTuple):
 def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
     """Yield sampled programs of a group, each with its client, client by client.
 
-    The number of samples of a client is proportional to the number of the client's programs, so
-    that requests of a heavy client have the right weight. For a replayed trace, the first programs
-    of a client represent all programs.
+    A client is sampled in proportion to the number of its programs, so that requests of a heavy
+    client have the right weight. For a replayed trace, the first programs of a client represent all
+    programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]

@@ -20,7 +20,7 @@ from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"
-"""If a profile was read from a file, the last part of its id begins with ``FILE``."""
+"""If a profile was read from a file, the last part of the profile's id begins with ``FILE``."""
 
 _DIGEST_LETTERS = 12
 _ONLY_KNOWN = ConfigDict(extra="forbid", frozen=True)
@@ -235,7 +235,7 @@ def is_known(profile_id: str) -> bool:
 
 
 def named_profile(name: str) -> TimingProfile:
-    """Return the timing profile that has this id or is in this file.
+    """Return the timing profile with the id ``name``, or the profile in the file ``name``.
 
     Raises UsageError for an unknown timing profile.
     """
@@ -307,7 +307,7 @@ tokens on an H100, the published value is 1,077 ms, and the operators' value is 
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
-"""``SAMPLING_MS`` is vLLM's time for each sequence of a step on an H100, with the vocabulary.
+"""``SAMPLING_MS`` is the sampling time of vLLM for each sequence of a step on an H100.
 
 The time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is sampling with
 ``top_p`` over all logits, which moves memory, so the time grows with the vocabulary and shrinks

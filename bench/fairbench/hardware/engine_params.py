@@ -24,16 +24,17 @@ class SGLangRules:
     """The scheduling rules of an SGLang release; the defaults are the rules of 0.5.23.
 
     Attributes:
-        drops_finished: Whether a finished request leaves the batch before the next pass instead of
-            at the next decode step.
+        drops_finished: Whether a finished request leaves the batch before the next pass, and not
+            only at the next decode step.
         counts_chunk_once: Whether the prompt that a pass continues takes one slot of
-            ``max_running_requests`` instead of two.
+            ``max_running_requests``, and not two slots.
         tries_within_budget: Whether the pass ends if the chunk of the continued prompt uses up a
             budget.
         touches_waiting: Whether passes that match no prefixes mark the cached prefixes of the
             requests at the head of the queue as used.
         splits: When a prompt, and the outputs recomputed with the prompt after a retraction, become
-            two nodes of the tree: when prefilled, when finished, or never.
+            two nodes of the tree. The time is when the prompt is prefilled, when the request has
+            finished, or never.
     """
 
     drops_finished: bool = True
@@ -153,7 +154,7 @@ def _common_settings(params: Any, limits: type[Any]) -> dict[str, Any]:
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
-    """Return the given or default fraction of GPU memory for weights and KV cache."""
+    """Return the fraction of GPU memory for weights and KV cache, as given or by default."""
     return params.mem_fraction_static or profile.pool.mem_fraction_static
 
 

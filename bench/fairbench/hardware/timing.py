@@ -5,7 +5,7 @@ time of k decode steps is an exact integer sum. ``profiles/engine_profiles.json`
 of every profile and its error on held-out iterations; ``TimingProfile`` has the formula.
 
 A timing profile charges the same time for every token of decode context. vLLM uses FlashAttention 2
-on GPUs of compute capability 8.x, which is slower in two cases, both found in its public code
+on GPUs of compute capability 8.x. This kernel is slower in two cases, which its public code shows
 (``csrc/flash_attn``: ``flash_api.cpp``, ``flash_fwd_launch_template.h``). The tile scheduler of
 FlashAttention 3 (H100, H200) avoids both cases.
 
@@ -15,8 +15,9 @@ FlashAttention 3 (H100, H200) avoids both cases.
   (vllm-project/vllm#58013 describes and repairs this behaviour). 2. A step that only decodes gives
   each sequence and KV head one thread block for each split of the context. A block processes its
   context in order, so the longest sequence may still run when all other blocks have finished. By
-  Graham's bound for list scheduling, the duration is at least the time of the mean load, and
-  exceeds this time by at most the time of the longest block; the profile charges the middle.
+  Graham's bound for list scheduling, the duration is at least the time of the mean load, and at
+  most this time plus the time of the longest block. The profile charges the middle of the two
+  bounds.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
 
 @cache
 def _context_splits(tiles: int, key_tiles: int, sms: int) -> int:
-    """Return the smallest number of parts of a context that keeps the GPU busy.
+    """Return the smallest number of parts of a context with which the GPU is busy.
 
     Args:
         tiles: Number of query tiles in the call, without splits.
@@ -147,8 +148,8 @@ class KVPool:
     """The quantities that determine the size of the KV pool by the formula of SGLang 0.5.23.
 
     ``host_gb_s`` is the transfer rate of KV cache to and from CPU memory in 10^9 bytes/s, or 0 if
-    unknown. ``vllm`` is given if a simulated vLLM has the pool that vLLM computes; without
-    ``vllm``, all engines have equal pools.
+    unknown. ``vllm`` is given if a simulated vLLM has the pool size that vLLM computes; without
+    ``vllm``, all engines have pools of equal size.
     """
 
     pre_load_avail_gib: Amount
@@ -215,12 +216,12 @@ class TimingProfile:
              + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
 
     T is the number of new tokens and decode sequences, K the sum of the decode context lengths. A
-    mixture of experts reads the experts that at least one token chooses: c_w + c_e*(1 - q_e^T)
-    replaces c_w, where q_e is the fraction of experts that a token does not use. An iteration that
-    prefills takes at least c_l + c_lp*n_prefill, the time in which the host launches its kernels
-    while the GPU computes. The attention of SGLang's decode steps takes at least c_tail times the
-    longest context, which few thread blocks read (``tail_ps``). Coefficients that a profile lacks
-    (c_pf, c_e, c_l, c_lp, c_tail) are 0.
+    mixture of experts reads the experts that at least one token chooses. The term c_w + c_e*(1 -
+    q_e^T) replaces c_w, where q_e is the fraction of experts that a token does not use. An
+    iteration that prefills takes at least c_l + c_lp*n_prefill, the time in which the host launches
+    its kernels while the GPU computes. The attention of SGLang's decode steps takes at least c_tail
+    times the longest context, which few thread blocks read (``tail_ps``). Coefficients that a
+    profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
     profile_id: str
@@ -299,7 +300,7 @@ class TimingProfile:
         return round(self.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
-        """Return the duration of a prefill iteration in ps; ``rows`` is as in ``step_ps``."""
+        """Return the duration of a prefill iteration in ps; ``step_ps`` explains ``rows``."""
         return self._step_time.duration_ps(chunks, 0, 0, rows)
 
     def step_ps(

@@ -56,7 +56,7 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
 def portions(length: Ints, most: int) -> Iterator[slice]:
     """Yield slices of consecutive rows whose ``length`` sums to at most ``most``.
 
-    A row that is longer than ``most`` is a slice of its own.
+    If a row is longer than ``most``, the row is a slice of its own.
     """
     upto = np.cumsum(length)
     bounds = [0]

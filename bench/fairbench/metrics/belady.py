@@ -1,7 +1,7 @@
 """Belady's rule: the fewest tokens that a cache of limited size must compute for given prompts.
 
-The order of the prompts is given, and a token whose next use is furthest in the future is evicted
-first. No eviction policy computes fewer tokens in this order [Belady 1966].
+The order of the prompts is given. The cache first evicts the token whose next use is furthest in
+the future. No eviction policy computes fewer tokens in this order [Belady 1966].
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fairbench.metrics.arrays import Ints, spread
 class PrefixUses(NamedTuple):
     """The prompts of a run as paths in a tree of segments, and the times at which they are used.
 
-    Nodes are numbered from 1, and row 0 of their arrays stands for the root.
+    Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
     - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of its parent.
     - ``maker`` is the prompt whose answer begins the node, -1 if none does, and ``made_tokens`` the
       tokens of that answer.
     - ``end`` and ``used``: a prompt ends after the first ``used`` tokens of node ``end``.
-    - ``used_ps`` and ``finished_ps`` are the times at which a prompt is looked up, and at which its
-      answer is complete.
+    - ``used_ps`` is the time at which a prompt is looked up, and ``finished_ps`` is the time at
+      which the answer to the prompt is complete.
     """
 
     parent: Ints
@@ -52,7 +52,7 @@ def least_computed(uses: PrefixUses, capacity: int) -> int:
 
 
 def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
-    """Return how many tokens no earlier prompt or answer contains, and the other tokens' stays."""
+    """Return the number of new tokens in all prompts, and the stays of the repeated tokens."""
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
@@ -80,7 +80,7 @@ def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
 
 
 def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
-    """Return each node on the path of each prompt: the node, its used tokens, and the prompt."""
+    """Return all nodes on the paths of the prompts: each node, its used tokens, and the prompt."""
     node, used, prompt = uses.end, uses.used, np.arange(len(uses.end))
     parts = []
     while (inside := node > 0).any():
@@ -96,7 +96,7 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 def _together(stays: _Stays) -> _Stays:
     """Return the stays in order of start; equal stays are merged, and empty stays are left out.
 
-    A stay of tokens in the cache is empty if both uses are at the same time.
+    A stay of tokens in the cache is empty if the token is used twice at the same time.
     """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]

@@ -21,8 +21,8 @@ class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
     ``queue`` and ``at_s`` have one element for each event. In the methods, ``stretch`` is the
-    position of each row's times in the arrays of times, because many rows of a log have equal
-    times. The methods are fastest if the rows are sorted by queue.
+    position of each row's times in the arrays of times. Many rows of a log have equal times. The
+    methods are fastest if the rows are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
@@ -97,8 +97,8 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
     """Return U_v, the largest lead of a counter over the lowest counter of a waiting client.
 
     The bound's unit U_v is in weighted tokens. If admission reserves the prompt and all outputs in
-    M, U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). Otherwise U_v is w_p * L_input + w_q *
-    ``remaining`` if this sum is larger (docs/appendix/theory.md).
+    M, U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). If admission reserves less, U_v is the
+    larger of this maximum and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
@@ -120,9 +120,9 @@ def theorem_bound(
 ) -> float:
     """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The result is in weighted tokens: 2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1,
-    5.1), and 2 * |W| * U_v for VTC, whose quantum is 0 ([VTC] Theorem 4.4). The proofs are in
-    docs/appendix/theory.md.
+    The largest difference is in weighted tokens. For DLPM and D2LPM, the difference is 2 * |W| * (U
+    + Q^u) ([DLPM] Theorems 4.1, 5.1); for VTC, whose quantum is 0, the difference is 2 * |W| * U_v
+    ([VTC] Theorem 4.4). The proofs are in docs/appendix/theory.md.
 
     If ``client_weights`` are given, the bound is on |W_f/w_f - W_g/w_g|: service divided by weight.
     The bound for clients f and g is then |W| * (2 Q^u + U/w_f + U/w_g); the result is the bound for
@@ -132,7 +132,8 @@ def theorem_bound(
     of a waiting client.
 
     Args:
-        bound: The theorem's numbers: Q^u, |W| (its workers) and the prices of tokens.
+        bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of
+            tokens.
         largest_input: L_input, the most input tokens of any request.
         pool: M, the KV pool of a worker in tokens.
         client_weights: The weights of the clients, shape (n_clients,).
@@ -156,10 +157,10 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceRows, facts: Facts) -> int:
     """Return the most output tokens that a client's requests on one worker still had to produce.
 
-    The maximum is over the instants just after every admission, and counts the outputs that the run
-    really produced. With over-committed memory the maximum can exceed M, the KV pool: a client then
-    decodes more tokens than the pool holds without a new admission. A request that was retracted
-    still counts as running.
+    The maximum is taken over the instants just after every admission, and counts the outputs that
+    the run really produced. With over-committed memory the maximum can exceed M, the KV pool: a
+    client then decodes more tokens than the pool holds without a new admission. A request that was
+    retracted still counts as running.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))

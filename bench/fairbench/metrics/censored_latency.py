@@ -1,8 +1,8 @@
 """Latency percentiles that are correct even if some programs never finished.
 
 Requests unfinished at the end are right-censored: their latency is a lower bound. A refused request
-has an infinite latency. A metric that left out either kind would favour the scheduler that starved
-these requests.
+has an infinite latency. A metric without unfinished or refused requests would favour the scheduler
+that starved these requests.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def percentile(sample: Sample, percent: float) -> Percentile:
     """Return the percentile by linear interpolation between order statistics, as numpy does.
 
     The percentile is exact if no value of the censored latencies can change the percentile.
-    Otherwise the result is the largest lower bound that holds for all values of the censored
-    latencies.
+    If a censored latency can change the percentile, the result is the largest lower bound that
+    holds for all values of the censored latencies.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
@@ -171,8 +171,8 @@ def _first_tokens(
 ) -> list[Sample]:
     """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
-    Requests that an unfinished program had yet to send count with the lower bound 0 s. Otherwise a
-    starved client, which sends fewer requests, would be judged only by the served requests.
+    Requests that an unfinished program had yet to send count with the lower bound 0 s. A starved
+    client sends fewer requests, and without this rule would be judged only by the served requests.
     """
     clients = len(facts.clients)
     row, owner = _arrived_requests(requests, programs, arrived, clients)
@@ -204,8 +204,8 @@ def _arrived_requests(
 ) -> tuple[Ints, Ints]:
     """Return the rows of requests whose programs have ``arrived``, and the requests' clients.
 
-    If several clients have a program with one id, the client of a request of this program is
-    unknown, and the request counts for each of these clients.
+    If several clients have a program with one id, the client of a request of the program is
+    unknown, and the request counts for each of the clients.
     """
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
@@ -237,7 +237,7 @@ def why_undefined(sample: Sample, lost: str) -> str:
 
 
 def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
-    """Return a percentile as a metric's value, with the reason and the remark."""
+    """Return a percentile as a metric's value, with ``reason`` if it is missing and ``remark``."""
     bounded = percentile.censored and isfinite(percentile.value_s)
     return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
 

@@ -74,9 +74,9 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Return the times that all calls would have taken without waiting for admission.
 
-    The time from arrival to first token equals the actual time from admission to first token.
-    All further tokens come at the median pace. Lost time is the wait for admission, or the whole
-    time of a refused call. ``unhindered`` explains the arguments.
+    The estimated time from arrival to first token equals the actual time from admission to first
+    token. All further tokens come at the median pace. Lost time is the wait for admission, or the
+    whole time of a refused call. ``unhindered`` explains the arguments.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -91,7 +91,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per further token of each finished answer with enough tokens."""
+    """Return the seconds per token after the first token of each finished, long enough answer."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -126,7 +126,7 @@ def first_token_alone_s(requests: Requests, tokens: Ints | None = None) -> Float
 
 
 def pace_alone_s(requests: Requests) -> float:
-    """Return the seconds per token after the first token, in one of the fastest answers."""
+    """Return the seconds per token, after the first token, of one of the fastest answers."""
     for least in (MANY_TOKENS, 2):
         paces_s = np.sort(_paces_s(requests, least))
         if len(paces_s):
@@ -186,7 +186,7 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    A client is short of service in three cases: at the window's end, the client lacked more than 5%
+    A client is short of service in three cases. At the window's end, the client lacked more than 5%
     of its due service; the client's calls were queued for more than 5% of their time; or a call of
     the client was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
 
@@ -235,7 +235,7 @@ Times: TypeAlias = tuple[Ints, Floats, Floats]
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return when calls waited in a queue, and when calls (unless refused) were in progress."""
+    """Return the times of calls in a queue, and of calls in progress that were not refused."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # A call that waits in two queues counts once.
@@ -250,7 +250,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return the answered calls whose admission time is not reported, as a mask.
 
-    In the tables, the admission time of these calls equals the time of the first token. A reported
+    In the tables, the admission time of such a call equals the time of the first token. A reported
     admission is earlier than the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s

@@ -2,7 +2,7 @@
 
 A call is due when the program would have sent the call if every earlier call of the program had run
 alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls are removed. A
-client that is served late is therefore due service that the client could not even request yet. A
+client that is served late is due service even for calls that the client could not send yet. A
 client that is idle while its user thinks is due no service.
 """
 
@@ -53,9 +53,10 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
     """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
     For calls that were made, the result is exact. Programs that the run's end cut off also have
-    calls that were never sent. The due service of these calls is estimated from finished programs
-    of the client: from the fraction of demand that those programs had requested at an equal age. A
-    client without a finished program is estimated from the finished programs of all clients.
+    calls that were never sent. The due service of calls that were never sent is estimated from
+    finished programs of the client. The estimate uses the fraction of demand that the finished
+    programs had requested at an equal age. A client without a finished program is estimated from
+    the finished programs of all clients.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -77,9 +78,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The list has an entry for each client with calls that were never sent: the rows of the client's
-    programs with such calls, and the due service of these calls. ``served`` returns how long calls
-    would have taken without delays.
+    The list has an entry for each client with calls that were never sent. The entry has the rows of
+    the client's programs with such calls, and the due service of the calls. ``served`` returns how
+    long calls would have taken without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -227,7 +228,7 @@ class Unmade:
     - ``reached_s`` is the age in seconds up to which the program requested its due service.
     - ``unsent`` is the weighted tokens of the calls that the program never sent.
     - ``whole`` is the weighted tokens of all calls of the program.
-    - ``usual`` gives the fraction of its demand that a program has usually requested by an age.
+    - ``usual`` gives the fraction of demand that a program has usually requested by an age.
     """
 
     arrival_s: Floats
@@ -329,8 +330,8 @@ def _lacking_output(
     """Return the due and missing output tokens of each call as linear pieces over time.
 
     Tokens that are due and tokens that are produced both grow linearly. Four times divide a call
-    into pieces: the due times of its first and last token, and the times at which these tokens
-    came.
+    into pieces: the due times of its first and last token, and the times at which the first and the
+    last token came.
 
     Returns:
         For each piece: its start and end in seconds, and the missing tokens at start and end.
@@ -365,7 +366,7 @@ def _lacking_output(
 def _positive(
     start: Floats, end: Floats, first: Floats, last: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Cut lines to their parts above 0; return the start, the end, and the values at both ends."""
+    """Cut lines to the parts above 0; return the parts' starts and ends, and the values there."""
     crosses = (first < 0) != (last < 0)
     change = np.where(crosses, first - last, 1.0)
     zero = start + (end - start) * np.where(crosses, first / change, 0.0)

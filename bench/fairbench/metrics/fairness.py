@@ -103,7 +103,7 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest share that is not NaN, or NaN if every share is NaN."""
+    """Return the lowest share of any client that is not NaN, or NaN if every share is NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 
@@ -116,9 +116,10 @@ class Shares:
 
     - ``booked`` holds the unweighted tokens, from which service is computed in every ``View``.
     - ``service`` is the service to clients, and ``actual`` the computed service.
-    - ``demand`` is the due service in the window: the received service, plus the shortfall at the
-      window's end (``due.shortfall``).
-    - ``entitlement`` is the max-min fair allocation of the total service among the demands.
+    - ``demand`` is the due service in the window: the service received in the window, plus the
+      shortfall at the window's end (``due.shortfall``).
+    - ``entitlement`` is the max-min fair allocation of the total service among the clients'
+      demands.
     - ``ratio`` is service divided by entitlement, NaN without an entitlement.
     - ``contended`` tells whether some client was short of service; otherwise, ratios have no
       meaning.
@@ -135,7 +136,7 @@ class Shares:
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The ratios of clients with an entitlement; empty if no client was short of service."""
+        """The shares of clients with an entitlement; empty if no client was short of service."""
         kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 
@@ -164,7 +165,7 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
     """Return the DLPM paper's window "during which all clients are active" ([DLPM] §6.1).
 
     The window runs from the latest first arrival of a client to the earliest last completion of a
-    client. A client with unfinished work counts as active until the horizon. The result is None if
+    client. A client with unfinished work counts as active until the horizon. The window is None if
     a client has no program, or if the window would be empty.
     """
     clients, own = len(facts.clients), programs.client
@@ -184,9 +185,9 @@ class TenantShares:
     """The fair division of service in a tree whose nodes are tenants and clients.
 
     ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
-    client: the client's service divided by the entitlement in the tree, and the client's owner, ""
-    if the client's name contains the owner. ``worst`` is the lowest share of any node, and ``even``
-    is Jain's index of the nodes at the top.
+    client. The share is the client's service divided by the entitlement in the tree; the owner is
+    the client's owner, "" if the client's name contains the owner. ``worst`` is the lowest share of
+    any node, and ``even`` is Jain's index of the outermost nodes.
     """
 
     tenants: list[dict[str, Any]]

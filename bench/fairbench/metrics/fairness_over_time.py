@@ -1,10 +1,10 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
-A client's share of a whole run counts only the service that is still missing at the end, so a flood
+A client's share of a whole run counts only the service that is still missing at the end. A flood
 whose backlog drains before the end leaves no trace in the share. In a sliding window, a client that
-waits while other clients are served loses share, regardless of later service. Service counts as due
-at the times at which the engine would have given the service without waits for admission. A batch
-that slows all clients equally therefore costs no client any share.
+waits while other clients are served loses share, even if the client is served later. Service counts
+as due at the times at which the engine would have given the service without waits for admission. A
+batch that slows all clients equally costs no client any share.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LEAST_REQUESTS = 4.0
 class WorstWindow(NamedTuple):
     """The window in which a client had the lowest fraction of its fair share.
 
-    ``share``, in [0, 1], is the fraction of its fair share that ``client`` received. ``heavy`` is
+    ``share``, in [0, 1], is the fraction of the fair share that ``client`` received. ``heavy`` is
     the client that received most beyond its own fair share, or -1 if no client received more than
     its fair share. Both clients are given by their indices.
     """
@@ -60,13 +60,15 @@ class WorstWindow(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The cells of a window of a run, with each client's service and waits.
+    """The cells (short intervals) of a window of a run, with each client's service and waits.
 
     Each array has a row for each client. ``service`` has a column per cell; the arrays below have a
     column for each of ``times``, which are the bounds of the cells in seconds.
 
-    - ``short`` holds the weighted tokens that were due and not received before each bound.
-    - ``waited_s`` and ``lasted_s`` are the seconds that calls had waited and had been in progress.
+    - ``short`` holds each client's weighted tokens that were due and not received before each time
+      in ``times``.
+    - ``waited_s`` and ``lasted_s`` are the seconds for which a client's calls had waited and had
+      been in progress.
     - ``refused`` is the number of refused calls before each bound.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens, and ``weights``
@@ -98,7 +100,8 @@ class Timeline(NamedTuple):
         Each array has the shape (n_clients, n_windows). The demand in a window is the service in
         the window plus the shortfall at the window's end, without calls refused before the window
         began. A client was delayed if its calls waited in half of the window's cells and for more
-        than 5% of their time, or if a call was refused in the window.
+        than 5% of their time. A client was also delayed if one of its calls was refused in the
+        window.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _increase_over(total, cells))
@@ -193,8 +196,8 @@ def least_by_client(
 ) -> Floats:
     """Return the share of each client in its worst window of ``length_s`` seconds.
 
-    The share is NaN for a client that is judged in no window. A client is judged in the windows in
-    which the client was entitled to at least ``least_requests`` mean requests.
+    The share is NaN for a client that is judged in no window of this length. A client is judged in
+    the windows in which the client was entitled to at least ``least_requests`` mean requests.
     """
     ratio = judged_shares(line, *line.window_shares(line.window_cells(length_s)), least_requests)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
@@ -202,10 +205,10 @@ def least_by_client(
 
 
 def backlogged_shares(line: Timeline) -> Floats:
-    """Return each client's service while backlogged, divided by the fair share in the same cells.
+    """Return each client's service while backlogged, divided by the fair share in those cells.
 
-    The fair share divides the service of each cell again among the clients, with the current
-    shortfalls as demands. Generalised processor sharing guarantees this share to a backlogged
+    The fair share of a cell divides the cell's service anew among the clients, with the shortfalls
+    at that time as demands. Generalised processor sharing guarantees this share to a backlogged
     client. The share of a client that never waited is NaN.
     """
     service, entitlement, held_up = line.window_shares(1)

@@ -32,14 +32,15 @@ WHOLE = 0.9  # A flood that covers at least this fraction of the time counts as 
 class Flood(NamedTuple):
     """A period in which a client requests much more than other clients.
 
-    - ``client`` is an index; its first and last request come at ``start_s`` and ``end_s``.
+    - ``client`` is an index; the first and last request of the flood come at ``start_s`` and
+      ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
-    - ``multiple`` is the client's demand divided by the mean demand of the other clients in this
-      period. Requests of larger floods do not count for this flood.
+    - ``multiple`` is the client's demand divided by the mean demand of the other clients during the
+      flood. Requests of larger floods do not count for this flood.
     - ``requests`` is the number of the client's requests in the flood.
     - ``throughout`` is true if the flood lasts nearly the whole time of the traffic.
-    - ``rest`` is the client's share of the demand without the requests of larger floods, at least
-      ``share``.
+    - ``rest`` is the client's share of the demand that remains without the requests of larger
+      floods.
     """
 
     client: int
@@ -57,8 +58,8 @@ def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
 
     A flood's time is the time in which the client's demand exceeds ``HEAVY`` times the mean rate of
     the other clients by most. Sessions come in bursts, so a flood must also be ``PEAK`` times as
-    large as the busiest time of an ordinary client. The search for each further flood leaves out
-    the requests of floods that were already found.
+    large as the busiest time of an ordinary client. The search for the next flood leaves out the
+    requests of floods that were already found.
     """
     if traffic.span_s <= 0:
         return []
@@ -78,7 +79,7 @@ def requests_of(traffic: Traffic, flood: Flood) -> Flags:
 
 
 def _largest(traffic: Traffic, left: Flags) -> Flood | None:
-    """Return the flood with the largest excess demand among the requests in ``left``."""
+    """Return the flood that has the largest excess demand among the requests in ``left``."""
     count = len(traffic.clients)
     tokens = np.bincount(traffic.client[left], traffic.tokens[left], minlength=count)
     others = int((tokens > 0).sum()) - 1
@@ -98,7 +99,7 @@ def _window(
     """Return a pair of excess demand and flood for the client; an empty list without a flood.
 
     ``rows`` are the client's requests, ``limit`` is the demand per second above which demand is
-    excess, and ``others`` the number of other clients.
+    excess, and ``others`` is the number of the run's other clients.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -150,8 +151,9 @@ FEW = 5  # A flood that delayed fewer requests did no harm.
 class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
-    ``requests`` is the number of the client's requests in the period of the delays, ``median_s``
-    the median wait of these requests in seconds, and ``usual_s`` the client's usual wait.
+    ``requests`` is the number of the client's requests in the period in which requests were
+    delayed. ``median_s`` is the median wait of these requests in seconds, and ``usual_s`` is the
+    client's usual wait in seconds.
     """
 
     client: int
@@ -164,9 +166,9 @@ class Harm(NamedTuple):
     """The period in which a flood delayed the requests of other clients.
 
     ``victims`` are the delayed clients; the client with the longest median wait is first.
-    ``median_s`` is the median wait of all requests of these clients in the period, and ``usual_s``
-    the median of the requests' usual waits. If several floods did harm one after another, ``parts``
-    has the harm of each flood.
+    ``median_s`` is the median wait of all requests of the delayed clients in the period, and
+    ``usual_s`` is the median of the requests' usual waits. If several floods did harm one after
+    another, ``parts`` has the harm of each flood.
     """
 
     start_s: float
@@ -255,7 +257,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients with a fraction of delayed requests in ``rows`` of at least ``OFTEN``."""
+    """Return the clients whose requests ``rows`` were delayed at least as often as ``OFTEN``."""
     client = traffic.client[rows]
     found = []
     for one in np.unique(client).tolist():
@@ -267,7 +269,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the usual peak of the other clients: demand in their busiest ``long_s`` seconds.
+    """Return the usual peak of all clients but ``client``, over periods of ``long_s`` seconds.
 
     The usual peak is the third quartile of the clients' peaks, in weighted tokens.
     """

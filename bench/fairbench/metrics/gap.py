@@ -93,7 +93,8 @@ class Cells:
     def _deviation(self) -> tuple[Floats, Floats]:
         """Return lower and upper bounds, by cell, on each client's service minus the average.
 
-        The average is that of the waiting clients, rounded to whole tokens, which have exact sums.
+        The average is taken over the waiting clients and rounded to whole tokens, whose sums are
+        exact.
         """
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
@@ -121,8 +122,8 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
     """Divide the run into cells with about equal numbers of ends of rows.
 
     The number of cells is at most the rows of an average client, so that a table of cells and
-    clients is no larger than the log. For many clients the number is also at most four times the
-    square root of all rows, because the work per cell takes as long as the work per row.
+    clients is no larger than the log. For many clients, the number of cells is also at most four
+    times the square root of all rows, because the work per cell takes as long as the work per row.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -176,7 +177,7 @@ class Bookings(NamedTuple):
     """Bookings of tokens; each array has one element per booking.
 
     ``place`` is an index into the searched ``Places``, ``at_s`` is the instant in seconds, and
-    ``kind`` is END or START.
+    ``kind`` tells whether the booking comes at an END or a START.
     """
 
     place: Ints
@@ -189,9 +190,9 @@ class _Part(NamedTuple):
     """The rows of a part of the log in cells in which several clients wait, sorted by client.
 
     The part consists of the log's rows from ``begin`` up to ``after``. ``rows`` are indices of log
-    rows that belong to the part. ``first`` and ``reach`` number places by client and then by cell:
-    the first cell of each row, and the last cell that this row or an earlier row of its client
-    touches.
+    rows that belong to the part. ``first`` and ``reach`` number places by client and then by cell.
+    ``first`` is the first cell of each row, and ``reach`` is the last cell that this row or an
+    earlier row of its client touches.
     """
 
     begin: int
@@ -288,10 +289,10 @@ CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in me
 
 
 class Joint(NamedTuple):
-    """A table of joint backlogs, one per row: intervals in which both clients of a pair wait.
+    """A table of joint backlogs, one per row: an interval in which two clients both wait.
 
-    ``first`` and ``second`` are the clients, ``start`` and ``end`` the interval in seconds, ``low``
-    and ``high`` its first and last cell.
+    ``first`` and ``second`` are the clients, ``start`` and ``end`` the interval in seconds, and
+    ``low`` and ``high`` the first and last cell of the interval.
     """
 
     first: Ints
@@ -309,8 +310,8 @@ class Joint(NamedTuple):
 class Pairs:
     """The pairs of clients that wait together, with bounds on each client's lead.
 
-    ``promise`` is, for each row of the backlog, an upper bound on the lead of the row's client over
-    any other client.
+    ``promise`` is, for each row of the backlog, an upper bound on how far the row's client leads
+    any client.
     """
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
@@ -371,7 +372,7 @@ class Pairs:
 
 
 def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
-    """Return lower and upper bounds on the gap of each joint backlog, from the edges of cells."""
+    """Return lower and upper bounds on the service gap of each joint backlog, from cell edges."""
     least, most = [np.empty(0)], [np.empty(0)]
     for some in portions(joint.high + 1 - joint.low, CELLS_AT_ONCE):
         here = joint.take(some)
@@ -423,12 +424,12 @@ class Differences(NamedTuple):
 
     @property
     def at_most(self) -> Floats:
-        """An upper bound on the range of the difference over each joint backlog."""
+        """An upper bound on the range of the service difference over each joint backlog."""
         return self.highest - self.lowest
 
     @property
     def at_least(self) -> Floats:
-        """A lower bound on the range of the difference over each joint backlog; 0 without edges."""
+        """A lower bound on the range of the service difference over each joint backlog, or 0."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found
@@ -449,8 +450,8 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the range of the clients' service difference over each joint backlog.
 
-        The largest range is exact, and so is every range greater than ``above``. Ranges of all
-        other joint backlogs are upper bounds.
+        The largest range in the result is exact, and so is every range greater than ``above``.
+        Ranges of all other joint backlogs are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -467,7 +468,7 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the cells in which the difference may make a range exceed ``above``.
+        """Return the cells in which the service difference may make a range exceed ``above``.
 
         A cell is left out if the difference inside the cell stays within a range that is known from
         the edges. The result is the joint backlog and the index of each cell.
@@ -481,7 +482,7 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return the differences in the given cells of joint backlogs, and their joint backlogs.
+        """Return the service differences in given cells of joint backlogs, with the backlogs.
 
         Service differences are taken at both ends of a joint backlog, and after each booking of its
         clients in between.
@@ -546,11 +547,11 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 
     W is a client's service and w its weight. The range over an interval is the largest |W_f(t1,
     t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the interval. A backlog [a, e) includes the
-    bookings of iterations that end in (a, e] and of iterations that start in [a, e), because of the
-    order at one instant: an iteration ends, requests arrive, and a pass admits requests. Service is
-    measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
-    admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
-    every worker at every instant of some interval.
+    bookings of iterations that end in (a, e] and of iterations that start in [a, e). The reason is
+    the order at one instant: an iteration ends, requests arrive, and a pass admits requests.
+    Service is measured in the ``View`` of the theorem's bound; without a bound, input counts as
+    charged at admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting
+    request on every worker at every instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -559,10 +560,10 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    The gap of a pair of clients is at most the sum of one client's lead over the average and of the
-    other client's lag behind the average at some instant. The gap is also at most the service that
-    the leading client receives in the joint backlog. The service at the edges of cells bounds the
-    gap of each joint backlog.
+    The gap of a pair of clients is at most a sum at some instant: one client's lead over the
+    average plus the second client's lag behind the average. The gap is also at most the service
+    that the leading client receives in the joint backlog. The service at the edges of cells bounds
+    the gap of each joint backlog.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:
@@ -580,7 +581,7 @@ class _Search:
 
     @property
     def _above(self) -> float:
-        """A number of tokens; a joint backlog with a smaller range cannot change the result."""
+        """A number of tokens; joint backlogs with a smaller range cannot change the largest gap."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:

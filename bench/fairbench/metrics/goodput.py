@@ -2,8 +2,8 @@
 
 Rates of goodput count the requests that finished in the window. All other metrics of goodput count
 all requests of the programs that arrived in the window, up to the end of the run. Unfinished
-requests missed their targets, and so did requests that an ended program never sent, because a
-starved client sends less.
+requests missed their latency targets, and so did requests that an ended program never sent, because
+a starved client sends less.
 
 Useful service is service without padding. Padding is the tokens that a heavy client requests and
 does not need.
@@ -41,12 +41,12 @@ TICK_S = 1e-9
 
 
 def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Floats:
-    """Return the slack in seconds of one client's requests to their tightest target.
+    """Return the slack in seconds of each request of a client to its tightest target.
 
     A slack is the time between a request's event and the deadline. The slack is negative if the
-    target was missed, and NaN for unfinished requests. The slack to a ``tpot`` target covers all
-    tokens of the request, and is infinite for a single token. ``costs`` gives the latencies of a
-    request on an idle replica.
+    target was missed, and NaN for unfinished requests. The slack of a request to a ``tpot`` target
+    covers all tokens of the request, and is infinite for a single token. ``costs`` gives the
+    latencies of a request on an idle replica.
     """
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
@@ -80,8 +80,8 @@ def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats
 class ClientGoodput:
     """The goodput of one client, counted in requests and in tokens.
 
-    - ``in_window`` requests finished in the window within their targets, and had
-      ``in_window_tokens`` weighted tokens.
+    - ``in_window`` counts the requests that finished in the window within their targets, and
+      ``in_window_tokens`` their weighted tokens.
     - The window's programs demanded ``asked`` requests of ``asked_tokens`` weighted tokens.
       ``met`` of these requests, with ``met_tokens`` weighted tokens, met their targets.
     - ``computed`` is the number of tokens computed for requests of the window's programs: uncached
@@ -142,8 +142,8 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
-    ``promised`` holds the indices of these clients, ``weights`` their weights, and ``length_s`` the
-    length of the window in seconds.
+    ``promised`` holds the indices of the clients with latency targets, ``weights`` their weights,
+    and ``length_s`` the length of the window in seconds.
     """
 
     counts: list[ClientGoodput]
@@ -169,7 +169,7 @@ class Goodput:
 
     @property
     def client_shares(self) -> Floats:
-        """Each client's tokens within targets, divided by the fair share of all such tokens."""
+        """Each client's tokens within latency targets, divided by the client's fair share."""
         got, asked = (
             np.array([getattr(one, field) for one in self.counts], dtype=np.float64)
             for field in ("met_tokens", "asked_tokens")
@@ -226,7 +226,7 @@ class GroupService(NamedTuple):
 
     ``served`` is the useful service, and ``due`` the useful demand of all programs that arrived
     before the given time. ``programs`` is the number of programs that arrived before the given
-    time, and ``finished`` is the number of programs that ended before it.
+    time, and ``finished`` is the number of programs that ended before the given time.
     """
 
     served: float
@@ -297,7 +297,7 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return, by client, the weighted padding of a request, and the price of an output token."""
+    """Return, by client, a request's padding in weighted tokens, and an output token's price."""
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

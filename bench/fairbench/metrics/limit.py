@@ -24,14 +24,14 @@ NO_PRICES = "unknown, because no timing profile describes the replicas"
 
 
 def why_no_limit(tables: Tables, facts: Facts) -> str:
-    """Return why the limit of a run is unknown; "" if it is known."""
+    """Return why the limit of a run is unknown, or "" if the limit is known."""
     if tables.requests.compulsory_tokens is None:
         return NO_PROMPTS
     return NO_PRICES if facts.prices is None else ""
 
 
 def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
-    """Return the limit of a run and the shares of its GPU time by purpose; empty if unknown."""
+    """Return a run's limit and the shares of GPU time by purpose; {} if the limit is unknown."""
     if facts.prices is None or tables.requests.compulsory_tokens is None:
         return {}
     work = least_work(tables.requests, facts.prices)
@@ -104,10 +104,10 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The largest of three bounds: the work over the replicas, the work that arrives from some time
-    on, and the longest program alone. A program that waits for an earlier program of its client
-    counts as if it had arrived at the beginning. ``alone_s`` holds the ``alone_times`` of the
-    programs.
+    The time is the largest of three bounds: the work over the replicas, the work that arrives from
+    some time on, and the longest program alone. A program that waits for an earlier program of its
+    client counts as if it had arrived at the beginning. ``alone_s`` holds the ``alone_times`` of
+    the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -129,12 +129,12 @@ class InMemory(NamedTuple):
 
 
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
-    """Return the highest hit rate of any eviction policy, and the least time at this rate.
+    """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    The order of the prompts is that of the run. Both values are NaN if all prefixes of the run fit
-    in memory.
+    The order of the prompts is that of the run. Both values are NaN if all prefixes of the run's
+    prompts fit in memory.
 
-    Tokens beyond the compulsory ones cost the least price of a prompt token, without attention.
+    Tokens beyond the compulsory tokens cost the least price of a prompt token, without attention.
     Precondition: the facts contain prices, and the compulsory tokens are known.
     """
     if facts.least_computed is None:
@@ -152,8 +152,9 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
 def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> Floats:
     """Return the least time of each program alone on an idle cluster, in seconds.
 
-    All of a prompt but the last token is cached, and parallel calls do not delay each other. A call
-    at depth d waits for a call at each smaller depth, which are taken to be the shortest there.
+    The bound assumes that all of a prompt but the last token is cached, and that parallel calls do
+    not delay each other. A call at depth d waits for a call at each smaller depth; the bound takes
+    the shortest call of each depth.
 
     Returns:
         Shape (n_programs,); only calls that finished count.
@@ -180,9 +181,9 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
 def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
     """Return the largest service rate in the window, in tok/s, at a minimum fair share.
 
-    Every client receives at least ``share`` of its max-min fair share, at most what it asked for,
-    and the rest of the time goes to the clients whose service costs least. All requests of a client
-    count as one mix of work. The result is NaN on a disaggregated cluster, and without a window.
+    Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
+    rest of the time goes to the clients whose service costs least. All requests of a client count
+    as one mix of work. The result is NaN on a disaggregated cluster, and without a window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -199,7 +200,7 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
 
 
 def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s: float) -> float:
-    """Return the largest number of tokens that takes at most ``time_s``, by bisection."""
+    """Return the largest number of tokens that can be served in ``time_s``, by bisection."""
     low, high = 0.0, float(demand.sum())
     if not high or cheapest(price, demand, share * max_min(high, demand, weight), high) <= time_s:
         return high
@@ -212,7 +213,7 @@ def most_at(price: Floats, demand: Floats, weight: Floats, share: float, time_s:
 
 
 def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
-    """Return the least cost of ``total`` units, of each kind between ``least`` and ``most``.
+    """Return the least cost of ``total`` units, with ``least`` to ``most`` units of each kind.
 
     The linear program has one constraint on the sum, so the cheapest kinds are filled up first.
     """
@@ -292,7 +293,7 @@ class _Steps(NamedTuple):
 
 
 def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
-    """Return the busy time, its part above full decode batches, and idle time during waits."""
+    """Return the busy time, the part beyond full decode batches, and the idle time of waits."""
     queued = waits(tables.requests, facts.horizon_s)
     union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
     times = np.stack([union.start, union.end], axis=1).ravel()
@@ -331,7 +332,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the maximum of a plus the time of programs that arrive from a on, over times a."""
+    """Return the maximum of a + (time of the programs that arrive from a on), over times a."""
     requests, programs = tables.requests, tables.programs
     order = np.argsort(arrival_s, kind="stable")[::-1]
     at = program_rows(requests, programs)
@@ -345,7 +346,7 @@ def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Flo
 
 
 def on_all_replicas_s(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:
-    """Return the times in which the replicas could do these amounts of work."""
+    """Return the least times in which the replicas can do these amounts of work."""
     if facts.prefill_workers is None:
         return (prefill_s + decode_s) / facts.workers
     others = facts.workers - facts.prefill_workers

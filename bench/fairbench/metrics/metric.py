@@ -70,7 +70,7 @@ class Form(Enum):
 
     @property
     def factor(self) -> float:
-        """The factor by which a value is multiplied before the value is written."""
+        """The factor by which a metric's value is multiplied before the value is written."""
         return 100.0 if self.is_share else 1.0
 
 
@@ -164,8 +164,8 @@ class Metric:
       default heading and unit.
     - ``meaning`` is the text of the reference page, by default the heading; ``page`` is a link to a
       page with more about the metric.
-    - ``digits`` is the number of decimals in lines of means with intervals, by default the number
-      of ``form``.
+    - ``digits`` is the number of decimals in lines that show a mean with its interval, by default
+      the number of decimals in ``form``.
     - ``most`` is the largest possible value; no value is negative.
     - ``undefined`` is the reason why a value may be missing; a metric without a reason always has a
       value.
@@ -174,8 +174,8 @@ class Metric:
       without the metric. NaN means undefined.
     - ``beside`` and ``clients_beside`` are the functions of a metric that a run has only beside
       other runs, in a comparison.
-    - ``tail`` is the percentile that the metric reports if this percentile is high, else 0, because
-      tables show one high percentile (``shown_percentiles``).
+    - ``tail`` is the percentile of the metric if this percentile is high, else 0, because tables
+      show one high percentile (``shown_percentiles``).
     - ``verdict`` is true if a difference between schedulers is called better or worse, and false if
       the difference is only called more or less.
     """

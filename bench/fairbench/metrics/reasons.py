@@ -40,7 +40,8 @@ class Noted(NamedTuple):
     """The value of a metric, with notes for the reader.
 
     - ``value`` is NaN if the metric is not defined.
-    - ``reason`` says why the value is not finite; with "" the reader gets ``Metric.undefined``.
+    - ``reason`` says why the value is not finite; if ``reason`` is "", the reader gets
+      ``Metric.undefined``.
     - ``bound`` is ">" if the value is a lower bound, which prints as "> x", "<" if the value is an
       upper bound, else "".
     - ``remark`` says how a finite value was found, such as an estimate.

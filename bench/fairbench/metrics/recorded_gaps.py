@@ -1,9 +1,9 @@
 """Stalls from recorded gaps between tokens, and the prompts that caused the longest gaps.
 
 A recorded log does not say when the server computed a prompt. This module assumes that the
-computation begins at the admission and ends at the first token. If the admission is unknown, the
-assumed duration is at most ``SLOWER`` times the duration of the log's fastest prompts of this
-length.
+computation of a prompt begins at the admission and ends at the first token. If the admission is
+unknown, the assumed duration of a prompt is at most ``SLOWER`` times the duration of the log's
+fastest prompts of this length.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Cause(NamedTuple):
     """A prompt that caused stalls, and the longest of these stalls.
 
     - ``prompt`` is the row of the prompt's request, -1 for stalls without a known cause.
-    - ``stalls`` and ``clients`` are the numbers of stalls and of clients that were stalled.
+    - ``stalls`` is the number of stalls, and ``clients`` is the number of stalled clients.
     - ``request`` is the row of the request with the longest stall, which began at ``start_s`` and
       lasted for ``gap_s`` seconds.
     """
@@ -111,7 +111,7 @@ def prompts_of(requests: Requests) -> Prompts:
 def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
     """Return the shortest gap that counts as a stall, in seconds.
 
-    Without a timing profile, the shortest gaps stand for the decode step of a lone request.
+    Without a timing profile, the shortest gaps replace the decode step of a lone request.
     """
     apart_s = gaps.gap_s[gaps.gap_s > TOGETHER_S]
     step_s = float(np.percentile(apart_s, SHORTEST, method="lower")) if len(apart_s) else 0.0
@@ -121,9 +121,9 @@ def recorded_limit_s(gaps: TokenGaps, facts: Facts) -> float:
 def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls:
     """Return the stalls of a run or a log whose gaps between tokens were recorded.
 
-    If prompts were computed in a gap, the part beyond a usual gap is stall time, but no more than
-    the time of the prompts. Stall time is booked to the clients of the prompts, in proportion to
-    the tokens computed in the gap.
+    If prompts were computed in a gap, the time beyond the client's usual gap is stall time, but no
+    more than the time of the prompts. Stall time is booked to the clients of the prompts, in
+    proportion to the tokens computed in the gap.
     """
     clients = len(facts.clients)
     prompts, worker = prompts_of(requests), requests.worker[gaps.request]
@@ -164,7 +164,7 @@ def recorded_stalls(requests: Requests, gaps: TokenGaps, facts: Facts) -> Stalls
 def _held_up_s(
     prompts: Prompts, owner: Ints, begin_s: Floats, end_s: Floats, clients: int
 ) -> Floats:
-    """Return each gap's seconds beyond the client's usual gap, at most the time of prompts.
+    """Return the seconds of each gap beyond the usual gap, at most the time of the prompts.
 
     The usual gap is the median of the client's gaps without prompts, or of all clients' gaps.
     """
@@ -212,7 +212,7 @@ def _cause_of(prompts: Prompts, requests: Requests, gaps: TokenGaps, gap: int) -
 
 
 def _as_cause(prompt: int, rows: list[int], requests: Requests, gaps: TokenGaps) -> Cause:
-    """Return a prompt with its stalls ``rows``, of which the first is the longest."""
+    """Return a prompt that caused the stalls ``rows``, the first of which is the longest stall."""
     first, clients = rows[0], np.unique(requests.client[gaps.request[rows]])
     return Cause(
         *(prompt, len(rows), len(clients), int(gaps.request[first])),

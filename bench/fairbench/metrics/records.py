@@ -99,14 +99,15 @@ class Requests(Table):
     - ``demoted`` is 1 for requests that admission control put behind all other requests; None
       without admission control.
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
-      computes, -1 before the choice. ``reserved_s`` is the reservation of memory on this worker,
-      ``computed_s`` the end of the prompt's computation, and ``sent_s`` and ``received_s`` are
-      start and end of the transfer of the KV cache. All these columns are None if the same worker
-      computes prompts and answers.
+      computes, -1 before the choice. ``reserved_s`` is the time at which this worker reserves
+      memory, and ``computed_s`` the end of the prompt's computation. ``sent_s`` and ``received_s``
+      are start and end of the transfer of the KV cache. The columns about decode workers are None
+      if the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains, and 0 for an unfinished request; None if prompts are unknown.
+      answer of the run contains. The number is 0 for an unfinished request, and None if prompts are
+      unknown.
     """
 
     request_id: Ints
@@ -144,8 +145,8 @@ class Requests(Table):
 class Programs(Table):
     """The programs of a run, one row per program.
 
-    ``requests`` is the number of requests made so far; the columns ``demand_*`` are the total
-    demand of the program, sent or not.
+    ``requests`` is the number of requests that the program has made; the columns ``demand_*`` are
+    the total demand of the program, whether sent or not.
     """
 
     program_id: Ints
@@ -208,7 +209,7 @@ class Service(Table):
 class Padding(NamedTuple):
     """The useless part (padding) of each request of a client.
 
-    The client needs all but ``input_tokens`` tokens of each input, and one of each
+    The client needs all but ``input_tokens`` tokens of each input, and one of every
     ``output_multiple`` output tokens.
     """
 
@@ -224,7 +225,7 @@ class Client(NamedTuple):
 
     - ``weight`` is the client's entitlement relative to other clients' weights.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
-      name of the class with these targets, "" without a class.
+      name of the class that sets the targets, "" without a class.
     - ``owner`` is the name of the client's owner, "" if the client's own name states the owner.
     - ``padding`` is the useless part of the client's requests.
     """
@@ -313,7 +314,8 @@ class WorkPrices(NamedTuple):
     def decoded_s(self, tokens: Ints, context_tokens: Ints) -> Floats:
         """Return a lower bound, in seconds, on the time to decode ``tokens`` output tokens.
 
-        While these tokens are decoded, the steps attend to ``context_tokens`` tokens in total.
+        While the output tokens are decoded, the decode steps attend to ``context_tokens`` tokens in
+        total.
         """
         time_s: Floats = self.decode_token_s * tokens + self.context_s * context_tokens
         return time_s
@@ -334,14 +336,14 @@ class Facts:
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` the KV pool of one worker.
-    - ``prefill_workers`` is the number of workers that only compute prompts; these workers have the
-      lowest numbers. None means that every worker computes both prompts and answers.
+    - ``prefill_workers`` is the number of workers that only compute prompts; the prefill workers
+      have the lowest numbers. None means that every worker computes both prompts and answers.
     - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
       together. If ``bound`` is None, ``bound_unavailable`` says why.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` the profile's decode
-      step of a single request, and ``costs`` are all times of the profile. These three fields are
-      None on real servers, and if the profile is unknown.
+      step of a single request, and ``costs`` are all times of the profile. These three fields
+      (``fit``, ``lone``, ``costs``) are None on real servers, and if the timing profile is unknown.
     - ``percentiles`` are the percentiles of latency that the user chose instead of the usual
       percentiles; empty without a choice.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
@@ -349,8 +351,8 @@ class Facts:
       pool.
     - ``prices`` are lower bounds on GPU times; None on real servers, and if unknown.
     - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
-      KV memory of all replicas and the run's order of requests; None if all distinct prefixes fit
-      into memory, and if unknown.
+      KV memory of all replicas and the run's order of requests. The field is None if all distinct
+      prefixes fit into memory, and if unknown.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.
@@ -413,11 +415,11 @@ class TokenGaps(NamedTuple):
 
 
 class Measurements(NamedTuple):
-    """Measurements that the tables do not contain, by the driver of a live run or from a log.
+    """Measurements beside the tables, made by the driver of a live run or read from a log.
 
     - ``gaps_s`` are the seconds between consecutive tokens of completed requests, None if unknown.
     - ``late_ms`` is the delay of each request between its planned and its real sending time.
-    - ``held_s`` is the time that each request waited for a slot under a limit on concurrency.
+    - ``held_s`` is the time that each request waited for a free slot under a limit on concurrency.
     - ``estimated`` is the number of answers for which the server did not report token counts.
     - ``token_gaps`` are the gaps before tokens, or pieces of answers, of all requests, None if
       unknown.

@@ -227,7 +227,7 @@ class RunData:
         return self.tenants
 
     def noted_share(self, share: float) -> Noted:
-        """Return a share as a metric's value, with the reason if shares are not reported."""
+        """Return a share as a metric's value, with the reason why shares may not be reported."""
         return Noted(share, self.fair_shares.not_judged)
 
     @cached_property
@@ -284,7 +284,7 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """Each client's share in its worst window, by the length of the windows in seconds.
 
-        The key 0 has the client's share over the time that it was backlogged.
+        The key 0 has the client's share over the time in which the client was backlogged.
         """
         line = self.timeline
         if line is None:
@@ -298,7 +298,7 @@ class RunData:
         return [Noted(share, why) for share in self.worst_shares[length_s].tolist()]
 
     def least_share_in_windows(self, length_s: float) -> Noted:
-        """Return the lowest share of any client in any window of this length, in seconds."""
+        """Return the lowest share of any client in any window of ``length_s`` seconds."""
         return Noted(least(self.worst_shares[length_s]), self.why_no_window)
 
     @property
@@ -419,11 +419,11 @@ class RunData:
 
     @cached_property
     def session_shares(self) -> dict[float, Floats]:
-        """The fraction of its fair share that each session received, by window length in seconds.
+        """The fraction of the fair share that each session received, by window length in seconds.
 
         The key 0 has the share in the whole window, in which a session is judged if it is entitled
-        to four mean calls. Every other key is a window's length, with the share in the worst
-        window.
+        to four mean calls. Every other key is the length of a window in seconds, with the share in
+        the session's worst window.
         """
         run = self.of_sessions
         line = None if run is None else run.timeline

@@ -1,10 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
-Tokens are booked at an instant: tokens charged at admission at the start of an iteration, computed
-extend (uncached input) tokens at the end of the iteration, and each output token at the end of the
-step that made the token. A stretch is a period of constant batch composition. A batch with requests
-of 64 clients is 64 consecutive rows of the log with equal times, so the times of a stretch are
-computed once.
+Tokens are booked at an instant. Tokens charged at admission are booked at the start of an
+iteration, computed extend (uncached input) tokens at the end of the iteration, and each output
+token at the end of the step that made the token. A stretch is a period of constant batch
+composition. A batch with requests of 64 clients is 64 consecutive rows of the log with equal times,
+so the times are computed once for all these rows.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class View(Enum):
 class Booked(NamedTuple):
     """Unweighted tokens of each client that were booked in a window.
 
-    ``charged`` is the extend booked at admission, ``extend`` the extend that was computed. Each
-    array has the shape (n_clients,).
+    ``charged`` counts the extend tokens booked at admission, and ``extend`` counts the extend
+    tokens that were computed. Each array has the shape (n_clients,).
     """
 
     input: Floats
@@ -178,10 +178,11 @@ class Booked(NamedTuple):
     def on_one_clock(self) -> Booked:
         """Book computed tokens at admission if prompts at the window's edges distort the numbers.
 
-        A prompt that an edge of the window divides has its input on one side of the edge and its
-        computed tokens on the other side. If such prompts are more than ``MOST_UNDER_WAY`` of a
-        client's tokens, the client's computed tokens are replaced by the extend of the prompts
-        admitted in the window. As a result, no client has more computed tokens than input tokens.
+        If an edge of the window divides a prompt, the prompt's input is on one side of the edge and
+        the prompt's computed tokens are on the other side. If prompts at an edge are more than
+        ``MOST_UNDER_WAY`` of a client's tokens, the extend of the prompts admitted in the window
+        replaces the client's computed tokens. As a result, no client has more computed tokens than
+        input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -232,8 +233,8 @@ def cumulative(
     """Return the service of each client booked before each time, shape (clients, times).
 
     At the same instant, ends of steps come before starts of iterations. With ``with_ends``, steps
-    that end exactly at a time count as before the time; with ``with_starts``, iterations that start
-    at the time count, too.
+    that end exactly at a time count as before the time. With ``with_starts``, iterations that start
+    at the time also count.
     """
     width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)
@@ -279,14 +280,14 @@ def booked_tokens(
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Return the bookings of decode steps; steps with no element of ``times`` between are merged.
+    """Return the bookings of decode steps; steps between two elements of ``times`` are merged.
 
-    Each row has one booking, and a further booking for each element of ``times`` inside the row.
-    Further bookings are appended at the end.
+    Each row has one booking, and one more booking for each element of ``times`` inside the row.
+    The additional bookings are appended at the end.
 
     Returns:
         For each booking, the index of the first time that the booking precedes (or, if
-        ``inclusive``, coincides with); the tokens of each booking; and the row of each further
+        ``inclusive``, coincides with); the tokens of each booking; and the row of each additional
         booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
@@ -330,7 +331,7 @@ def one_per_stretch(log: Service) -> Service:
 def gpu_time(log: ServiceRows) -> float:
     """Return the seconds in which workers computed, summed over workers and the run.
 
-    The result is NaN if the composition of iterations is unknown: on real servers, and in older
+    The seconds are NaN if the composition of iterations is unknown: on real servers, and in older
     records.
     """
     times = [part.gpu_s for part in log.parts()]
@@ -359,8 +360,9 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
-    The result is NaN if no worker was busy, or if the range of the profile's fit is unknown. If the
-    context grows beyond the fitted range during a stretch, only the steps beyond the range count.
+    The fraction is NaN if no worker was busy, or if the range of the profile's fit is unknown. If
+    the context grows beyond the fitted range during a stretch, only the steps beyond the fitted
+    range count.
     """
     if fit is None:
         return float("nan")
@@ -387,18 +389,19 @@ DECODE_STEPS = 16
 
 
 def service_of(requests: Requests, last_token_s: Floats) -> Service:
-    """Return the service log of a live run, computed from what clients of the server see.
+    """Return the service log of a live run, estimated from what the clients of the server see.
 
     Each request that produced output gets two rows. The prefill row lasts from admission to the
-    first token. Its input counts at the start of the row; the first token and the computed part of
-    the input count at the end. The decode row lasts from the first token to the last token. Its
-    tokens are divided evenly among at most ``DECODE_STEPS`` steps. Metrics expand each step, so one
-    step per token would take gigabytes. The rows are sorted by start time and worker.
+    first token. The input of an answer counts at the start of its row; the first token and the
+    computed part of the input count at the end of the row. The decode row lasts from the first
+    token to the last token. Its tokens are divided evenly among at most ``DECODE_STEPS`` steps.
+    Metrics expand each step, so one step per token would take gigabytes. The rows are sorted by
+    start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
-    In this estimated log, rows overlap, ``batch_size`` is 1, and ``context_tokens`` is 0. The
-    difference in service between two clients at an instant is exact to one step of each request in
-    progress.
+    In the estimated log of a live run, rows overlap, ``context_tokens`` is 0, and ``batch_size`` is
+    always 1. The difference in service between two clients at an instant is exact to one step of
+    each request in progress.
 
     ``last_token_s`` has the time of each request's last received token in seconds, or NaN without a
     token.

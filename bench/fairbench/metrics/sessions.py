@@ -105,7 +105,7 @@ class RecordedSessions:
 
     @cached_property
     def active_s(self) -> Floats:
-        """The seconds from the first call of each session to its end, or to the end of the run."""
+        """The seconds from each session's first call to the end of the session or of the run."""
         finish_s, begun_s = self._programs.finish_s, self._programs.arrival_s
         horizon_s = self._facts.horizon_s
         until_s = np.where(np.isfinite(finish_s), finish_s, horizon_s)

@@ -60,7 +60,7 @@ class RunBeside:
 
     @property
     def least_share(self) -> Noted:
-        """The lowest share that any client received of the fair share of the best total."""
+        """The lowest share, over all clients, of the fair share of the best total."""
         found = least(np.array([share.value for share in self.best_shares]))
         return Noted(found, "" if self._contended else NOT_CONTENDED)
 
@@ -84,7 +84,7 @@ class RunBeside:
 
 
 def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool) -> Noted:
-    """Return a client's latency on the shared cluster, over the latency alone on a fair part.
+    """Return a client's latency on the shared cluster divided by its latency alone on a part.
 
     A value of at most 1 means that the client has no reason to leave the shared cluster. If one of
     the latencies is a bound, the ratio is also a bound.
@@ -110,7 +110,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest ratio, which may be a bound; undefined if some ratio is undefined."""
+    """Return the largest ratio of any client, which may be a bound; undefined if one ratio is."""
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

@@ -1,9 +1,9 @@
 """The percentiles of latency in tables: chosen by the user, or supported by enough latencies.
 
-A high percentile is mostly chance unless several latencies lie above it. Three larger latencies are
-required: a P99 needs 300 latencies, and a P95 needs 60. The summary of a single run always shows
-the P99; if the latencies are too few, the P99 is marked, and the P95 follows. Other tables show
-either the P99 or the P95.
+A high percentile is mostly chance unless several latencies lie above it. A percentile needs at
+least three larger latencies: a P99 needs 300 latencies, and a P95 needs 60 latencies. The summary
+of a single run always shows the P99; if the latencies are too few, the P99 is marked, and the P95
+follows. Other tables show either the P99 or the P95.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def chosen_percentiles(summary: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return the chosen percentiles of several runs; an empty tuple if the choices differ."""
+    """Return the percentiles chosen for several runs; an empty tuple if the choices differ."""
     chosen = {chosen_percentiles(summary) for summary in summaries}
     return chosen.pop() if len(chosen) == 1 else ()
 

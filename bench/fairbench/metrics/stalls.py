@@ -1,7 +1,7 @@
-"""Stalls: how long prompts hold up answers that are being generated, and whose prompts.
+"""Stalls: how long prompts hold up answers in progress, and whose prompts these are.
 
-A batch with prompts delays every sequence that decodes on the replica. The delay is booked to the
-clients of the prompts, in proportion to the computed tokens.
+A batch with prompts delays every sequence that decodes on the replica. The delay of an answer is
+booked to the clients of the prompts, in proportion to the computed tokens.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Gaps:
     ) -> None:
         """Add tokens that came after gaps: ``gap`` is the position of each token's ``gap_s``.
 
-        ``beside`` tells for each token whether prompts of other clients were computed in the gap.
+        ``beside`` tells for each token whether prompts of other clients were computed in the gap
+        before the token.
         """
         some = tokens > 0
         kind = np.zeros(len(some), np.int64) if beside is None else beside.astype(np.int64)
@@ -111,7 +112,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate beside other clients' prompts, over the rate without."""
+        """Return, by client, the token rate beside others' prompts over the rate without any."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -137,8 +138,8 @@ class Gaps:
 class Stalls:
     """The time for which prompts held up answers in a run.
 
-    - ``by_others_s`` and ``by_own_s`` are the seconds, summed over a client's answers, for which
-      prompts of other clients and of the client itself held up the answers.
+    - ``by_others_s`` and ``by_own_s`` are the seconds for which prompts of other clients, and of
+      the client itself, held up the client's answers.
     - ``matrix_s`` has the seconds by waiting client (row) and client of the prompts (column); None
       for more than ``MOST_CLIENTS`` clients.
     - ``answer_s`` is the sum of the durations of a client's answers.
@@ -158,7 +159,7 @@ class Stalls:
 
 
 def stalls_of(requests: Requests, log: ServiceRows, facts: Facts) -> Stalls | None:
-    """Return the stalls of a run; None if batches or the costs of steps are unknown."""
+    """Return the stalls of a run; None if batches or the costs of decode steps are unknown."""
     if facts.costs is None:
         return None
     clients = len(facts.clients)
@@ -206,7 +207,7 @@ def stall_limit_s(facts: Facts) -> float:
 def answers_of(requests: Requests, horizon_s: float) -> Answers:
     """Return when requests decode, from their first token to their end.
 
-    The time from a request's last retraction to the following admission is left out.
+    The time from a request's last retraction to its next admission is left out.
     """
     worker = _decode_worker(requests)
     begun = np.isfinite(requests.first_token_s) & (worker >= 0)

@@ -92,7 +92,7 @@ class _Values:
     def _noted_value(
         self, key: str, metric: Metric, value: Value, *, inside: bool = False
     ) -> float:
-        """Return a value; note why the value is missing, or is a bound or an estimate."""
+        """Return a value; note why the value is missing, or that it is a bound or an estimate."""
         found = value if isinstance(value, Noted) else Noted(value)
         if inside and (found.bound or found.remark or not isfinite(found.value)):
             key += metric.key

@@ -36,7 +36,7 @@ class ServiceRows(Protocol):
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order, in parts; the rows of one stretch of time are in one part."""
+        """Yield all rows of the log in order, in parts that keep the rows of a stretch together."""
         ...
 
     def between(self, first: int, after: int) -> Service:

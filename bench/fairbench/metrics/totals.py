@@ -43,8 +43,9 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
     """Return the time in seconds at which ``percent`` of the programs had finished.
 
-    Only programs that arrived before the end of the window count, because every scheduler gets
-    these programs. The result is NaN if there are no programs, or too few finished.
+    Only programs that arrived before the end of the window count, because these programs arrive
+    under every scheduler. The result is NaN if there are no programs, or if too few programs
+    finished.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])
@@ -56,8 +57,9 @@ class RequestLatencies(NamedTuple):
     """Latencies of completed requests in ms, by name, and decode times.
 
     ``ms`` holds ``ttft`` and ``e2el`` of every completed request, and ``tpot``, the mean gap
-    between tokens, of the requests with two tokens or more. For these requests ``decode_s`` is the
-    total time between the first and the last token, and ``gaps`` the number of gaps between tokens.
+    between tokens, of the requests with two tokens or more. For requests with two tokens or more,
+    ``decode_s`` is the total time between the first and the last token, and ``gaps`` is the number
+    of gaps between tokens.
     """
 
     ms: dict[str, Floats]
@@ -94,7 +96,7 @@ def statistic_of(name: str, values: Floats | None) -> float:
 def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
     """Return the token-seconds of KV memory that each client held in the window.
 
-    A token that k clients hold counts 1/k for each of these clients. The result has the shape
+    A token that k clients hold counts 1/k for each of the k clients. The result has the shape
     (n_clients,).
     """
     left_s = np.clip(window.end_s - np.maximum(memory.at_s, window.start_s), 0, None)
@@ -120,7 +122,7 @@ class TwoSides(NamedTuple):
     """Busy time and workers of the prefill side and the decode side, and the KV transfers.
 
     ``busy_s`` and ``workers`` have two elements, prefill first; busy time covers the whole run.
-    ``transfer_s`` has the seconds of each transfer from its first byte until its arrival.
+    ``transfer_s`` has the seconds of each KV transfer, from the first byte until the arrival.
     """
 
     busy_s: Floats

@@ -75,12 +75,12 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 
 
 def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
-    """Return the run of consecutive events with the largest total gain minus cost.
+    """Return the consecutive events that have the largest total gain minus cost.
 
     Args:
         gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The ascending cost up to each event. A run of events costs the last event's element
-            minus the first event's element.
+        cost: The ascending cost up to each event. The cost of consecutive events is the last
+            event's element of ``cost`` minus the first event's element.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
@@ -102,7 +102,8 @@ LEAST_LATE, MOSTLY = 20, 0.5
 class Overload(NamedTuple):
     """The time of an overload in seconds, the number of delayed clients, and the waits.
 
-    ``median_s`` and ``p95_s`` are over the waits of all requests in this time, in seconds.
+    ``median_s`` and ``p95_s`` are the median and the P95, in seconds, of the waits of all requests
+    in the overload.
     """
 
     start_s: float

@@ -1,9 +1,10 @@
 """The interfaces of this package: the methods of a local scheduler and of a router.
 
 A scheduler is a pure state machine. A scheduler reads no clock, no random source and no socket: the
-host passes times and facts as arguments, and receives decisions as return values. The same object
-therefore runs in the simulator, inside a real SGLang server (local schedulers), in the router
-process in front of real servers (routers), and in a queue before the cluster (``gateway``).
+host passes times and facts as arguments, and receives decisions as return values. Because a
+scheduler reads no clock, the same object runs in the simulator, inside a real SGLang server (local
+schedulers), in the router process in front of real servers (routers), and in a queue before the
+cluster (``gateway``).
 
 A host calls the hooks of a local scheduler in this order during the life of a request:
 
@@ -158,7 +159,7 @@ class OldFlag:
 
 
 class HasParts:
-    """The optional hooks of a scheduler, grouped into parts; a hook that a scheduler lacks is None.
+    """The optional hooks of a scheduler, grouped into parts; a missing hook is None.
 
     A scheduler declares an optional part of the interface by defining its methods (``Parts``). If a
     part's method is None, the host works without the part. A scheduler whose parts depend on
@@ -276,7 +277,7 @@ class LocalScheduler(HasParts, ABC):
         return True
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
-        """Return the time at which the host makes another admission pass, or None for none.
+        """Return the time at which the host makes another admission pass, or None for no pass.
 
         The host calls this method only for a scheduler that is not ``work_conserving``, when the
         worker is idle and requests wait. The scheduling pass takes place even if no request arrives
@@ -308,7 +309,7 @@ class LocalScheduler(HasParts, ABC):
         """Handle a request that the host has just admitted.
 
         The engine will compute ``extend_tokens`` uncached tokens of the request. ``recompute`` is
-        true when a retracted request is admitted again; its prompt was charged at the first
+        true when a retracted request is admitted again; the prompt was charged at the first
         admission.
         """
 
@@ -373,15 +374,16 @@ class Router(ABC):
         """Return the worker for this request; the host dispatches the request at once.
 
         A router that declares ``holds`` may return None to queue the request. The host calls
-        ``route`` again for each queued request, in order of arrival, after a request has finished
-        or started to run, and after a worker has joined or left. If the router has an ``order``,
-        the queued requests are tried in the sequence that ``order.select`` yields instead.
+        ``route`` again for each queued request, in order of arrival. The calls come after a request
+        has finished or started to run, and after a worker has joined or left. If the router has an
+        ``order``, the queued requests are tried in the sequence that ``order.select`` yields
+        instead.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         """Record the time of a request's first token on the host's clock.
 
-        The host does not call this method for a request whose first token the host did not see.
+        The host does not call this method if the host did not see the first token of the request.
         """
 
     @property
@@ -435,7 +437,7 @@ class Parts(Protocol):
         """Charge ``steps`` decode steps, given each client's number of ``running`` requests.
 
         Between two calls, a client's number of running requests changes only after ``on_tokens``,
-        ``on_finish`` or ``on_retract`` for the client. This method only saves time: the host calls
+        ``on_finish`` or ``on_retract`` for the client. The method only saves time: the host calls
         ``on_tokens`` for each client of a scheduler without ``on_steps``.
         """
 
@@ -461,7 +463,8 @@ class Parts(Protocol):
 
         Only a queue before the servers (``gateway``) calls this method, because the queue must
         charge a prompt before the cached part is known. The queue calls this method once for each
-        request, before ``on_finish``, and the scheduler charges or refunds the difference.
+        request, before ``on_finish``, and the scheduler charges or refunds the difference between
+        the charged and the real prompt tokens.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
@@ -474,7 +477,7 @@ class Parts(Protocol):
         """Return the limit on prompt and output tokens together in the next step.
 
         Only engines whose steps mix prompts and outputs (vLLM) call this method. The engine's own
-        limit applies as well, and every running request gets an output token.
+        limit on the step applies as well, and every running request gets an output token.
         """
 
     def pass_s(self) -> float:
@@ -502,9 +505,10 @@ class Parts(Protocol):
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
         """Return whether the batch decodes now, before more prompts are computed.
 
-        Only the simulated SGLang calls this method, without mixed chunks, when it could do either.
-        ``oldest`` is the request whose prompt is computed next in queue order, and ``left`` the
-        number of its prompt tokens not computed yet, including tokens that may be cached.
+        Only the simulated SGLang calls this method, without mixed chunks, when it could either
+        prefill or decode. ``oldest`` is the request whose prompt is computed next in queue order.
+        ``left`` is the number of its prompt tokens not computed yet, including tokens that may be
+        cached.
         """
 
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
@@ -518,4 +522,4 @@ class Parts(Protocol):
 PARTS = {
     name: method for name, method in vars(Parts).items() if isfunction(method) and name[0] != "_"
 }
-"""``PARTS`` has the methods of all parts by name, with their parameters and docstrings."""
+"""``PARTS`` has the methods of all parts by name, with the methods' parameters and docstrings."""

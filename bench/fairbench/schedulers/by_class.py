@@ -65,9 +65,9 @@ class ByClass(LocalScheduler):
     """Strict priority between classes; ``make()`` returns the scheduler of a class.
 
     All requests of one priority form a class. The class with the highest number goes first, or the
-    class with the lowest number if ``low_first``. An admission pass ends if the last candidate of a
-    class found no room, and otherwise continues with the next class. A pass matches the queue
-    against the cache at most once.
+    class with the lowest number if ``low_first``. If the last candidate of a class found no room,
+    the admission pass ends; otherwise, the pass continues with the next class. A pass matches the
+    queue against the cache at most once.
     """
 
     name = "by-class"

@@ -15,7 +15,7 @@ class Preempt(NamedTuple):
     """A scheduler's demand, yielded by ``select``, to take the KV memory of a running request.
 
     With ``swap``, the KV cache is copied to CPU memory and back instead of being recomputed
-    (``Setup.swap_token_s`` is the time per token); only a scheduler that declares ``swaps`` may set
+    (``Setup.swap_token_s`` is the time per token). Only a scheduler that declares ``swaps`` may set
     ``swap``. The engine's answer is True if the engine took the memory, and False if the request
     does not run or CPU memory has no room. The engine keeps the outputs of the request and calls
     ``on_retract``, and the request waits again after the pass. Only a scheduler that declares the
@@ -57,8 +57,9 @@ def drive(
 ) -> None:
     """Try the candidates of the scheduler until the scheduler stops or the pass ends.
 
-    The scheduler is not resumed after the admission that ends the pass. A resumed scheduler might
-    refill credits, or move on to another group, for a candidate that is never tried.
+    The scheduler is not resumed after the admission that ends the pass. A scheduler that is resumed
+    after the end of a pass might refill credits, or move on to another group, for a candidate that
+    is never tried.
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.

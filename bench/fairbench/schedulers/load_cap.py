@@ -2,18 +2,18 @@
 
 If the KV pool is large, thousands of requests may run at once, so no request waits and a fair order
 has no effect. A limit on the number of running requests (``max_running_requests``) would solve the
-problem, but the right number depends on the lengths of the requests. As a result, the load cap
-limits the cost of the running requests.
+problem, but the right number depends on the lengths of the requests. The load cap limits the cost
+of the running requests.
 
-A decode step takes a fixed time (launches, reading the weights), and further time for each request
-and each token of context. For this reason, the cost of a batch is measured in tokens of context:
+A decode step takes a fixed time (launches, reading the weights), and additional time for each
+request and each token of context. The cost of a batch is measured in tokens of context:
 
     cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
 A unit (``unit_tokens``) is the cost of a batch whose decode time equals the fixed time. A step of a
-batch of n units takes n + 1 times as long as an empty step. The efficiency of the step is the
-fraction of the time beyond the fixed time, n / (n + 1). The cost and the cap follow from the timing
-profile of the engine's GPU.
+batch of n units takes n + 1 times as long as an empty step. The efficiency of the step is n / (n +
+1), the fraction of the time beyond the fixed time. The cost of a batch and the load cap follow from
+the timing profile of the engine's GPU.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BatchCost:
         return len(self._context)
 
     def cost_tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the cost of the batch in context tokens, excluding the requests ``without``."""
+        """Return the cost of the batch in context tokens, without the requests ``without``."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens
@@ -154,7 +154,7 @@ class LoadCap:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class NoCap(LoadCap):
-    """The absence of a cap: every request has room, and running requests are not counted."""
+    """A load cap that never limits: every request has room; running requests are not counted."""
 
     def __init__(self) -> None:
         super().__init__(NONE)

@@ -47,9 +47,9 @@ class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes record which workers hold the node's tokens.
 
     Workers are given by numbers from 0. A router marks the whole prompt of a request at its
-    dispatch, before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may therefore
-    lie below an unmarked node, whose evicted tokens the request will recompute. Of several marks on
-    a path, the deepest mark counts.
+    dispatch, before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below
+    an unmarked node, whose evicted tokens the request will recompute. Of several marks on a path,
+    the deepest mark counts.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
@@ -180,19 +180,19 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Insert this node into the ring directly before ``joint``, as the next older node."""
+        """Insert this node into the ring, directly before ``joint``, as its next older node."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BoundedTree(LocationTree[RecentNode]):
-    """A location tree that keeps at most ``limit`` nodes, or the nodes of one prompt if more.
+    """A location tree of at most ``limit`` nodes, or of one prompt's nodes if these are more.
 
     Adding a prompt counts as a use of all nodes on the prompt's path, for every worker. Beyond the
-    limit, the tree removes the least recently used leaf together with the leaf's marks. The path
-    from the root to any remaining node is therefore complete. A removed prefix only costs a cache
-    hit: the router treats the next request with this prefix as new. Calls are as fast as in a tree
+    limit, the tree removes the least recently used leaf, and with the leaf its marks. The path from
+    the root to any remaining node is therefore complete. A removed prefix only costs a cache hit:
+    the router treats the next request with this prefix as new. Calls are as fast as in a tree
     without a limit.
     """
 

@@ -5,19 +5,20 @@ share. The policy cannot take tokens that running requests use, so a client with
 requests holds memory that other clients lack. For this reason, ``MemoryShare`` limits clients at
 admission by two rules:
 
-- A request is *within the share* of its client if the tokens that the client's running requests pin
-  and the further tokens that the request would pin are at most the client's share. A client without
-  pinned tokens may always run a request, even if the request exceeds the share.
-- Any other request *borrows* memory. A borrowing request may be admitted if no other client waits
-  with a request within its share, and if free memory and cached tokens above the shares of clients
-  suffice. As a result, an admission evicts no cached token within any client's share. The borrower
-  is no
-  exception: its requests could otherwise evict the cached prefixes of its own sessions.
+- A request is *within the share* of its client if the client's share covers the tokens that the
+  client's running requests pin, plus the tokens that the request would add to the pinned tokens. A
+  client without pinned tokens may always run one request, even if the request exceeds the client's
+  share.
+- Any other request *borrows* memory. A borrowing request may be admitted under two conditions: no
+  other client waits with a request within its share, and free memory and cached tokens above the
+  shares of clients suffice. Because of the conditions for borrowing, an admission evicts no cached
+  token within any client's share. The client that borrows is no exception: its requests could
+  otherwise evict the cached prefixes of its own sessions.
 
 Requests that may not be admitted now are hidden from the local scheduler. The shares of clients
-come from the eviction policy. Output lengths are not known in advance, so they do not count at
-admission. The theorem and its assumption are in docs/appendix/theory.md, and engines check the
-assumption.
+come from the eviction policy. Output lengths are not known in advance, so output tokens do not
+count at admission. The theorem and its assumption are in docs/appendix/theory.md; engines check the
+assumption during a run.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class MemoryShare:
     def _spare(self, request: Request, demand: PromptTokens) -> float:
         """Return the tokens that may be lent: free tokens, and cached tokens above clients' shares.
 
-        The cached prefix of the request itself does not count, because the request uses the prefix.
+        The cached prefix of the waiting request itself does not count, because the request uses the
+        prefix.
         """
         memory = self._memory
         spare: float = memory.free - self._promised

@@ -1,4 +1,4 @@
-"""Output lengths of finished requests, from which the lengths of further requests are predicted."""
+"""Output lengths of finished requests, from which the lengths of later requests are predicted."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class OutputLengths:
 
 
 class _Average(NamedTuple):
-    """The mean of the first ``RECENT`` values, and an exponential average of further values."""
+    """The mean of the first ``RECENT`` values, and then an exponential average of later values."""
 
     mean: float
     seen: int

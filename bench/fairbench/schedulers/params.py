@@ -48,7 +48,7 @@ def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
 def param_names(params_class: type) -> list[str]:
     """Return the names of the parameters that can be set, in the order of the part's file.
 
-    The ``constants`` of a class are former parameters and inherited parameters that the part does
+    The ``constants`` of a class are former parameters, and inherited parameters that the part does
     not use. Experiments store the values of constants, but users cannot set constants.
     """
     constants = getattr(params_class, "constants", ())
@@ -79,8 +79,8 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     """Return a part's parameters: the defaults, overridden by the part's keys in ``settings``.
 
     An integer is converted to a float where the parameter is a float. No other value is converted;
-    in particular, a text is never read as a number. Raises UsageError with one line that names the
-    key, the value and the allowed values.
+    in particular, a text is never read as a number. The function raises UsageError with one line
+    that names the key, the value and the allowed values.
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)

@@ -24,7 +24,7 @@ class Terms(NamedTuple):
 
     The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
     over weight) for each second since the last message about the waiting client. Between two
-    messages, no other gateway knows the waiting client's progress, and the fleet would idle if
+    messages, no other gateway knows the waiting client's progress. The fleet would idle if all
     gateways stopped until the next message. A message that is older than ``forget_s`` seconds
     delays no client.
     """
@@ -40,7 +40,7 @@ class RoutersParams:
     The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
 
     ``form`` selects how routers share charges. ``independent`` routers exchange no charges.
-    ``sticky`` routers exchange nothing either, but a hash of the client's name always sends a
+    ``sticky`` routers exchange no charges either, but a hash of the client's name always sends a
     client to the same router. Under ``exchange`` each router sends its totals to all other routers
     every ``every_s`` seconds. Under ``ledger`` a single service stores all charges; a router
     queries the service before each request, and waits twice ``delay_s`` seconds for the answer.
@@ -49,18 +49,18 @@ class RoutersParams:
     fractions of all messages; a repeated message arrives again half an interval later.
 
     ``ahead_tok_s`` limits the lead of a client over a client that waits at another router. The unit
-    is tokens over weight, for each worker and each second since the last message about the waiting
-    client. A good value is about a worker's service rate; with a lower value, the fleet idles
-    between two messages.
+    of ``ahead_tok_s`` is tokens over weight, for each worker and each second since the last message
+    about the waiting client. A good value is about a worker's service rate; with a lower value, the
+    fleet idles between two messages.
 
-    ``forget_s`` is a time in seconds: a router that has sent no message for this time no longer
-    delays clients at other routers. The default is six times the sum of interval and delay, at
-    least 1 s.
+    ``forget_s`` is a time in seconds: a router that has sent no message for ``forget_s`` seconds no
+    longer delays clients at other routers. The default of ``forget_s`` is six times the sum of
+    interval and delay, at least 1 s.
 
-    ``skew`` is the ratio between a client's requests at its favourite router and at its least
-    favourite router, with equal ratios in between. ``favourite=each`` gives clients different
-    favourite routers in turn, and ``favourite=one`` gives all clients the same favourite router.
-    With the form ``sticky``, the value is always ``one``.
+    ``skew`` is the ratio of a client's requests at its favourite router to its requests at its
+    least favourite router; the ratio between successive routers is constant. ``favourite=each``
+    gives clients different favourite routers in turn, and ``favourite=one`` gives all clients the
+    same favourite router. With the form ``sticky``, the value is always ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -106,9 +106,9 @@ class Totals(NamedTuple):
     which the clients have queued requests.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
-    version ``since``; a receiver must already know version ``since`` or a later version. A client's
-    entry is complete, or empty if the origin has forgotten the client. ``waiting`` always lists all
-    clients that wait.
+    version ``since``; a receiver must already know version ``since`` or a later version. The entry
+    of a client is complete, or empty if the origin has forgotten the client. ``waiting`` always
+    lists all clients that wait.
     """
 
     version: int
@@ -159,12 +159,12 @@ class Heard:
         return self._places.get(origin, ())
 
     def forget_origin(self, origin: str) -> None:
-        """Delete an origin's totals; later totals of the origin would be charged again in full."""
+        """Delete an origin's totals; its later totals would be charged again in full."""
         self.latest.pop(origin, None)
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the charges in an origin's totals that are new here; None for unusable totals."""
+        """Return the charges in an origin's totals that are new here; None if they are unusable."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -366,7 +366,8 @@ class SharedCounters:
     """The counters of a policy, which include the reported charges of other routers.
 
     A client's counter is the client's highest lift at any router plus the charges of all routers. A
-    router's own charges are the counter minus the known lift and the charges of other routers.
+    router's own charges are the counter of the client minus the known lift and the charges of all
+    other routers.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
@@ -447,7 +448,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when the client may go before clients that wait elsewhere, or None for now."""
+        """Return when the client may go before clients at other routers; None means at once."""
         own, rate, forget_s = self._counters[client], self._terms.ahead_tok_s, self._terms.forget_s
         latest, ahead = now_s, 0.0
         for other, heard_s in self.elsewhere(now_s).items():

@@ -1,7 +1,7 @@
 """The prefix tree: a radix tree over prompts, for the simulated KV cache and for the routers.
 
-An edge stores a part of a prompt as a tuple of segments. The tree splits an edge where two prompts
-differ, even inside a segment, and never stores single tokens.
+An edge of the tree stores a part of a prompt as a tuple of segments. The tree splits an edge where
+two prompts differ, even inside a segment, and never stores single tokens.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class PrefixTree(Generic[N]):
         return upper
 
     def on_split(self, upper: N, lower: N) -> None:
-        """Copy to the new node ``upper`` the facts about ``lower`` that are true for both nodes."""
+        """Copy to the new node ``upper`` the facts about ``lower`` that hold for both nodes."""
 
     def remove(self, leaf: N) -> N:
         """Remove a node without children, and return its parent."""
@@ -194,10 +194,10 @@ def truncate(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> tuple[int, Place]:
-    """Return how many tokens an edge and a prompt share, and where in the prompt the match ends.
+    """Return how many tokens of an edge match a prompt, and where in the prompt the match ends.
 
     The comparison starts in the prompt at ``offset`` in the segment number ``index``. Precondition:
-    the edge begins with this segment, at this offset of the segment.
+    the edge begins with the prompt's segment number ``index``, at the offset ``offset``.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:
@@ -215,7 +215,7 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
 
 
 def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
-    """Return the part of a prompt that begins at ``place`` and has ``tokens`` tokens, as edge."""
+    """Return, as an edge, the ``tokens`` tokens of a prompt that begin at ``place``."""
     if tokens <= 0:
         return ()
     index, upto = place
@@ -232,7 +232,7 @@ def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
 
 
 def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
-    """Return both parts of an edge that is cut ``upto`` tokens after its first segment's start."""
+    """Return the two parts of an edge, cut ``upto`` tokens after its first segment's start."""
     for position, (key, end) in enumerate(edge):
         if upto < end:
             return (*edge[:position], Segment(key, upto)), edge[position:]

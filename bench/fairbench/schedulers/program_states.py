@@ -1,4 +1,4 @@
-"""The states that a scheduler keeps for programs, as long as a program may send more calls."""
+"""The states that a scheduler keeps for programs that may still send calls."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ProgramStates(Generic[T]):
             del self._states[self._idle.popitem(last=False)[0]]
 
     def end_call(self, request: Request) -> bool:
-        """End a call; return True if the program has no unfinished call and will send no call."""
+        """End a call; return True if the program has no unfinished call and will send no more."""
         program = _program_key(request)
         self._calls[program] -= 1
         if self._calls[program]:

@@ -1,15 +1,15 @@
 """The schedulers and routers by their names.
 
-To add a scheduler, write the scheduler's file and add a line here.
+To add a scheduler, write a file with its class, and add a line to the table in this file.
 
-This file need not change for a user's scheduler. The user either names the scheduler's file in the
-environment variable ``FAIRBENCH_SCHEDULERS``, where ``:`` separates several files, or installs the
-scheduler with an entry point in the group ``fairbench.local_schedulers`` or ``fairbench.routers``.
-The name of the entry point is the name of the scheduler. An environment variable, not a flag, names
-the files, so that every process of a run knows the files, including processes of a sweep, emulated
-workers and SGLang servers.
+This file need not change for a user's scheduler. There are two ways to add a scheduler of the user.
+The environment variable ``FAIRBENCH_SCHEDULERS`` names the scheduler's file, where ``:`` separates
+several files, or the scheduler is installed with an entry point in the group
+``fairbench.local_schedulers`` or ``fairbench.routers``. The name of the entry point is the name of
+the scheduler. An environment variable, not a flag, names the files, so that every process of a run
+knows the files, including processes of a sweep, emulated workers and SGLang servers.
 
-The classes of such files are checked when the file is read, before any simulation: a class must
+The classes of a user's file are checked when the file is read, before any simulation. A class must
 have a name and a constructor, no hook may be misspelt, and each hook must accept the arguments of
 the host's calls.
 """
@@ -217,7 +217,7 @@ def params_part(router: str) -> str:
 
 
 def other_kind(name: str) -> str:
-    """Return advice on the flag that selects a scheduler of this name; "" for an unknown name."""
+    """Return advice on which flag takes a scheduler of this name; "" for an unknown name."""
     for kind, others, fix in (
         ("pair of a router and a local scheduler", PAIRS, f"--scheduler {name}"),
         ("local scheduler", locals_by_name(), f"round-robin+{name}, or --local {name}"),

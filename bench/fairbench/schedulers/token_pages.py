@@ -16,10 +16,10 @@ PAGES_BEFORE_DOUBLING = 32
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt as pages of 8 tokens up to token 256, of 16 up to token 512, and so on.
+    """Return a prompt as pages: of 8 tokens up to token 256, of 16 up to token 512, and so on.
 
-    A match loses at most a sixteenth of its length, or 7 tokens, at the border of a page.
-    The conversion is fastest if the ids are an ``array("I")``.
+    At the border of a page, a match loses at most a sixteenth of its length, or 7 tokens. The
+    conversion is fastest if the ids are an ``array("I")``.
 
     A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Because
     names are not hashes, two prompts begin with equal segments exactly as far as the prompts share
@@ -53,7 +53,7 @@ def _bytes_of(token_ids: Sequence[int]) -> memoryview:
 
 
 def prompt_apart(ids: Sequence[int], apart: Hashable) -> Prompt:
-    """Return the prompt of ``ids``, which shares prefixes only with prompts of an equal ``apart``.
+    """Return the prompt of ``ids``; it shares prefixes only with prompts of equal ``apart``.
 
     The value None of ``apart`` is a value like any other.
     """

@@ -37,8 +37,8 @@ class Running(NamedTuple):
     """A request of the running batch, and the memory that it uses.
 
     ``held_tokens`` is the context length of the request, including a shared prefix.
-    ``reserved_tokens`` is the KV memory in tokens that the engine reserved for outputs of the
-    request that are still to come, before the engine applies a reservation ratio.
+    ``reserved_tokens`` is the KV memory in tokens that the engine has reserved for future outputs
+    of the request, before the engine applies a reservation ratio.
     """
 
     request: Request
@@ -60,8 +60,8 @@ class RunningView(Protocol):
     """The running batch, as it was when the scheduling pass began.
 
     The view leaves out requests that were preempted in this pass. Only vLLM's view contains
-    requests that were admitted in this pass, and such requests cannot be preempted in the same
-    pass.
+    requests that were admitted in the present pass, and such requests cannot be preempted in the
+    same pass.
     """
 
     @property
@@ -158,7 +158,7 @@ class SortableQueue(WaitingView, Protocol):
 
 
 class Room(NamedTuple):
-    """An upper limit on what a worker's next pass can admit if no running request ends before.
+    """An upper limit on what the next pass of a worker can admit if no running request ends.
 
     ``slots`` is a number of requests, ``tokens`` the KV memory for prompts and reserved outputs,
     and ``prompt_tokens`` the number of prompt tokens that one iteration computes. ``tokens``
@@ -364,8 +364,8 @@ class QueueView:
     """A WaitingView in order of arrival, with nothing cached and no running batch.
 
     ``elsewhere`` are clients with requests that wait at other routers and are not in this view.
-    Only ``on_arrival`` depends on these clients: VTC does not lift a client that waits at any
-    router, and lifts no client above the counter of a client that waits at another router.
+    Only ``on_arrival`` depends on the clients ``elsewhere``. VTC does not lift a client that waits
+    at any router, and lifts no client above the counter of a client that waits at another router.
     """
 
     def __init__(self, running: RunningView | None = None) -> None:

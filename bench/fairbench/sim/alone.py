@@ -1,9 +1,10 @@
 """Simulations of each client alone on its part of the cluster, as a reference for shared runs.
 
-A client's part is 1/n of the speed and KV pool of every replica, so that any n can divide a cluster
-of any number of replicas, and requests are routed as in the whole cluster. A part of a replica
-takes n times as long for each iteration, fixed costs included, and holds 1/n of the requests. n is
-the sum of all weights over the client's weight, or the number of clients if all weights are equal.
+A client's part is 1/n of the speed and KV pool of every replica. This way, any n can divide a
+cluster of any number of replicas, and requests are routed as in the whole cluster. A part of a
+replica takes n times as long for each iteration, fixed costs included, and holds 1/n of the
+requests. The number n is the sum of all weights over the client's weight, or the number of clients
+if all weights are equal.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ def simulate_alone(
 
     - ``client`` is the name of the client.
     - ``latency_n`` is the number of latencies that were measured.
-    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each is the better value of two
-      simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``. A percentile
-      is None if so many requests are refused that the percentile falls on a refused request.
+    - ``p50_s``, ``p95_s`` and ``p99_s`` are percentiles in seconds. Each latency is the better
+      value of two simulations, with the local scheduler ``LOCAL`` and each of the two ``ROUTERS``.
+      A percentile is None if so many requests are refused that the percentile falls on a refused
+      request.
     - ``censored`` names the percentiles that are only lower bounds.
 
     The scheduler that ``spec`` names has no effect. Only requests that also count in the shared run

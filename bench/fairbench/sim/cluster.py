@@ -70,7 +70,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program until its ``reaction`` to a request releases the rest."""
+    """A client that runs one program until its ``reaction`` to a request starts the others."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)
@@ -87,9 +87,9 @@ class Reacting(InFlightLimit):
 class Deadlines:
     """The deadlines of requests, which follow from the latency targets of clients.
 
-    A target may be a multiple of the request's latency on an idle replica. For this latency, a
-    deadline assumes an answer of ``max_new_tokens`` tokens, because the true length is unknown in
-    advance; metrics use the true length.
+    A target may be a multiple of the request's latency on an idle replica. For the latency on an
+    idle replica, a deadline assumes an answer of ``max_new_tokens`` tokens, because the true length
+    is unknown in advance; metrics use the true length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
@@ -199,7 +199,7 @@ class Cluster:
             number: The number of the client.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Largest number of programs that run at a time, or None for no limit.
-            reaction: How the client reacts to the ends of its requests, instead of a limit, or
+            reaction: How the client reacts to the ends of its requests, in place of a limit, or
                 None.
         """
         self.arrivals_open += 1
@@ -353,8 +353,8 @@ class Cluster:
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
         """Run at most ``most`` events of the event heap.
 
-        Return False if all programs have ended, or if the next event is later than ``limit_ps()``,
-        the end of the run.
+        The method returns False if all programs have ended, or if the next event is later than
+        ``limit_ps()``, the end of the run.
         """
         clock, events = self.clock, self.clock.events
         for _ in range(most):

@@ -15,9 +15,9 @@ from fairbench.metrics.belady import PrefixUses
 Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 """``Answers`` maps a key to the answer that a program received.
 
-The fields of an answer are the node after which the answer begins, the number of this node's tokens
-before the answer, the answer's length in tokens, and the number and text of its prompt. If a prompt
-was dropped, it is empty here.
+The first two fields of an answer are the node after which the answer begins, and the number of this
+node's tokens before the answer. The remaining fields are the answer's length in tokens, and the
+number and text of its prompt. If a prompt was dropped, it is empty here.
 """
 # A prompt of more than ``LONG`` segments is dropped when a later prompt has extended its answer.
 LONG = 64
@@ -27,11 +27,11 @@ LONG = 64
 class DistinctPrefixes:
     """The distinct prefixes of a run's prompts, as in one cache of the cluster without eviction.
 
-    The prefixes form a tree with one node per distinct segment of a prefix. A node is a run of
-    tokens with one key that follows a position of its parent. The position is the parent's number
-    and the number of the parent's tokens before the node. Memory is linear in the numbers of
-    distinct prefixes and prompts. An answer is added to the tree when a later prompt contains the
-    answer.
+    The prefixes form a tree with one node per distinct segment of a prefix. A node is a series of
+    consecutive tokens with one key; the node follows a position of its parent. The position is a
+    pair of the parent's number and the number of the parent's tokens before the node. Memory is
+    linear in the numbers of distinct prefixes and prompts. An answer is added to the tree when a
+    later prompt contains the answer.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class DistinctPrefixes:
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:
-        """Add a served prompt; return how many of its tokens are in no earlier prompt or answer.
+        """Add a served prompt; return how many tokens are in no earlier prompt or answer.
 
         The result is at least 1, because an engine computes the last token of every prompt. The
         ``answer`` is added to the program's ``answers``, because a later prompt may contain the
@@ -94,7 +94,8 @@ class DistinctPrefixes:
     def uses(self, used_ps: Ints, finished_ps: Ints) -> PrefixUses:
         """Return the paths of all prompts, with the times at which they were used and answered.
 
-        Both times have the shape (n_prompts,), in the order in which the prompts were added.
+        Both times (use and answer) have the shape (n_prompts,), in the order in which the prompts
+        were added.
         """
         places = [0, 0, *(number for one in self._nodes for number in one[:2])]
         parent, offset = np.array(places, np.int64).reshape(-1, 2).T

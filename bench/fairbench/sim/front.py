@@ -45,7 +45,7 @@ class SimFleet:
         return WorkerLoad(queued + running, tokens, queued, running, one.saturated, one.room)
 
     def matched_tokens(self, request: Request) -> int:
-        """Return the largest number of the request's prompt tokens that any worker has cached."""
+        """Return the largest number of the request's tokens that any single worker has cached."""
         limit = request.input_tokens - 1
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 
@@ -103,7 +103,7 @@ def ingress_of(
     admission = spec.admission
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
-        """Return the gateway and admission control of a router, or None if it has neither."""
+        """Return a router's gateway and admission control, or None if the router has neither."""
         if spec.gateway is None and admission is None:
             return None
         from fairbench.schedulers.gateway.build import build_gateway, with_admission
@@ -131,7 +131,7 @@ def ingress_of(
 def reports_of(
     spec: ExperimentSpec, clock: Clock, router: Router, worker: int
 ) -> Callable[[Prompt, int], None] | None:
-    """Return the ``on_evict`` function of a worker, or None if the router needs no reports."""
+    """Return a worker's ``on_evict`` function, or None if the router needs no such reports."""
     if not router.wants_evictions:
         return None
     params = make_params("cluster", ClusterParams, spec.settings)

@@ -38,9 +38,9 @@ class Ingress(QueueHost[Sequence]):
     """The host of ``queue``, in which requests wait until they are sent to a worker.
 
     The host calls the queue when a request arrives or ends, and when a worker has decided on its
-    next step. The call comes at the same instant, after all iterations that end at this instant,
-    and never during an admission pass. The queue is told of arrivals and ends of requests in the
-    order of their occurrence.
+    next step. The host calls the queue after all iterations that end at this instant, and never
+    during an admission pass. The queue is told of arrivals and ends of requests in the order of
+    their occurrence.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -126,7 +126,7 @@ class Ingress(QueueHost[Sequence]):
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The part of a router that exchanges totals; ``recheck`` tries the router's queue again."""
+    """A router that exchanges totals with others; ``recheck`` tries the router's queue again."""
 
     parts: Many[Exchanges]
     recheck: Callable[[], None]
@@ -191,11 +191,11 @@ class SumLedger:
 
 
 class Unheard:
-    """A measurement of the charges at other routers that a router did not know of, in tokens.
+    """A measurement of the charges at other routers that a router did not yet know, in tokens.
 
-    The result is the largest charge to a client that some router does not know. Between two
-    messages, unknown charges only grow, except for refunds, so they are measured just before each
-    message.
+    The measured number is the largest charge to a client that some router does not know. Between
+    two messages, unknown charges only grow, except for refunds, so unknown charges are measured
+    just before each message.
     """
 
     def __init__(self, peers: Many[Peer]) -> None:
@@ -301,8 +301,8 @@ class RouterIngresses:
     """The queues in front of several routers, which decide in random order at each instant.
 
     With a fixed order, the first router would always take the room that all routers see at the same
-    moment. A request enters its queue ``asking_ps`` after its arrival, because the router takes
-    this time (ps) to query the ledger.
+    moment. A request enters its queue ``asking_ps`` picoseconds after its arrival, because the
+    router takes this time to query the ledger.
     """
 
     def __init__(

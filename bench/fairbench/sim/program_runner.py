@@ -72,7 +72,7 @@ class _Task:
 
 
 def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
-    """Start a coroutine; ``done`` receives its result or its ProgramFailed at its end."""
+    """Start a coroutine; at the end, ``done`` receives the result or the ProgramFailed error."""
     _Task(program, done).resume(None, None)
 
 

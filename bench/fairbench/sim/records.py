@@ -38,7 +38,7 @@ MAX_WORKER = 2**20
 
 @contextmanager
 def spooled(logs: Mapping[str, IntegerTable], folder: Path) -> Iterator[None]:
-    """Store the rows of the given empty logs in files in ``folder`` during the ``with`` block.
+    """Store the rows of empty logs in files in ``folder`` during the ``with`` block.
 
     When one log has a full block of rows, the incomplete blocks of all logs are written, too, so
     that all files end at the same instant. At the end of the ``with`` block every row is on disk,
@@ -208,9 +208,9 @@ def _batches(path: Path) -> list[pa.RecordBatch]:
 def _lacks_head(data: mmap.mmap) -> bool:
     """Return whether a stream was cut off before the end of its column description.
 
-    A stream begins with a mark, the length of the column description, and the description (Arrow
-    columnar format, "IPC streaming format"). For data without the mark, return False, because Arrow
-    then reports that the data is not a stream.
+    A stream begins with a mark, the length of the column description, and the column description
+    (Arrow columnar format, "IPC streaming format"). For data without the mark, the result is False,
+    because Arrow itself then reports that the data is not a stream.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)
@@ -234,9 +234,9 @@ AT_ONCE = 16  # number of blocks of rows that are converted at once
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Return the rows of a service log, sorted by start and worker, in new files.
 
-    A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of their
-    starts. The function reads the blocks in order, writes the rows that begin before all unread
-    rows, and keeps the remaining rows in memory. The files are stored in the folder of ``blocks``.
+    A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of start. The
+    function reads the blocks in order, writes the rows that begin before all unread rows, and keeps
+    the remaining rows in memory. The files are stored in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -283,8 +283,8 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
     """Return the tables of a cluster that has finished its run.
 
     Requests and programs are in order of their ids, and service rows in order of start and worker.
-    The function releases the logs, which cannot be read afterwards. A long run therefore does not
-    need memory for logs and tables at the same time.
+    The function releases the logs, which cannot be read afterwards. A long run does not need memory
+    for logs and tables at the same time.
     """
     for log in logs.by_name().values():
         # ``file_block`` writes the remaining rows to a file.

@@ -130,7 +130,8 @@ def hit_rates_alone(
 
     Memory is shared in proportion to weights. The engine, the router and the speed are those of
     ``spec``, and the eviction policy is LRU. A client whose requests are all refused has no hit
-    rate. If there is one client, or more than ``MOST_ALONE``, the result is empty.
+    rate. If there is one client, or if there are more than ``MOST_ALONE`` clients, the result is
+    empty.
 
     Args:
         spec: The experiment of the shared run.
@@ -163,7 +164,7 @@ def no_collector() -> Iterator[None]:
     """Turn off Python's garbage collector in the ``with`` block, which saves a third of the time.
 
     Objects from before the block are frozen with ``gc.freeze``, unless a caller has done so
-    already. An explicit collection in the block then examines only the objects of the block; a
+    already. An explicit collection in the block examines only the objects of the block. A
     collection of all imported objects would take longer than the simulation of a few hundred
     requests.
     """
@@ -402,7 +403,7 @@ class Simulation:
 
     @property
     def _holder(self) -> str | None:
-        """The part that queues requests outside the local scheduler and the gateway, or None."""
+        """The part beside the local scheduler and the gateway that queues requests, or None."""
         if self.admission:
             return "admission control"
         shares = make_params(MEMORY, MemoryParams, self.spec.settings).share
@@ -479,8 +480,8 @@ def simulate_tables(
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     """Return an incomplete result from the records of a killed simulation in ``folder``.
 
-    The recovered result ends at the time of the last record. Work in progress is missing, and so
-    are records that were not yet written. Raises DataError if a file cannot be read.
+    The recovered result ends at the time of the last record. Work in progress is missing in the
+    result, and so are records that were not yet written. Raises DataError if a file cannot be read.
     """
     source = spec.source()
     plans = spec.client_plans()

@@ -48,8 +48,8 @@ def plan_clients(
     """Plan the clients of a run; an argument of None means the value in the workload file.
 
     A client with m times the usual rate, or m times the usual size, sends m times ``num_programs``
-    programs. Clients that run another kind of program keep the ratio of their rate to the
-    workload's rate when ``request_rate`` changes.
+    programs. When ``request_rate`` changes, clients that run another kind of program keep the ratio
+    of their rate to the workload's rate.
 
     Args:
         spec: The workload.
@@ -178,7 +178,7 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 
 
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
-    """Return the load of a client that is ``multiple`` times as large as an average client.
+    """Return the load of a client that is ``multiple`` times as large as the average client's load.
 
     ``load`` is the load of a client of average size. The request rate and the number of programs
     are multiplied by ``multiple``.

@@ -1,8 +1,8 @@
 """Real input for programs: token lengths of the records of files and Hugging Face data sets.
 
 Each ``Schema`` describes one layout of records. The ``read`` function of a schema takes a decoded
-JSON record and returns the record's texts, or raises ValueError naming the wrong field. Layouts do
-not differ between local files and data sets of the Hugging Face hub.
+JSON record and returns the record's texts. The function raises ValueError naming the wrong field.
+A layout is the same for local files and for data sets of the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def fields_of(kind: str) -> list[str]:
 
 
 def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Return a copy of a record with new fields; ``names`` maps a new field to its source field.
+    """Return a copy of a record with new fields; ``names`` maps new fields to source fields.
 
     A name with dots, such as ``a.b``, selects a field of a nested object. Raises ValueError if a
     field is missing.
@@ -116,9 +116,9 @@ def renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, An
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
-    """Merge entries with equal texts into one entry, with the exchanges of all of them.
+    """Merge entries with equal texts into one entry, with the exchanges of all merged entries.
 
-    In LooGLE, for example, a document is repeated in the row of each of its questions.
+    In LooGLE, for example, the row of each question repeats the document.
     """
     first: dict[str, Texts] = {}
     exchanges: dict[str, list[tuple[str, str]]] = {}
@@ -169,7 +169,7 @@ def _only(field: str) -> Callable[[Mapping[str, Any]], Texts]:
 
 
 def _instruction(record: Mapping[str, Any]) -> Texts:
-    """Return an instruction as a prompt, with its input appended if it has one."""
+    """Return an instruction as a prompt, followed by the input of the instruction, if any."""
     given = record.get(INPUT) or ""
     if not isinstance(given, str):
         raise ValueError(f"field {INPUT!r}: must be a string")
@@ -404,8 +404,8 @@ def load_source(
     """Load the real input of a program kind from a local file or ``hf:OWNER/NAME``.
 
     ``names`` maps fields of the layout to the field names in the file. Raises UsageError for a
-    missing tokenizer or package and for an unknown field, DataError (file, line, field) for a file
-    that is unreadable or does not fit the kind.
+    missing tokenizer or package and for an unknown field. Raises DataError (file, line, field) for
+    a file that is unreadable or does not fit the kind.
     """
     if not schemas_for(kind):
         raise UsageError(
@@ -522,8 +522,8 @@ def hub_host() -> str:
 def reaches_hub() -> bool:
     """Return whether the hub accepts a connection within ``HUB_PATIENCE_S``; True behind a proxy.
 
-    The connection is tried in a separate thread, because the resolution of the host name has no
-    timeout.
+    The connection to the hub is tried in a separate thread, because the resolution of the host name
+    has no timeout.
     """
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
         return True

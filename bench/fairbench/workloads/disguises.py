@@ -2,8 +2,8 @@
 
 A disguise keeps the useful text of a program and the number of calls. A client that sends the
 unchanged programs is the honest twin of the disguised client. A reaction uses only facts that a
-client of a server observes: start and end of a request, and the number of cached prompt tokens,
-which servers report at the end of an answer.
+client of a server observes. The facts are start and end of a request, and the number of cached
+prompt tokens, which servers report at the end of an answer.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class Disguise:
     """The changes to the calls of a heavy client: padding, longer answers and false claims.
 
     ``padding_tokens`` tokens of useless text, the padding, precede each prompt. The padding begins
-    with a copy of the first prompt of another client's latest program, if a program to copy is
-    given, and continues with text that no other client sends. If ``fresh`` is set, the uncopied
-    part of the padding is new for each call. After its last call, a program sends the padding alone
-    ``keep_alive`` times, with an answer of one token, so that the whole padding stays in the KV
-    cache. An answer is ``output_multiple`` times as long as the honest answer, and later prompts
-    contain only the honest part of earlier answers. ``max_new_multiple`` multiplies the output
-    limit that a request claims; the limit is at least the real output length.
+    with a copy of the first prompt of another client's latest program, if the disguise copies a
+    client. The padding continues with text that no other client sends. If ``fresh`` is set, the
+    part of the padding that is no copy is new for each call. After the last call of a program, the
+    client sends the padding alone ``keep_alive`` times, with an answer of one token, so that the
+    whole padding stays in the KV cache. An answer is ``output_multiple`` times as long as the
+    honest client's answer, and later prompts contain only the honest part of earlier answers.
+    ``max_new_multiple`` multiplies the output limit that a request claims; the limit is at least
+    the real output length.
     """
 
     owner: str
@@ -53,7 +54,7 @@ class Disguise:
 
 
 def first_tokens(prompt: Prompt, tokens: int) -> Prompt:
-    """Return the first ``tokens`` tokens of a prompt, which must have at least that many."""
+    """Return the first ``tokens`` tokens of a prompt, which must not be shorter."""
     parts = []
     for segment in prompt:
         length = min(segment.length, tokens)
@@ -64,7 +65,7 @@ def first_tokens(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def latest_program(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
-    """Return an object whose ``program_at`` finds the latest program that arrived by a time."""
+    """Return an object whose ``program_at`` finds the latest program that had arrived at a time."""
     return _Latest(iter(arrivals))
 
 
@@ -211,7 +212,7 @@ If the result is True, all waiting programs of the client start.
 
 
 class AtRefill:
-    """A reaction that starts programs after a request that waited, when credit may be new again."""
+    """A reaction that starts programs after a request that waited, as credit may be new again."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

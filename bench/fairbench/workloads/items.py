@@ -13,10 +13,10 @@ from fairbench.core import Prompt
 class Item:
     """The token lengths of one item of a data set.
 
-    ``text_tokens`` is the length of a question, article or document (0 if there is no text);
-    ``exchanges`` are the (question, answer) lengths in order. Items with equal ``key`` have the
-    same content, and items with equal ``text_key`` have the same text, such as a system prompt.
-    ``turn`` is the position of the program in the trace file, or None (see ``Job``).
+    ``text_tokens`` is the length in tokens of a question, article or document (0 without a text);
+    ``exchanges`` are the lengths of the (question, answer) pairs in order. Items with equal ``key``
+    have the same content, and items with equal ``text_key`` have the same text, such as a system
+    prompt. ``turn`` is the position of the program in the trace file, or None (see ``Job``).
     """
 
     key: str
@@ -47,9 +47,9 @@ class RecordedCall(NamedTuple):
 class Branch(NamedTuple):
     """A sub-agent: calls that run in parallel with the program that started the sub-agent.
 
-    The sub-agent begins ``delay_s`` seconds after the answer to the call that started it. Call
-    number ``until`` of the program starts only after the sub-agent has ended. The program ends only
-    when all of its sub-agents have ended.
+    The sub-agent begins ``delay_s`` seconds after the answer to the call that started the
+    sub-agent. Call number ``until`` of the program starts only after the sub-agent has ended. The
+    program ends only when all of its sub-agents have ended.
     """
 
     delay_s: float
@@ -65,7 +65,7 @@ class Recorded(Item):
 
 
 def all_calls(calls: Iterable[RecordedCall]) -> Iterator[RecordedCall]:
-    """Yield all given calls, and all calls of the sub-agents that these calls start."""
+    """Yield the given calls, and all calls of the sub-agents that the given calls start."""
     for call in calls:
         yield call
         for branch in call.branches:

@@ -142,8 +142,8 @@ class Sizes(FileTable):
     """The relative rates of clients: by Zipf's law, or a given share of the load for a few clients.
 
     With ``zipf``, the rate of client r = 1, 2, ... is proportional to r to the power of minus
-    ``zipf``; with 0, all clients have equal rates. Otherwise the first ``heavy`` clients together
-    send the fraction ``heavy_share`` of all programs.
+    ``zipf``; if ``zipf`` is 0, all clients have equal rates. Without ``zipf``, the first ``heavy``
+    clients together send the fraction ``heavy_share`` of all programs.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -211,7 +211,7 @@ class ClientPresence(FileTable):
         return self
 
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
-        """Yield the intervals in which the client is present, in order; random intervals never end.
+        """Yield in order the intervals of a client's presence; random intervals have no end.
 
         ``rng`` is the random stream for the presence of this client and must be new for each call,
         so that equal seeds give equal intervals.
@@ -255,7 +255,7 @@ class ClientPresence(FileTable):
 
 
 def names_in(word: str) -> list[str]:
-    """Return the names in a range such as ``client-3..5``, or a list of ``word`` if it is no range.
+    """Return the names in a range such as ``client-3..5``, or only ``word`` without a range.
 
     Raises ValueError if the range descends or is larger than any workload.
     """
@@ -374,9 +374,9 @@ class Misbehaving(Group):
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. A program waits while
-    ``in_flight`` programs of the client are running, or, with ``reaction``, until the reaction to
-    the end of one of the client's requests starts the program. ``targets`` and ``weight`` are the
-    latency targets and the weight that the client claims.
+    ``in_flight`` programs of the client are running. With ``reaction``, a program waits until the
+    reaction to the end of one of the client's requests starts the program. ``targets`` and
+    ``weight`` are the latency targets and the weight that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -443,7 +443,7 @@ class Scenario(FileTable):
     presence: ClientPresence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate for a timing profile: of the longest prefix in ``rates``, or ``rate``."""
+        """Return the rate for a timing profile: of its longest prefix in ``rates``, or ``rate``."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
@@ -456,7 +456,7 @@ class WorkloadSpec(FileTable):
     another ``workload`` are copied when the file is read. ``settings`` are scheduler parameters
     that suit the workload (``"dlpm.quantum" = 10000``). ``latency`` selects the latency that tables
     show: the duration of a program, or the TTFT of a request. ``client_names`` name the first
-    clients, optionally below tenants (``org/team/user``); all other clients are called
+    clients, optionally below tenants (``org/team/user``); all remaining clients are called
     ``client-N``. ``client_weights`` map names of clients to weights (default 1); the name of a
     tenant ends in ``/``. ``client_owners`` map clients to owners; an owner may itself be a client.
     ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
@@ -500,7 +500,7 @@ class WorkloadSpec(FileTable):
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """Return the kind of traffic of ``own``, or of the workload if ``own`` is None.
+        """Return the traffic kind of ``own``, or of the workload if ``own`` is None.
 
         Raises UsageError if the kind or a parameter is wrong.
         """
@@ -527,7 +527,7 @@ class WorkloadSpec(FileTable):
     def scenario(self, name: str) -> Scenario:
         """Return the scenario with this name.
 
-        The name ``none`` gives ``s1``, or else the first scenario, with the heavy clients made
+        The scenario ``none`` is ``s1``, or else the first scenario, with the heavy clients made
         well-behaved.
 
         Raises UsageError for an unknown name.

@@ -36,13 +36,14 @@ class ClientPlan:
 
     ``client`` is the client's name, and ``index`` its position among the ``clients`` clients of the
     run. ``weight`` is the client's fair share relative to other clients. ``targets`` are the
-    latencies promised to each request of the client; ``service_class`` names the class that defines
+    latencies promised to each request of the client. ``service_class`` names the class that defines
     the targets ("" without a class). ``owner`` names the owner of the client: by default the
     outermost tenant in the client's name, or the client itself. ``disguise`` changes the client's
-    programs; the padding of a disguise begins like the latest program of client number ``copied``,
+    programs. The padding of a disguise begins like the latest program of client number ``copied``,
     unless ``copied`` is None. ``in_flight`` limits the number of the client's running programs.
-    With ``reaction``, waiting programs start when the function returns True for an ended request of
-    the client. ``presence`` defines when the client is present; if it is None, always.
+    With ``reaction``, waiting programs start when the function ``reaction`` returns True for an
+    ended request of the client. ``presence`` defines when the client is present; if it is None,
+    always.
     """
 
     index: int
@@ -76,7 +77,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the paths of tenants of clients whose names lack the tenants, by client name."""
+    """Return, by client name, the paths of tenants that the names of clients do not contain."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 

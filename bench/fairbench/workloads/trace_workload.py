@@ -118,8 +118,8 @@ def params_of(workload: WorkloadSpec) -> TraceParams | None:
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names, changed so that a workload file allows all of them, and without duplicates.
 
-    Allowed names consist of letters, digits, - and _, and are not changed. In all other names,
-    forbidden characters become _, and a repeated name gets a number.
+    Allowed names consist of letters, digits, - and _, and are not changed. In names that are not
+    allowed, forbidden characters become _, and a repeated name gets a number.
     """
     given = tuple(names)
     kept = {name for name in given if _plain_name(name) == name}

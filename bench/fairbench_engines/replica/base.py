@@ -85,7 +85,7 @@ class RealReplica(ABC):
 
     @property
     def room(self) -> None:
-        """The free memory for further requests; None, because the engine does not report it."""
+        """The free memory for more requests; None, because the engine reports no free memory."""
 
     @property
     def running_count(self) -> int:

@@ -30,9 +30,9 @@ from fairbench_engines.vllm.release import SUPPORTED as VLLM_RELEASES
 class OwnPolicy(FCFS):
     """A stand-in for the scheduler that runs inside the engine.
 
-    The simulator uses only its name and its bound of the service gap, and never its order.
-    ``inside`` is the scheduler of fairbench that decides inside the engine; None means that the
-    engine's own policy decides.
+    The simulator uses only the scheduler's name and its bound of the service gap, and never its
+    order. ``inside`` is the scheduler of fairbench that decides inside the engine; None means that
+    the engine's own policy decides.
     """
 
     def __init__(self, name: str, inside: LocalScheduler | None = None) -> None:
@@ -69,9 +69,9 @@ def plugin_of(
 
     ``eviction`` is an eviction policy of fairbench; None means that the engine's own code evicts.
     ``path`` names the class as ``MODULE:CLASS``, or is empty for a class outside fairbench's
-    packages. The engine's Python finds such a class in one of the ``files`` of
-    FAIRBENCH_SCHEDULERS or among the installed packages. Raises UsageError if a client has a
-    tenant that the client's name does not contain.
+    packages. The engine's Python finds a class with an empty ``path`` in one of the ``files`` of
+    FAIRBENCH_SCHEDULERS or among the installed packages. Raises UsageError if a client has a tenant
+    that the client's name does not contain.
     """
     if scheduler.setup.tenant_paths:
         raise UsageError(
@@ -192,7 +192,7 @@ class OwnCode(ABC):
         """End the run.
 
         The process is kept for the next run with this Python and engine, unless another idle
-        process is kept already.
+        process is already kept.
         """
         process = self._process
         if process.is_ready:

@@ -14,7 +14,7 @@ import sys
 def register() -> None:
     """Install the hooks if environment variables ask for the plugin.
 
-    End the process with exit code 2 if hooks do not fit SGLang.
+    End the process with exit code 2 if the plugin's hooks do not fit SGLang.
 
     Raises SystemExit, because SGLang only logs other exceptions of a plugin, and then serves
     without the plugin.

@@ -107,8 +107,8 @@ class PluginAdmission:
         """Wrap ``add_one_req``; the list of admitted requests, not the return value, shows success.
 
         After NO_TOKEN, SGLang's loop ends and the batch counts as full. If the scheduler wants to
-        try another request first (``no_room=skip``), the loop continues. If the scheduler has
-        preempted a request for ``req``, SGLang matches and tries ``req`` again.
+        try another request before the pass ends (``no_room=skip``), the loop continues. If the
+        scheduler has preempted a request for ``req``, SGLang matches and tries ``req`` again.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -134,13 +134,13 @@ class PluginAdmission:
             req.init_next_round_input(adder.tree_cache)
 
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
-        """Wrap ``preempt_to_schedule``, which SGLang calls if no slot is free for the candidate.
+        """Wrap ``preempt_to_schedule``, which SGLang calls if no slot is free for a candidate.
 
         Return whether SGLang's loop continues with the candidate.
 
         If requests have classes of priority, SGLang preempts requests of a lower class where
-        possible. Otherwise fairbench's scheduler preempts requests, or names another candidate in
-        place of ``req``.
+        possible. If SGLang preempts no request, fairbench's scheduler preempts requests, or names
+        another candidate in place of ``req``.
         """
         if self.theirs_preempts and original(adder, req, *args, **named):
             return True

@@ -209,7 +209,7 @@ class SGLangHome(EngineHome):
         return Next.AGAIN
 
     def admitted(self, req: Req, extend_tokens: int) -> Request:
-        """Report SGLang's admission of a candidate to the scheduler; return its request there."""
+        """Report a candidate's admission by SGLang to the scheduler; return fairbench's request."""
         tracked = self._tracked[req]
         self._answer, tracked.loaded = True, loaded_len(req)
         self.view.leave(tracked.request)

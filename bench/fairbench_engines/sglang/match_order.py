@@ -20,8 +20,8 @@ class MatchOrderHooks:
     A hook receives the original function and its arguments.
 
     In a pass that should sort, SGLang runs its policy lpm, even with more than 128 waiting
-    requests; without the plugin, SGLang stops sorting above 128. In every other pass, SGLang runs
-    its policy fcfs, which keeps the order.
+    requests. Without the plugin, SGLang stops sorting above 128 waiting requests. In every other
+    pass, SGLang runs its policy fcfs, which keeps the order.
     """
 
     def __init__(self, cache_aware: bool) -> None:

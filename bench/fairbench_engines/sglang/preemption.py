@@ -1,6 +1,6 @@
 """Preemption inside SGLang: SGLang's own functions take memory back from running requests.
 
-SGLang preempts in the same way for its own flag ``--enable-priority-scheduling``
+SGLang preempts in the same way for SGLang's flag ``--enable-priority-scheduling``
 (``PrefillAdder.preempt_to_schedule``, 0.5.17 and 0.5.23). A preempted request returns its part of
 the pass's budget and its memory, and leaves the batch. A preempted request keeps its outputs, and
 is queued again after the pass. A scheduler of fairbench chooses which requests are preempted.
@@ -73,8 +73,8 @@ class Preemption:
         """Return whether SGLang could admit ``req`` if the requests ``without`` were released.
 
         The method repeats SGLang's own test for room (``add_one_req``). If the memory outside of
-        shared prefixes does not suffice, the prefixes of the requests ``without`` are unlocked
-        during the test, so that their memory counts as free.
+        shared prefixes does not suffice, the test unlocks the prefixes of the requests ``without``,
+        so that the memory of the prefixes counts as free.
         """
         adder, gone = self._adder, list(without)
         if adder is None:

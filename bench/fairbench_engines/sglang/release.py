@@ -23,7 +23,7 @@ DISTRIBUTIONS = ("sglang",)
 
 
 class OffFlag(NamedTuple):
-    """An unsupported feature of SGLang: the flag's value that turns it off, and the reason."""
+    """An unsupported feature of SGLang: the value that turns its flag off, and the reason."""
 
     value: Any
     why: str
@@ -128,7 +128,7 @@ def resolved(server_args: Any) -> Any:
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if an argument of the server is not supported.
 
-    ``measures`` is true if admission depends on the times of the server's steps.
+    ``measures`` is true if admission depends on the measured times of the server's steps.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name, off.value)
@@ -205,7 +205,7 @@ def _one_rank(server_args: Any, why: str) -> None:
 
 
 def _given(name: str, value: Any) -> str:
-    """Return a flag with its value, in the form in which a user writes them."""
+    """Return a flag with its value, in the form in which a user writes a flag."""
     flag = "--" + name.replace("_", "-")
     return flag if value is True else f"{flag} {value}"
 

@@ -80,9 +80,10 @@ def prefix_len(req: Req) -> int:
 
 
 def cached_len(req: Req) -> int:
-    """Return a matched request's cached tokens, on the GPU or in the cache of the host.
+    """Return the cached tokens of a matched request, on the GPU or in the CPU memory of the host.
 
-    When SGLang admits the request, SGLang loads the host's tokens and counts them as prefix.
+    When SGLang admits the request, SGLang loads the tokens from the host and counts the tokens as
+    prefix.
     """
     return prefix_len(req) + int(getattr(req, "host_hit_length", 0))
 

@@ -32,7 +32,7 @@ INPUT_TOKENS, MAX_NEW_TOKENS = attrgetter("input_tokens"), attrgetter("max_new_t
 class ArmedQueue(list[Req]):
     """A list that, after ``arm``, is iterated over once in the order that the scheduler selects.
 
-    SGLang admits in the loop ``for req in self.waiting_queue``, which therefore needs no hook.
+    SGLang admits in the loop ``for req in self.waiting_queue``, so this loop needs no hook.
     """
 
     armed: Iterator[Req] | None = None

@@ -168,13 +168,13 @@ class VLLMHome(EngineHome):
         self._produce(map(REQUEST_ID, outputs), map(len, map(NEW_TOKEN_IDS, outputs)))
 
     def last_output(self, theirs: Theirs) -> None:
-        """Charge the last output tokens of a request that ends before vLLM reports these tokens."""
+        """Charge the last output tokens of a request that ends before vLLM reports the tokens."""
         if (tracked := self._tracked.get(theirs.request_id)) is not None:
             new = theirs.num_output_tokens - tracked.produced
             self._produce([theirs.request_id], [new])
 
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
-        """Divide a step's time among its requests, before its results; then fit the cost model.
+        """Divide a step's time among its requests before the results; then fit the cost model.
 
         A step that was scheduled during a previous step took the time since the end of the previous
         step.

@@ -1,7 +1,8 @@
 """A copy of vLLM's block pool, in which an eviction policy chooses the block to overwrite.
 
-vLLM stores single blocks under chained hashes, and so does the mirror: a node is a hash with all
-blocks that hold the tokens of this hash. The simulator's code decides which client claims a block.
+vLLM stores single blocks under chained hashes, and so does the mirror. A node of the mirror is a
+hash with all blocks that hold the tokens of this hash. The simulator's code decides which client
+claims a block.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ FLAG = "--data-parallel-size"
 def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError unless all ranks run on this host, below one API server.
 
-    An engine core of a dense model sees a data-parallel size of 1. The first process of the server
-    therefore checks the configuration and sets the variable ``FOLDER``.
+    An engine core of a dense model sees a data-parallel size of 1. Because of this, the first
+    process of the server checks the configuration and sets the variable ``FOLDER``.
     """
     parallel = config.parallel_config
     several = parallel.data_parallel_size > 1

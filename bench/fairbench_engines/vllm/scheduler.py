@@ -44,10 +44,10 @@ class ScheduledStep(NamedTuple):
 class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed for mypy
     """The scheduler named by FAIRBENCH_LOCAL decides admissions; vLLM decides everything else.
 
-    The class of an instance also derives from the scheduler class that vLLM would use otherwise.
-    With asynchronous scheduling, a step is decided while the previous step runs; the output tokens
-    of the previous step are charged when they are known. A server that cannot run the scheduler
-    ends with exit code 2 and one line of text.
+    The class of an instance also derives from the scheduler class that vLLM would use without the
+    plugin. With asynchronous scheduling, a step is decided while the previous step runs; the output
+    tokens of the previous step are charged when they are known. A server that cannot run the
+    scheduler ends with exit code 2 and one line of text.
     """
 
     now_s: Callable[[], float] = staticmethod(time.monotonic)

@@ -1,8 +1,9 @@
 """vLLM's waiting requests and its running batch as a scheduler sees them.
 
 If vLLM's block pool reports changes, the matches of waiting requests are kept. A look-up follows
-the hashes of a prompt's blocks until a hash has no cached block, and changes nothing. The result
-changes only when this hash gets a block, or when an earlier hash loses its last block.
+the hashes of a prompt's blocks until a hash has no cached block, and changes nothing. The result of
+a look-up changes only when the first hash without a block gets a block, or when an earlier hash
+loses its last block.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class KeptBlocks(KeptMatches):
         self._watch()
 
     def _watch(self) -> None:
-        """Observe changes of vLLM's map of blocks, and resets, which replace the map."""
+        """Observe changes of vLLM's map of blocks, and the resets that replace this map."""
         pool = self._manager.block_pool
         blocks = pool.cached_block_hash_to_block
         insert, pop = blocks.insert, blocks.pop
@@ -224,8 +225,8 @@ def kept_blocks(manager: Any) -> KeptBlocks | None:
     """Return the kept matches for vLLM's KV cache manager, or None if its look-ups differ.
 
     Kept matches need a look-up that follows the blocks from the first to the last. With a draft
-    model such as EAGLE, vLLM removes the last block of a match, so a match may also grow when
-    another block than the next is cached.
+    model such as EAGLE, vLLM removes the last block of a match. A match may also grow when a block
+    other than the next block is cached.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))

@@ -23,7 +23,7 @@ WAITS = 100
 
 
 class ContinuumTTL(EvictionPolicy):
-    """Pins the KV cache of a session between two turns for a time to live (TTL).
+    """The policy pins the KV cache of a session between two turns for a time to live (TTL).
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
     scheduler.py). Candidates for the TTL are 0 and the known gaps between turns; the TTL is the
@@ -33,11 +33,11 @@ class ContinuumTTL(EvictionPolicy):
     most 100 observed gaps, the TTL (time to live) is 2 s. The last turn of a session is not pinned,
     and neither are requests without a session.
 
-    Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so this
-    policy treats all gaps as gaps of a single tool. Continuum's own order of the waiting queue is
-    not part of this policy. If memory is short, Continuum unpins the session that arrived last.
-    This policy removes the pin that would end first, and does not count the loss of this pin in Q.
-    The prefix of every waiting request is evicted last, even if its pin has expired.
+    Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so the
+    policy treats all gaps as gaps of one tool. The policy does not include Continuum's own order of
+    the waiting queue. If memory is short, Continuum unpins the session that arrived last. The
+    policy removes the pin that would end first, and does not count the loss of the pin in Q. The
+    prefix of every waiting request is evicted last, even if the pin has expired.
     """
 
     name = "continuum-ttl"

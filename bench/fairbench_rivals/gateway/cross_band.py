@@ -13,7 +13,7 @@ from fairbench_rivals.gateway.class_queues import ClassQueues
 
 
 class CrossBand(ClassQueues):
-    """Priorities share the sent requests by weight; requests of a priority go by arrival.
+    """Priorities share the number of sent requests by weight; requests of a priority go by arrival.
 
     The rules are those of llm-d-router issue 1995 (extension point: PR 2920). In the order
     ``priority-first``, each priority has integer credits: the weights, scaled so that the smallest
@@ -37,7 +37,7 @@ class CrossBand(ClassQueues):
           priority has rank 0.
         - ``explicit``: the weight of p is its value in ``shares``, or 1 without a value.
 
-        The lowest priority and the ranks are those among all requests so far.
+        The lowest priority and the ranks are taken among all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"

@@ -30,17 +30,17 @@ class RoundTally:
 
 
 class ExFairS(FlowPolicy):
-    """A policy in which requests of clients with low priority numbers overtake other requests.
+    """A policy in which requests of clients with low priority numbers overtake queued requests.
 
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
     config/Config.py). A round of ExFairS lasts 60 s. At the end of a round, each client with an
     answer has the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers).
-    The service of an answer is input + 2 x output, and an answer after more than 5 s is late. The
-    client with the highest score then lowers its number by int(10 x min(difference, 0.5)), and the
-    client with the lowest score raises its number as much; the difference is between the two
-    scores. The clients with the second highest and the second lowest score follow, and so on while
-    the difference is above 0.1. The number of a client (its priority) changes at most once per
-    round. All numbers of clients start at 0 and are kept between rounds.
+    The service of an answer is input + 2 x output, and an answer after more than 5 s is late. With
+    d the difference between the two scores, the client with the highest score lowers its number by
+    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. The
+    clients with the second highest and the second lowest score follow, and so on as long as the
+    difference is above 0.1. The number of a client (its priority) changes at most once per round.
+    All numbers of clients start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the
@@ -55,7 +55,7 @@ class ExFairS(FlowPolicy):
     by the service of the client with the most service, and requests overtake only within 30 s;
     fairbench follows @9823370b.
 
-    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, these
+    **Rounds.** ExFairS cancels unfinished requests at the end of a round. In fairbench, unfinished
     requests go on, so a request counts in the round in which its answer ends.
 
     **Weaknesses.** If all answers are late, scores differ only by service, and the client with the
@@ -154,7 +154,7 @@ class ExFairS(FlowPolicy):
             self._round_ends_s += length_s * (1 + (now_s - self._round_ends_s) // length_s)
 
     def _exchange(self) -> None:
-        """Lower the numbers of clients with high scores, and raise others by as much."""
+        """Lower the numbers of clients with high scores, and raise the numbers of the others."""
         scores = self._scores()
         ascending = sorted(scores, key=scores.__getitem__)
         for low, high in zip(ascending[: len(ascending) // 2], reversed(ascending), strict=False):

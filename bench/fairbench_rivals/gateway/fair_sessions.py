@@ -20,8 +20,8 @@ class VisitingSession(PlacedSession):
     """A session whose context stays in memory for a visit of a few turns.
 
     ``visit_turns`` counts the session's turns in its present visit. ``running`` holds the
-    unfinished turns; a session with sub-agents may have several unfinished turns. ``longest`` is
-    the length of the session's longest prompt.
+    unfinished turns of the session; a session with sub-agents may have several. ``longest`` is the
+    length of the session's longest prompt.
     """
 
     visit_turns: int = 0
@@ -48,10 +48,10 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     Bound: let K sessions fit into memory, and let a turn have at most L_in input and L_out output
     tokens. While clients f and g wait, f resumes a session only if the counter of f is not above
-    the counter of g. After such a resumption, each of f's sessions in memory has at most ``turns``
-    turns before the session waits. The counter of f is therefore at most
-    K turns (L_in + w_out L_out) above the counter of g. (A session with sub-agents also waits only
-    when none of its turns runs.)
+    the counter of g. After f has resumed a session, each of f's sessions in memory has at most
+    ``turns`` turns before the session waits. The counter of f is at most K turns (L_in + w_out
+    L_out) above the counter of g. (A session with sub-agents also waits only when none of its turns
+    runs.)
     """
 
     name = "fair-sessions"
@@ -141,7 +141,7 @@ class FairSessions(PlacementGate[VisitingSession]):
             self.resume(session, worker)
 
     def review_s(self, now_s: float) -> float:
-        """Return the time at which the next visit ends because its session is idle."""
+        """Return the time at which the next visit ends because the visiting session is idle."""
         ends_s = (self._idle_until_s(one) for _, one in self.active() if not one.is_busy)
         return min((end_s for end_s in ends_s if end_s > now_s), default=inf)
 
@@ -167,8 +167,9 @@ class FairSessions(PlacementGate[VisitingSession]):
         """Return the replica at which a session with ``required`` tokens is resumed.
 
         The session's last replica is chosen if its free memory suffices, also after a pause of the
-        sessions whose visits have ended. Otherwise, the replica with the most free memory is chosen
-        if that memory suffices, or else the replica where such pauses free the most memory.
+        sessions whose visits have ended. If the last replica lacks memory, the replica with the
+        most free memory is chosen if that memory suffices, or else the replica where pauses free
+        the most memory.
         """
         free = self.rooms(whole)
         made = {

@@ -1,4 +1,4 @@
-"""The policy that InferGrid names DRR, in the version that InferGrid's authors measured."""
+"""The policy that InferGrid calls DRR, in the version that InferGrid's authors measured."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class InfergridDRR(FlowPolicy):
     The policy has neither a quantum nor a deficit. A request's score is the number of unfinished
     requests that its client has at the request's arrival. The lowest score goes first, and equal
     scores go in order of arrival. A client with many unfinished requests waits behind every later
-    request of a client with fewer unfinished requests. A stream of new clients can therefore starve
-    a client with many requests.
+    request of a client with fewer unfinished requests. A stream of new clients can starve a client
+    with many requests.
     """
 
     name = "infergrid-drr"

@@ -17,8 +17,8 @@ class Kthena(FlowPolicy):
 
     The policy is the priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore).
     Tokens count when an answer has ended, and a request keeps the priority that it had at its
-    arrival. A client without answers in the window therefore overtakes all other clients until its
-    first answer has ended. The whole burst of a new client goes first, and a stream of new clients
+    arrival. A client without answers in the window overtakes all other clients until its first
+    answer has ended. The whole burst of a new client goes first, and a stream of new clients
     starves a client with any usage. The queue of kthena releases 100 requests a second unless a
     limit on unfinished requests is set. In fairbench, the saturation detector decides when a
     request is released. The window of kthena counts whole seconds; the window of fairbench is

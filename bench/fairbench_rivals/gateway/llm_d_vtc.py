@@ -19,9 +19,9 @@ class LlmdVTC(FlowPolicy):
     Every output counts as 128 tokens and is never corrected, so a client with long outputs pays
     only for a part of the output tokens. A client without a counter starts at the lowest counter of
     the waiting clients. An idle client keeps its counter until its queue is forgotten. When an idle
-    client returns, its counter is not raised to the counters of waiting clients as in VTC. As a
-    result, an idle client may save up an unlimited amount of service. In a fixed set of clients, no
-    client starves; an uninterrupted sequence of new clients can starve a client.
+    client returns, its counter is not raised to the counters of waiting clients as in VTC. An idle
+    client may save up an unlimited amount of service. In a fixed set of clients, no client starves.
+    An uninterrupted sequence of new clients can starve a client.
     """
 
     name = "llm-d-vtc"

@@ -20,7 +20,7 @@ BUFFER = 100
 class PlacedSession(GateSession):
     """A session that is either active at a replica or paused without a replica.
 
-    - ``worker`` is the replica of an active session; ``origin`` is the last replica of a paused
+    - ``worker`` is the replica of an active session. ``origin`` is the last replica of a paused
       session, or None for a new session.
     - ``pool_place`` is the position in the pool of paused sessions; None for other sessions.
     - ``pool_tokens`` is the session's context length when the session entered the pool.
@@ -175,8 +175,8 @@ class PausingGate(PlacementGate[P]):
         """Pause sessions of full replicas; return whether any session was paused or marked.
 
         Idle sessions are paused, the session with the fewest tokens first. If pausing all idle
-        sessions frees too little memory, all busy sessions are marked and pause when their turns
-        end.
+        sessions frees too little memory, all busy sessions are marked, and a marked session pauses
+        when its turn ends.
         """
         most = self.PAUSE_TO * self.setup.pool_tokens
         changed = False
@@ -308,9 +308,9 @@ class TickGate(PausingGate[P]):
     def queue(self) -> list[P]:
         """Return the paused sessions in the order in which they are resumed.
 
-        Sessions whose second or later turn waits go first, then sessions with one turn, then idle
-        sessions. In each group, the session with the fewest tokens goes first; the parameter
-        ``admit`` orders new sessions.
+        Sessions with a waiting second or later turn go first, then sessions with a waiting first
+        turn, then idle sessions. In each group, the session with the fewest tokens goes first; the
+        parameter ``admit`` orders new sessions.
         """
         admission = ADMISSIONS[self.params.admit]
 

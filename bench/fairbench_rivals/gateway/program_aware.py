@@ -19,10 +19,10 @@ class ProgramAware(FlowPolicy):
     llm-d identifies a program by a fairness id, which is a client in fairbench. Attained service is
     input + 2 x output tokens of answers that have ended; attained service halves every
     ``half_life_s`` seconds. Service and waiting time are scaled so that the waiting clients' lowest
-    value is 0 and the highest is 1. The client with the least service therefore goes first, unless
-    its request is by far the youngest. With the default weights, the client with the most service
-    never goes before a client without service, even after the longest wait. A stream of new clients
-    can therefore starve an old client.
+    value is 0 and the highest is 1. The client with the least service goes first, unless its
+    request is by far the youngest. With the default weights, the client with the most service never
+    goes before a client without service, even after the longest wait. A stream of new clients can
+    therefore starve an old client.
     """
 
     name = "program-aware"
@@ -32,7 +32,7 @@ class ProgramAware(FlowPolicy):
         """Weights of attained service and of the next request's waiting time, and the half-life.
 
         If ``half_life_s`` is 0, service does not decay. In llm-d, programs that are idle for an
-        hour are forgotten. This policy keeps such programs, because their attained service has
+        hour are forgotten. The policy keeps idle programs, because their attained service has
         decayed to almost 0.
         """
 

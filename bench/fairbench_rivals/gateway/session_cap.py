@@ -1,4 +1,4 @@
-"""A gate that limits the number of open sessions; further sessions wait in order of arrival."""
+"""A gate that limits the number of open sessions; later sessions wait in order of arrival."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class OpenSession(GateSession):
 class SessionCap(SessionGate[OpenSession]):
     """At most ``most`` sessions are open in the cluster; other sessions wait in order of arrival.
 
-    This is the simplest reading of llm-d-router issue 2348, which asks for a limit on concurrent
-    sessions and states no algorithm. The gate sends the turns of an open session at once. A session
-    is closed when it ends, or after ``idle_s`` seconds without a turn; a closed session waits like
-    a new session.
+    The gate is the simplest reading of llm-d-router issue 2348, which asks for a limit on
+    concurrent sessions and states no algorithm. The gate sends the turns of an open session at
+    once. A session is closed when it ends, or after ``idle_s`` seconds without a turn; a closed
+    session waits like a new session.
     """
 
     name = "session-cap"

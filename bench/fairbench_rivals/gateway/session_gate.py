@@ -83,7 +83,7 @@ class SessionGate(FlowPolicy, Generic[S]):
 
     @abstractmethod
     def lets_pass(self, session: S, now_s: float) -> bool:
-        """Return whether the session's latest turn may be sent now; ``turns`` includes the turn."""
+        """Return whether the session's latest turn may be sent now; ``turns`` counts this turn."""
 
     def on_turn(self, session: S, request: Request) -> None:
         """Update the session's context length when a turn arrives."""
@@ -110,8 +110,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def rank(self, request: Request, waited: bool, now_s: float) -> float:
         """Return the rank of a turn that may be sent; the turn with the lowest rank is sent first.
 
-        ``waited`` is true if the turn had to be queued because of the rule. Ranks matter only if a
-        saturation detector delays turns.
+        ``waited`` is true if the session rule forced the turn to wait in the queue. Ranks matter
+        only if a saturation detector delays turns.
         """
         return request.arrival_s
 

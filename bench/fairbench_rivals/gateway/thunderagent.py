@@ -19,10 +19,10 @@ class ThunderAgent(TickGate[PlacedSession]):
     """A gate that resumes sessions into free memory and pauses sessions of full replicas every 5 s.
 
     The gate follows ThunderAgent-org/ThunderAgent @a7eef77a, ThunderAgent/scheduler/router.py. A
-    new session waits if any session is paused; otherwise, the new session goes to the replica with
-    the fewest tokens among the replicas with room. A turn that has waited for ``forced_s`` seconds
-    goes to the session's last replica, or for a new session to the replica with the fewest
-    sessions.
+    new session waits if any session is paused. If no session is paused, the new session goes to the
+    replica with the fewest tokens among the replicas with room. A turn that has waited for
+    ``forced_s`` seconds goes to the session's last replica, or for a new session to the replica
+    with the fewest sessions.
 
     Two rules of the gate are simpler than in ThunderAgent. The length of a prompt is known, so no
     estimate from the number of characters is needed. The tokens of an answer count when the answer

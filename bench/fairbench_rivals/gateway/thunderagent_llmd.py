@@ -42,11 +42,12 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
     class Params(PlacementParams):
         """``resume`` chooses the rule for where a paused session may be resumed.
 
-        - ``most-room``: at its own replica if the session fits there, or else at the replica with
-          the most room.
-        - ``origin``: only at its own replica, unless this replica has left the cluster.
-        - ``urgent``: like ``origin``; after ``after_s`` (15) seconds of waiting, the session goes
-          before all others, the longest wait first, and may move.
+        - ``most-room``: a session is resumed at its own replica if the session fits there, or else
+          at the replica with the most room.
+        - ``origin``: a session is resumed only at its own replica, unless this replica has left the
+          cluster.
+        - ``urgent``: like ``origin``, but after ``after_s`` (15) seconds of waiting, the session
+          goes before all others, the longest wait first, and may move.
         - ``age``: like ``urgent``, but the session may not move to another replica.
         - ``wait-cap``: like ``origin`` for ``after_s`` seconds (8), then like ``most-room``.
         - ``lease``: like ``origin``, and idle tokens never decay. Full replicas pause no session

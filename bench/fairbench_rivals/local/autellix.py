@@ -25,7 +25,7 @@ class Autellix(LocalScheduler):
     first queue. A waiting call preempts calls of lower queues. The policy is fair to programs, not
     to clients, and ``atlas`` treats a wide program like a narrow program.
 
-    The Autellix paper leaves some values open, for which fairbench chooses the following. There are
+    The Autellix paper leaves some values open, for which fairbench chooses as follows. There are
     ``queues`` queues; queue i ends at ``first_s`` x 2^i seconds of service, which is also the
     queue's quantum. The run time of a call is ``step_s`` per output token and ``prefill_token_s``
     per uncached prompt token. Autellix swaps preempted calls to the host's memory and checks every
@@ -110,7 +110,7 @@ class Autellix(LocalScheduler):
         return call.queue, call.place
 
     def _lower(self, queue: int, view: WaitingView) -> list[Request]:
-        """Return the running calls of lower queues; the lowest queue and last place come first."""
+        """Return the running calls of lower queues, beginning with the last call of the lowest."""
         running = [one.request for one in view.running if self._calls[one.request].queue > queue]
         return sorted(running, key=self._queue_place, reverse=True)
 

@@ -26,8 +26,8 @@ class ProgramTimes:
 class CallTimes:
     """An unfinished call.
 
-    ``since_s`` is the start of its wait in seconds, or None while the call runs. A promotion of the
-    call resets ``waited_s`` and ``busy_s`` but not the totals.
+    ``since_s`` is the start of the call's wait in seconds, or None while the call runs. A promotion
+    of the call resets ``waited_s`` and ``busy_s`` but not the totals.
     """
 
     started_at_s: float  # seconds of service that the program had received when this call arrived
@@ -52,8 +52,8 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. An entry whose time is too early is corrected when its time
-    comes.
+    ``heap`` is sorted by these times. An entry with a time that is too early is corrected when its
+    time comes.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:
@@ -71,7 +71,7 @@ class Promotions:
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def expect(self, request: Request, call: CallTimes) -> None:
-        """Add a heap entry for a call, if the call's present entry would be too late."""
+        """Add a heap entry for a call unless the call has an entry that is early enough."""
         at_s = self.time_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s
@@ -80,7 +80,7 @@ class Promotions:
     def due_calls(
         self, now_s: float, calls: Mapping[Request, CallTimes]
     ) -> Iterator[tuple[Request, CallTimes]]:
-        """Yield the calls whose programs have waited long enough, in the order of these times."""
+        """Yield the calls whose programs have waited long enough, the earliest time first."""
         while self.heap and self.heap[0][0] <= now_s:
             at_s, *_, request = heappop(self.heap)
             call = calls.get(request)

@@ -21,7 +21,7 @@ WINDOW_S = 60.0
 class _Application:
     """The total cost and the number of the requests of an application.
 
-    The application's total starts with the largest possible cost of its first request.
+    The total of an application starts with the largest possible cost of its first request.
     """
 
     service: float

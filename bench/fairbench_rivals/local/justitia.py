@@ -53,7 +53,7 @@ class FluidShares:
 
 @dataclass(slots=True)
 class _Program:
-    """The virtual end of a program, and the cost of its finished calls."""
+    """The virtual end of a program, and the total cost of the program's finished calls."""
 
     end: float = 0.0
     cost: float = 0.0

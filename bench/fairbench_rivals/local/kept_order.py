@@ -12,7 +12,7 @@ from fairbench.core import Request
 
 
 class KeptOrder:
-    """A sorted collection of requests; requests with equal keys are sorted by entry.
+    """A sorted collection of requests; requests with equal keys are in the order of their entry.
 
     Insertions, removals and finding the next candidate take O(log n) time. A kept order suits long
     queues in which a pass tries few requests, because ``least_first`` examines the whole queue in
@@ -26,7 +26,7 @@ class KeptOrder:
         self._numbers = count()
 
     def put_request(self, request: Request, key: Any) -> None:
-        """Insert a request, or move it to a new key, behind requests with an equal key."""
+        """Insert a request, or move it to a new key, behind all requests with an equal key."""
         self.drop_request(request)
         entry = key, next(self._numbers), request
         self._entries[request] = entry

@@ -49,13 +49,14 @@ class TurnCredits(Credits):
 class MDRR(FairScheduler):
     """A scheduler in which clients take turns; a turn lasts while the client has positive credit.
 
-    DRR (deficit round robin) sends a packet only if the credit covers the packet. The length of an
-    output is unknown in advance, so a request may overdraw the credit. The input is charged at
-    admission, and each output token when this token is produced. A turn begins with a quantum only
-    for a client that has no positive credit. A client with debt after its last request keeps its
-    place until the debt is paid. A client whose request does not fit into memory keeps its turn. If
-    the client is in debt at the next pass, that pass skips the client once. The rules are those of
-    [VTC-artifact], mdrr_req_queue.py, except that the first output token is charged, too.
+    DRR (deficit round robin) for networks sends a packet only if the credit covers the packet. The
+    length of an output is unknown in advance, so a request may overdraw the credit. The input is
+    charged at admission, and each output token when this token is produced. A turn begins with a
+    quantum only for a client that has no positive credit. A client that is in debt after its last
+    request keeps its place until the debt is paid. A client whose request does not fit into memory
+    keeps its turn. If the client is in debt when the next pass reaches it, the pass skips the
+    client once. The rules are those of [VTC-artifact], mdrr_req_queue.py, except that the first
+    output token is charged, too.
     """
 
     name = "mdrr"
@@ -65,8 +66,8 @@ class MDRR(FairScheduler):
         """Parameters: ``quantum`` is in tokens of service for weight 1; 0 means a 20th of the pool.
 
         ``charge`` has the same meaning as in VTC: ``extend`` charges uncached input tokens,
-        ``input`` the whole input, ``gpu-time`` the time of iterations. ``sharing`` and ``weights``
-        have the same meaning as in VTC.
+        ``input`` charges the whole input, and ``gpu-time`` charges the time of iterations.
+        ``sharing`` and ``weights`` have the same meaning as in VTC.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("input_weight", "output_weight")

@@ -15,7 +15,7 @@ from fairbench_rivals.local.kept_order import KeptOrder
 
 @dataclass(slots=True)
 class Progress:
-    """The level and queue place of an unfinished request, and its running time at this level.
+    """The level of an unfinished request, its place in the queue, and its run time at the level.
 
     ``counted_s`` is the time up to which the running time has been counted. While the request
     waits, ``counted_s`` is the end of the request's last run, or the arrival. ``steps`` counts the
@@ -40,21 +40,21 @@ class MLFQ(LocalScheduler):
     The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
     of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
     the end of each iteration, a request that ran returns to the front of its level. If the request
-    has run for more than ``quantum_s`` x 2^level seconds at this level, it moves down one level,
-    and its running time restarts at 0. The requests of the highest levels run first, in queue
-    order. If memory or slots are short, requests of lower levels lose their memory, beginning with
-    the last request of the lowest level.
+    has run for more than ``quantum_s`` x 2^level seconds at this level, the request moves down one
+    level, and its running time restarts at 0. The requests of the highest levels run first, in
+    queue order. If memory or slots are short, requests of lower levels lose their memory, beginning
+    with the last request of the lowest level.
 
     **Starvation.** With ``starved_s`` above 0, each 100th iteration moves the requests that have
     not run for ``starved_s`` seconds (vllm-ltr: 3) to the front of level 0. In the commit that was
-    read, a ``return`` stands before the starvation rule, so vllm-ltr never applies it.
+    read, a ``return`` stands before the starvation rule, so vllm-ltr never applies this rule.
 
     In fairbench, three rules differ from vllm-ltr. A running request runs in every step, so a
     request that vllm-ltr would keep in memory without running it is preempted. Preemption copies
     the KV values to the host, as in vllm-ltr, or discards them if the host has no room. No request
     is preempted if the memory of all lower levels would not suffice. The running time counts from
     an admission to the end of a run, and steps between two passes count as equally long. An
-    iteration in which no request waits does not count among the 100.
+    iteration in which no request waits does not count among the 100 iterations.
     """
 
     name = "mlfq"

@@ -13,10 +13,11 @@ class ShortestPrefillFirst(FCFS):
     """A scheduler that serves the request with the fewest uncached prompt tokens first.
 
     Requests whose prefix will soon be cached by a waiting request go last. Requests with equal keys
-    go in the order in which they entered the queue. The rules are ``_sort_by_shortest_prefill`` and
-    ``shortest_prefill_chunk_limit`` in schedule_policy.py, with pages of one token. A partly
-    prefilled prompt gets a smaller chunk if waiting requests have less work than the rest of this
-    prompt, so that the pass computes these requests, too. A client with long prompts may starve.
+    are ordered by the time at which they entered the queue. The rules are
+    ``_sort_by_shortest_prefill`` and ``shortest_prefill_chunk_limit`` in schedule_policy.py, with
+    pages of one token. A partly prefilled prompt gets a smaller chunk if waiting requests have less
+    work than the rest of this prompt, so that the pass computes these requests, too. A client with
+    long prompts may starve.
     """
 
     name = "shortest-prefill-first"

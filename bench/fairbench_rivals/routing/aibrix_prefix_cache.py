@@ -1,4 +1,4 @@
-"""AIBrix's prefix-cache routing: the longest prefix among workers that are not too busy."""
+"""AIBrix's prefix-cache routing: the longest cached prefix among workers that are not too busy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEEP = 0.95  # When the index is full, it is cut to this fraction of its size.
 
 
 class AibrixPrefixCache(HistoryRouter):
-    """A router that follows the longest match, among workers with an average load or less.
+    """A router that follows the longest match among workers with at most an average load.
 
     The router follows vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go.
     The worker with the highest matched percentage of the prompt wins, among workers whose requests

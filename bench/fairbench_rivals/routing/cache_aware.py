@@ -19,19 +19,20 @@ class CacheAware(CountingRouter):
     """A router that prefers the worker with the longest prefix while workers are balanced.
 
     If the requests in flight are imbalanced (most - least > ``balance_abs`` and most >
-    ``balance_rel`` x least), the worker with the fewest requests in flight is chosen. Otherwise the
-    worker with the longest prefix is chosen, if the prefix is more than the fraction
-    ``cache_threshold`` of the prompt. Otherwise, ``sgl-router`` (sgl-project/sglang @026f853,
-    sgl-router/src/policies/cache_aware.rs) chooses the worker with the smallest tree. The router
-    ``smg`` (lightseekorg/smg @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork
-    vllm-project/router) chooses the worker with the fewest requests in flight, or, among equal
-    workers, the worker to which the fewest requests were ever sent. ``sgl-model-gateway`` is the
-    released version between them (sgl-project/sglang @053b63f,
-    sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
-    0.1.17 by its choices). ``sgl-model-gateway`` follows the rules of ``smg``, but ties go to the
-    first worker of the list. All versions remember sent prompts and learn of no evictions, so
-    evicted prompts are still assumed to be cached. The router does not distinguish clients. The
-    original routers measure text in characters instead of tokens, which changes no ratio.
+    ``balance_rel`` x least), the worker with the fewest requests in flight is chosen. If the
+    requests in flight are balanced, the worker with the longest prefix is chosen, if the prefix is
+    more than the fraction ``cache_threshold`` of the prompt. Otherwise, ``sgl-router``
+    (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses the worker with
+    the smallest tree. The router ``smg`` (lightseekorg/smg @73da68c,
+    model_gateway/src/policies/cache_aware.rs, and its fork vllm-project/router) chooses the worker
+    with the fewest requests in flight. Among equal workers, the worker to which the fewest requests
+    were ever sent is chosen. ``sgl-model-gateway`` is the released version between them
+    (sgl-project/sglang @053b63f, sgl-model-gateway/src/policies/cache_aware.rs; the package
+    sglang-router 0.3.2, and vllm-router 0.1.17 by its choices). ``sgl-model-gateway`` follows the
+    rules of ``smg``, but ties go to the first worker of the list. All versions remember sent
+    prompts and learn of no evictions, so evicted prompts are still assumed to be cached. The router
+    does not distinguish clients. The original routers measure text in characters instead of tokens,
+    which changes no ratio.
 
     fairbench keeps two known defects of the router. The routers sgl-router and sgl-model-gateway
     break ties by the lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an

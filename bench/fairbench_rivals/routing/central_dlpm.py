@@ -1,7 +1,8 @@
 """Centralised DLPM, the strawman of [DLPM] §5.1: one queue and one credit per client for a cluster.
 
 ``CentralRouter`` knows the replicas, and ``CentralOrder`` the queue and the credits. The local
-scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision.
+scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision of the
+router.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ class CentralRouter(PrefixRouter):
 def _needed(request: Request) -> int:
     """Return the memory that a request may need, in tokens.
 
-    The cached part of the prompt counts, because no other request may evict this part any more.
+    The cached part of the prompt counts as needed memory, because no other request may evict this
+    part any more.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -158,8 +160,8 @@ def _is_open(room: Room | None) -> bool:
 class CentralOrder(DLPM):
     """The DLPM order of the cluster's queue, by the longest match at workers with room.
 
-    A client is charged for the uncached tokens of the router's estimate, and for the difference
-    when the request starts.
+    A client is charged for the uncached tokens that the router estimates, and later for the
+    difference to the real number when the request starts.
     """
 
     name = "central-dlpm"
@@ -229,7 +231,7 @@ class CentralOrder(DLPM):
 
 
 class _OpenScan(ListScan):
-    """A scan that ends when a worker has no more room, because the matches are then outdated.
+    """A scan that ends when a worker has no more room, because all matches are then outdated.
 
     If no worker has room, the scan continues, because Algorithm 1 may still grant quanta to the
     next candidate. The next candidate then finds no room and ends the pass.

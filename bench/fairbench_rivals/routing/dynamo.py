@@ -22,12 +22,12 @@ class Dynamo(CountingRouter):
     blocks, minus ``overlap_credit`` x this request's cached blocks. U is the number of prompt
     blocks in use at the worker with this request; shared blocks count once. By default, outputs do
     not count (``router_track_output_blocks`` is off). Dynamo sees from first tokens which requests
-    still wait for their prefill. In fairbench, the router assumes that the last requests sent to a
-    worker wait, as many as the worker reports as waiting. KV events tell the router which prefixes
-    are cached. Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached fraction of the
-    prompt - KV usage - waiting requests / the highest number waiting at any worker. At commit
-    @00564be the router fails while no request waits; fairbench does not copy this defect. The
-    router does not distinguish clients.
+    still wait for their prefill. If a worker reports n waiting requests, the router of fairbench
+    assumes that the last n requests sent to the worker wait. KV events tell the router which
+    prefixes are cached. Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached
+    fraction of the prompt - KV usage - waiting requests / the highest number waiting at any worker.
+    At commit @00564be the router fails while no request waits; fairbench does not copy this defect.
+    The router does not distinguish clients.
     """
 
     name = "dynamo"

@@ -21,7 +21,7 @@ class LlmD(HistoryRouter):
     deploy/config/epp-estimate-prefix-cache-config.yaml, which has two scorers. The prefix score is
     the fraction of the prompt's blocks that match. An LRU list per worker, of the size of the
     worker's pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits at
-    the worker, and falls to 0 at ``queue_threshold`` waiting requests. The other published
+    the worker, and falls to 0 at ``queue_threshold`` waiting requests. The second published
     configuration, which knows the cached prefixes, is prefix_weight=2, load_weight=0,
     queue_weight=1, kv_weight=1. The queue score is (most - waiting) / (most - least), and the KV
     score is 1 - usage. The scheduler ignores clients; only llm-d's queue before the scheduler sees

@@ -17,7 +17,7 @@ CHARS_PER_TOKEN = 4
 
 
 class RayPrefix(HistoryRouter):
-    """A router that prefers the worker with the longest prefix while queues are balanced.
+    """A router that prefers the worker with the longest prefix while the queues are balanced.
 
     The router follows ray-project/ray @1eec25d,
     ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers' numbers

@@ -33,7 +33,7 @@ class VtcBasic(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: weights of the two scores and of tokens, and the window in seconds."""
+        """Parameters: the weights of the two scores and of tokens, and the window in seconds."""
 
         constants: ClassVar[tuple[str, ...]] = (
             "fairness_weight",

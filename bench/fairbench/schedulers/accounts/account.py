@@ -19,8 +19,9 @@ class UnbookedTokens:
 
     The additions are made only when a balance is needed. Tokens can be added late without error
     because the sums are whole numbers. Without a buffer, every step would update the balances of
-    the whole batch, although a scheduler compares only the few clients that also wait. ``changed``
-    are the clients whose number of running requests may have changed since the last counted steps.
+    the whole batch, although a scheduler compares only the balances of the few clients with waiting
+    requests. ``changed`` are the clients whose number of running requests may have changed since
+    the last counted steps.
     """
 
     sums: dict[str, float]
@@ -114,7 +115,7 @@ class Account(ABC):
         """Charge a client with requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request here, such as one of a prefix's owners."""
+        """Charge a client that may have no request here, such as an owner of a shared prefix."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
@@ -161,7 +162,7 @@ class Account(ABC):
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """Return the smallest number of quanta that raise a credit of at most 0 above 0."""
+    """Return the smallest number of quanta that raises a credit of 0 or less above 0."""
     rounds = -credit // quantum + 1
     # If the quantum is a fraction, the quotient is rounded, so the result can be one round too low.
     return rounds if rounds * quantum > -credit else rounds + 1

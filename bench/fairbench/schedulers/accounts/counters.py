@@ -147,6 +147,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Store the counters in ``kept`` from now on, a mapping that routers may share."""
+        """Store the counters in the mapping ``kept`` from now on, which routers may share."""
         self.of = kept
         self.decoded = UnbookedTokens(kept, self._output_weight)

@@ -1,4 +1,4 @@
-"""Deficit credits of DLPM: how much service a client may use before it is another client's turn.
+"""Deficit credits of DLPM: how much service a client may use before its turn ends.
 
 ``Turns`` applies the credits in one admission pass over a queue.
 """
@@ -24,7 +24,7 @@ Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rules by which idle clients leave and rejoin the list of clients with credits.
 
 Under ``keep``, an idle client leaves once its credit is positive, and a debt is never erased. Under
-``min0``, an idle client leaves immediately; a debt is kept, and a credit is lost. Under
+``min0``, an idle client leaves immediately; the client keeps a debt, and loses a credit. Under
 ``paper_zero``, an idle client leaves immediately; debts and credits are erased, and no theorem
 holds.
 """
@@ -37,9 +37,9 @@ class Credits(Account):
     when an idle client leaves the client list. The ``quantum`` Q^u of a client of weight 1 is a
     number of weighted tokens.
 
-    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
-    left the list since the last refill joins with its former credit instead, so that a client gets
-    at most one such quantum between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2
+    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
+    has left the list since the last refill, the client joins with its former credit. A client gets
+    at most one quantum for joining between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2
     therefore still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit,
@@ -92,7 +92,7 @@ class Credits(Account):
                     self._welcome(node)
 
     def _welcome(self, node: str) -> None:
-        """Grant a quantum, or the former credit of a node that left since the last refill."""
+        """Grant a quantum, or the former credit to a node that left since the last refill."""
         left = self._left.get(self.tenant_of(node), {}).pop(node, None)
         self._granted[node] += 1
         if left is not None:
@@ -168,7 +168,7 @@ class Credits(Account):
         return {node: left for node, left in members.items() if self.tenant_of(node) == tenant}
 
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
-        """Repeat lines 6-7 below a tenant until a waiting node has positive credit.
+        """Repeat lines 6-7 of Algorithm 1 below a tenant until a waiting node has positive credit.
 
         ``clients`` are the waiting clients; the result is False if no client waits. All rounds of
         quanta are computed in a single step. Clients that wait at other data-parallel ranks also

@@ -83,7 +83,7 @@ class TokenCharging(Charging):
     """A charging that charges tokens at ``prices``.
 
     ``sharing`` divides the charge for a prefix among the clients that share the prefix. If
-    ``sharing`` is not set, the client whose request computes a prefix pays for it.
+    ``sharing`` is not set, the client whose request computes a prefix pays for the prefix.
     """
 
     def __init__(self, account: Account, prices: Prices, sharing: Sharing | None = None) -> None:
@@ -148,7 +148,7 @@ class GPUCharges:
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at admission: the prefill time of the prompt alone in a batch."""
+        """Return the charge at admission: the time to prefill the prompt alone in an iteration."""
         return self._prepay(request, extend_tokens, 0.0)
 
     def dispatch_charge(self, request: Request, extend_tokens: int) -> int:
@@ -165,8 +165,8 @@ class GPUCharges:
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
         """Return the GPU time of a computed chunk minus the charge in advance, in picoseconds.
 
-        ``complete`` is true for the last chunk of a prompt. The result is negative if the client
-        was charged too much in advance.
+        ``complete`` is true for the last chunk of a prompt. The result is negative if the charge in
+        advance was too high for the chunk.
         """
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
@@ -198,9 +198,9 @@ def gpu_charges(name: str, setup: Setup) -> GPUCharges:
 class TimeCharging(Charging):
     """A charging that charges the worker's busy time, in picoseconds.
 
-    At admission, the time of a prompt is predicted. The host then reports the real time of each
-    iteration by client, which replaces the prediction, so that the charges of all clients add up to
-    the worker's busy time.
+    At admission, the time of a prompt is predicted. The host reports the real time of each
+    iteration by client. The real time replaces the predicted time, so that the charges of all
+    clients add up to the worker's busy time.
     """
 
     no_bound = "charges GPU time, which service does not count"

@@ -101,7 +101,7 @@ class PredictedCharging(TokenCharging):
     ``predict`` returns the expected output tokens of a request, given the moving average of the
     client's last outputs (0 before the first output). If ``cost``, a function of input and output
     tokens, is missing, ``prices`` apply. With ``charges_at_finish``, a step in which a request ends
-    charges one further token for every request whose output exceeds its prediction, as in
+    charges one more token for every request whose output exceeds its prediction, as in
     [VTC-artifact].
     """
 

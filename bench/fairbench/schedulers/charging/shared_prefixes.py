@@ -1,4 +1,4 @@
-"""Charging for a prefix that several clients share ([DLPM] §9 leaves the rule open)."""
+"""Charging for a prefix that several clients share; [DLPM] §9 leaves this rule open."""
 
 from __future__ import annotations
 

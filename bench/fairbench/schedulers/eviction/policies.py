@@ -27,7 +27,7 @@ class Leaf(NamedTuple):
     - ``access`` is the time at which the leaf was last used.
     - ``uses`` counts the finished requests that used the stretch.
     - ``keep_s`` is the time in seconds until which ``on_finish`` asked to keep the tokens cached.
-    - ``awaited`` is true if the cached prefix of a waiting request ends at these tokens.
+    - ``awaited`` is true if the cached prefix of a waiting request ends at the tokens of the leaf.
     """
 
     access: Access
@@ -40,7 +40,7 @@ class Claimant(NamedTuple):
     """A client that has claims on cached tokens of the pool. All amounts are numbers of tokens.
 
     - ``held`` is the number of running and cached tokens that count for the client.
-    - ``unpinned`` is the part of ``held`` that no running request uses; it is above 0.
+    - ``unpinned`` is the part of ``held`` that no running request uses; ``unpinned`` is above 0.
     - ``wanted`` is the memory that the client's waiting requests need.
 
     A token that k clients claim counts 1/k for each client.
@@ -53,7 +53,7 @@ class Claimant(NamedTuple):
 
     @property
     def after(self) -> float:
-        """The tokens that the client would hold if its waiting requests got their memory."""
+        """The tokens that the client would hold if all its waiting requests got memory."""
         return self.held + self.wanted
 
 
@@ -133,9 +133,9 @@ class ClientEviction(LRU):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
-        The victim is a client that claims more than its entitlement. If no claimant is above its
-        entitlement, because running requests use all tokens of the clients above theirs, the victim
-        is the claimant that uses the largest part of its entitlement.
+        The victim is a client that claims more than its entitlement. If running requests use all
+        tokens of the clients above their entitlement, no claimant is above its entitlement. The
+        victim is then the claimant that uses the largest part of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -268,8 +268,8 @@ class Retention(EvictionPolicy):
 
     The next call is expected at the end of the session's last call plus the mean gap between calls
     in sessions of the client. No tokens are kept for a session that is known to have ended, or for
-    a request without a session. If memory is short, kept tokens are evicted as well, in order of
-    the expected times. The prefix of a waiting request is evicted last.
+    a request without a session. If memory is short, kept tokens are evicted as well, in the order
+    of the expected next calls. The prefix of a waiting request is evicted last.
     """
 
     name = "retention"

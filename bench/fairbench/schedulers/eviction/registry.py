@@ -1,7 +1,7 @@
 """Eviction policies by name, and the parameter of memory shares.
 
-To add a policy, write a class and add a line to the table below. Installed packages add policies by
-entry points of the group ``fairbench.evictions``.
+To add a policy, write a class and add a line to the table in this file. Installed packages add
+policies by entry points of the group ``fairbench.evictions``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def eviction_class(name: str) -> type[EvictionPolicy]:
 
 
 def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
-    """Return a fresh policy with the parameters from ``settings``, whose keys are NAME.PARAM.
+    """Return a new policy with the parameters in ``settings``, whose keys are NAME.PARAM.
 
     Raises UsageError for an unknown name or an invalid parameter.
     """

@@ -53,7 +53,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due by the deadline of ``request``, or all without one."""
+        """Return how many requests are due by the deadline of ``request``; all if it has none."""
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 
@@ -91,9 +91,9 @@ class Estimator:
 
     - The first token comes after the prefill of the new request and q mean prefills. If the worker
       reports saturation or requests are queued before the workers, q + 1 running requests must also
-      end first; a running request ends every M d / r seconds.
-    - The last token comes N - 1 steps later, with N at most ``max_new_tokens``. Until a request of
-      the client has finished, N is M, and M is 1 until any request has finished.
+      end before the first token; a running request ends every M d / r seconds.
+    - The last token comes N - 1 steps after the first token, with N at most ``max_new_tokens``.
+      Until a request of the client has finished, N is M, and M is 1 until any request has finished.
 
     The waiting requests are the requests that wait at the worker, and an equal part of the requests
     queued before the workers. The parameter ``ahead`` decides which of the waiting requests q
@@ -102,9 +102,9 @@ class Estimator:
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
     - ``ahead="edf"`` counts requests with earlier deadlines, and assumes that the running requests
       have earlier deadlines, too.
-    - ``ahead="fair"`` counts the requests that are served first if clients take turns. These are as
-      many requests of each client as the new request's client has waiting; the estimate assumes
-      that every client has an equal share of the running requests.
+    - ``ahead="fair"`` counts the requests that are served first if clients take turns. For each
+      client, as many requests are served first as the new request's client has waiting. The
+      estimate assumes that every client has an equal share of the running requests.
 
     If the caches are known, the estimated prefill time excludes cached tokens. Estimates tend to be
     too short, because HTTP and the prefills of other requests during the decode do not count. The
@@ -183,7 +183,7 @@ class Estimator:
     def _before(
         self, request: Request, worker: int, load: WorkerLoad, held: RequestTotals
     ) -> float:
-        """Return the estimated number of requests that will be served before this one."""
+        """Return the estimated number of requests that will be served before a new request."""
         part = 1 / max(1, len(self._fleet.workers()))
         here, waiting = self._sent.get(worker, NOBODY), _waiting_requests(load) + part * len(held)
         if self._ahead == "all" or not waiting:

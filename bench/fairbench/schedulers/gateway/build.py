@@ -40,7 +40,7 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Return an admission control before a queue, or before a ``router`` if there is no queue.
+    """Return an admission control in front of a queue, or of a ``router`` without a queue.
 
     A ``Rerouting`` router lets the admission control change the worker of each request. ``setup``
     must contain costs and a fleet.

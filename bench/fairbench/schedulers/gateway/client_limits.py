@@ -1,9 +1,9 @@
 """Limits on the requests and tokens that each client may have at the workers at a time.
 
-A fair queue can order only requests that wait. The order cannot protect clients from requests that
-are already in an engine: a flood of long prompts delays other clients in the tokenizer, which works
-in order of arrival, and in every step, because long contexts slow down the steps. The limits
-therefore make the requests of a flood wait in line before the queue.
+A fair queue can order only requests that wait. The order of a queue cannot protect clients from
+requests that are already in an engine. A flood of long prompts delays other clients in the
+tokenizer, which works in order of arrival, and in every step, because long contexts slow down the
+steps. The limits make the requests of a flood wait in line before the queue.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ClientLine:
         return request
 
     def drop_request(self, request: Request) -> bool:
-        """Remove a request and a turn of its client; return False if the request is not queued."""
+        """Remove a request and a turn of its client; return False if the request was not queued."""
         if request not in self._places:
             return False
         priority, number = self._places[request]
@@ -103,8 +103,8 @@ def reserved_tokens(request: Request) -> int:
     """Return the most KV memory that an engine may hold for a request, in tokens.
 
     SGLang reserves the prompt and up to 4,096 output tokens at admission, and more as the answer
-    grows; vLLM allocates blocks as the answer grows. No engine retracts running requests in order
-    to admit a new request, so only prompt plus ``max_new_tokens`` is a safe count.
+    grows. In vLLM, blocks are allocated as the answer grows. No engine retracts running requests in
+    order to admit a new request, so only prompt plus ``max_new_tokens`` is a safe count.
     """
     return request.input_tokens + request.max_new_tokens
 
@@ -129,15 +129,16 @@ class ClientLimits:
     - A worker may hold requests of ``client_limit`` tokens of context (``BatchCost``), and at most
       ``client_requests`` requests. The value ``auto`` stands for the engine's load cap, and None
       for no limit.
-    - The clients that have requests divide these limits, summed over all workers, by weight. A
-      client without admitted requests may always send one request.
-    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). With
-      this limit, a client's memory and requests may also use only the client's part of what other
-      clients leave free. Otherwise a second heavy client would use up the reserve that the first
-      heavy client left free.
+    - The clients that have requests divide the limits of all workers by weight. A client without
+      admitted requests may always send one request.
+    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). Under
+      the limits by weight, a client's memory and requests may also use only the client's part of
+      what other clients leave free. Without this rule, a second heavy client would use up the
+      reserve that the first heavy client left free.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
-    - Running requests are never removed to make room for clients that arrive later. Therefore, a
-      part is kept free for clients that arrive later, as for a client of weight ``client_reserve``.
+    - Running requests are never removed to make room for clients that arrive later. A part of the
+      limits is kept free for clients that arrive later, as for a client of weight
+      ``client_reserve``.
 
     Raises UsageError for ``auto`` if the costs of steps are unknown.
     """
@@ -245,9 +246,9 @@ class ClientLimits:
     ) -> bool:
         """Return whether the owner's amount plus ``more`` stays within the owner's part.
 
-        ``each`` is the limit that holds at each worker. The part is the owner's share by weight of
-        the total limit, and at most the owner's share of the amount that other owners leave free;
-        the reserve takes the rest.
+        ``each`` is the limit that holds at each worker. The part of an owner is the owner's share
+        by weight of the total limit, and at most the owner's share of the amount that other owners
+        leave free. The reserve takes the rest.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]

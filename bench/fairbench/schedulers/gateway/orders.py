@@ -43,7 +43,7 @@ class Order(ABC):
 
 
 class EarliestDeadline(Order):
-    """An order by deadline; without a deadline, the end of the wait (``ttl_s``) counts instead.
+    """An order by deadline; for a request without a deadline, the end of the wait (``ttl_s``).
 
     A request goes last if the request has no deadline and ``ttl_s`` is infinite. Source: llm-d's
     edf-ordering-policy (llm-d-router @7c6ba75).

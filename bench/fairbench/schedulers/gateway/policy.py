@@ -26,7 +26,7 @@ class FlowPolicy(LocalScheduler):
     which a request ends. A policy with ``orders_bands`` receives the requests of all priorities;
     its ``priorities`` map clients to priorities that override the priorities of requests. A policy
     with ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's
-    default saturation detector if this is not the usual default.
+    default saturation detector if the policy does not use the usual default.
 
     Two methods of a policy are optional. ``place(request, now_s)`` returns the worker for a request
     that is sent now, or None if the router chooses. ``given_up(now_s)`` returns the queued requests
@@ -71,7 +71,7 @@ class FlowPolicy(LocalScheduler):
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """Return the arrival of the client's next request, which decides between equal scores."""
+    """Return when the client's next request arrived, which decides between equal scores."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id
 
@@ -81,8 +81,8 @@ class PriceParams:
     """The prices of a prompt token (``input_weight``) and of an output token (``output_weight``).
 
     When a request is sent, ``assumed_output_tokens`` output tokens are charged in advance. If
-    ``corrected`` is set, the difference from the real number of output tokens is charged or
-    refunded when the request ends.
+    ``corrected`` is set, the difference between the expected and the real number of output tokens
+    is charged or refunded when the request ends.
     """
 
     input_weight: Positive = 1.0
@@ -96,7 +96,7 @@ class PriceParams:
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the additional charge at a request's end, or a refund as a negative number."""
+        """Return the additional charge at a request's end; a refund is a negative number."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)

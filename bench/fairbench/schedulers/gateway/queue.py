@@ -27,9 +27,9 @@ class OutputsAhead:
     """Charges for outputs in advance: the mean length of a client's answers, corrected later.
 
     Without charges in advance, the queue would send all requests of a client before the first
-    answer has ended. The client would then have no waiting request, and the lift at the client's
-    next arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the
-    scheduler ``refunds_tokens``.
+    answer has ended. The client would have no waiting request, and the lift at the client's next
+    arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the scheduler
+    ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -140,7 +140,7 @@ class HoldsRequests(Protocol):
         """Add an arriving request; return False if the request is refused."""
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """Return the requests that the queue drops now; the host must refuse these requests."""
+        """Return the requests that the queue drops now; the host must refuse all of them."""
         return ()
 
     def release(self, now_s: float, send: Send) -> None:
@@ -162,7 +162,7 @@ class HoldsRequests(Protocol):
         """Handle the end of a sent request that has produced ``output_tokens`` tokens.
 
         ``now_s`` is the time in seconds, or None for the time of the latest event. ``read`` is the
-        server's report with which to correct the charge for the prompt, or None.
+        server's report of the prompt's length, which corrects the charge, or None.
         """
 
     def withdraw(self, request: Request) -> None:
@@ -297,7 +297,7 @@ class GatewayQueue(HoldsRequests):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def _worker_for(self, request: Request, now_s: float) -> int | None:
-        """Return the worker that the policy or else the router chooses, or None without room."""
+        """Return the worker that the policy, or else the router, chooses; None without room."""
         routed = self._router.route(request, now_s)
         place = None if self._flows is None else self._flows.place
         chosen = None if place is None else place(request, now_s)
@@ -607,6 +607,6 @@ class Gateway(HoldsRequests):
         return self._bands[priority]
 
     def _forget_gone(self) -> None:
-        """Remove requests that are no longer queued from the head of the heap of end times."""
+        """Remove requests that are not queued any more from the head of the heap of end times."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

@@ -73,7 +73,8 @@ class GatewayParams:
       requests; larger numbers go first. A band is served only if no request of a higher band can be
       sent.
     - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
-      request (the default), or ``ahead`` as in ``OutputsAhead`` if the scheduler can refund.
+      request (the default) or ``ahead``. The value ``ahead`` works as ``OutputsAhead`` describes,
+      for a scheduler that can refund.
     - ``ClientLimits`` describes ``client_limit``, ``client_requests``, ``client_memory``,
       ``client_reserve`` and ``tenants``.
     """
@@ -114,12 +115,12 @@ class AdmissionParams:
     """Parameters of admission control.
 
     ``policy`` decides what happens to a request that would miss its deadline. ``ahead`` selects the
-    waiting requests that the ``Estimator`` expects to be served first, and should match the local
-    scheduler. ``margin`` multiplies the estimate, so a value above 1 refuses more requests. A
-    request that would be late at the router's worker, and in time at another worker, goes to the
-    worker where the request would end first. A demoted request is treated like other requests
-    ``aging_s`` seconds after its arrival. ``profile`` is the timing profile of real servers; a
-    simulation uses the experiment's profile.
+    waiting requests that the ``Estimator`` expects to be served before a new request, and should
+    match the local scheduler. ``margin`` multiplies the estimate, so a value above 1 refuses more
+    requests. A request that would be late at the router's worker, and in time at another worker,
+    goes to the worker where the request would end first. A demoted request is treated like other
+    requests ``aging_s`` seconds after its arrival. ``profile`` is the timing profile of real
+    servers; a simulation uses the experiment's profile.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF

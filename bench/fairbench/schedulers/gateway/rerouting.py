@@ -10,7 +10,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.registry import AdmissionParams, policy_class
 
 Choice = Callable[[Request, int, float], int]
-"""A function that returns the final worker, given a request, the router's choice and the time."""
+"""A function that returns a request's final worker, given the router's choice and time."""
 
 
 def is_overruled(gateway: str | None, admission: AdmissionParams | None) -> bool:
@@ -39,8 +39,9 @@ def rerouting(router: Router) -> Rerouting:
 class Rerouting(Router):
     """A router with a ``choose`` step after the inner router's choice of a worker.
 
-    The inner router counts its own decision, even if ``choose`` changes the decision. If a request
-    is routed again because its worker left, the inner router's earlier decision counts as failed.
+    The inner router counts its own choice of a worker, even if ``choose`` changes the choice. If a
+    request is routed again because its worker left, the inner router's earlier decision counts as
+    failed.
     """
 
     def __init__(self, router: Router) -> None:
@@ -68,7 +69,7 @@ class Rerouting(Router):
         return chosen
 
     def redirect(self, request: Request, routed: int, chosen: int) -> None:
-        """Record that a request goes to the worker ``chosen`` instead of the worker ``routed``."""
+        """Record that a request goes to worker ``chosen``, although the router chose ``routed``."""
         if chosen != routed:
             self._routed.setdefault(request, routed)
 

@@ -12,8 +12,8 @@ class RoundRobinFlows(FlowPolicy):
     """Round robin over the waiting clients, in order of their names.
 
     The policy follows llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two
-    requests of a waiting client, each other client sends at most one request. The policy does not
-    count tokens, so a client with larger requests gets more service.
+    requests of a waiting client, each other client sends at most one request. Round robin counts no
+    tokens, so a client with larger requests gets more service.
     """
 
     name = "round-robin"

@@ -85,11 +85,11 @@ class Concurrency(Detector):
 
     The detector follows llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by``
     ``requests`` or ``tokens``, the detector compares sums over the workers with the total capacity.
-    With ``larger`` (llm-d's ``hybrid``), the detector takes the larger of both ratios at each
-    worker, and their mean over the workers. The detector counts sent and finished requests itself,
-    so its counts have no delay. Two rules of the detector are simpler than in llm-d. The whole
-    prompt counts until the request ends; in llm-d, the uncached part counts until the first token.
-    The router sees all workers, also workers that are full.
+    With ``larger`` (llm-d's ``hybrid``), the detector computes both ratios at each worker, and
+    takes the mean over the workers of the larger ratio. The detector counts sent and finished
+    requests itself, so its counts have no delay. Two rules of the detector are simpler than in
+    llm-d. The whole prompt counts until the request ends; in llm-d, the uncached part counts until
+    the first token. The router sees all workers, also workers that are full.
     """
 
     name = "concurrency"
@@ -98,9 +98,9 @@ class Concurrency(Detector):
     class Params:
         """Parameters: ``requests`` and ``tokens`` are a worker's capacity; ``by`` is the measure.
 
-        ``headroom`` is the number of further requests that may wait in a worker's own queue, so
-        that no slot stays empty between the end of an answer and the next request from the gateway.
-        The default is 0.
+        ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
+        queue. The headroom keeps slots from staying empty between the end of an answer and the next
+        request from the gateway. The default is 0.
         """
 
         requests: PositiveInt = 100
@@ -153,9 +153,9 @@ class Utilization(Detector):
     the cluster has room while the workers' mean score is below 1. A worker's score is the larger of
     two ratios: waiting requests to ``waiting``, and KV usage to ``kv_usage``. The score is 1 if the
     last poll is older than ``stale_s`` seconds. All requests that arrive between two polls are
-    therefore either all sent or all queued. ``credit``, an option of llm-d, counts requests that
-    were sent since the last poll as waiting. Unlike llm-d, fairbench's router sees all workers,
-    including full workers.
+    either all sent or all queued. ``credit``, an option of llm-d, counts requests that were sent
+    since the last poll as waiting. Unlike llm-d, fairbench's router sees all workers, including
+    full workers.
     """
 
     name = "utilization"

@@ -28,9 +28,10 @@ class DLPM(FairScheduler):
 
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
-    client has a positive credit. As the paper prints it, Algorithm 1 does not end in two cases. In
-    this class, a pass over the whole queue without an admission ends the selection (line 17), and
-    refills that leave all clients in debt are repeated in a single step (line 7).
+    client has a positive credit. Algorithm 1, as the paper prints it, does not end in two cases. In
+    this class, the algorithm always ends. A pass over the whole queue without an admission ends the
+    selection (line 17), and refills that leave all clients in debt are repeated in a single step
+    (line 7).
     """
 
     name = "dlpm"
@@ -45,13 +46,13 @@ class DLPM(FairScheduler):
         at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
         Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which differs only with
         ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
-        printed and by default, or one ``quantum``, so that a newcomer need not wait until the other
-        clients have used up their quanta. ``rejoin`` is the rule by which idle clients leave the
-        list. ``charge_recompute`` means that the second prefill of a retracted request is also
-        charged. ``sharing``, ``charge``, ``tenants`` and ``weights`` are as in ``FairParams``; with
-        ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed tokens. When memory
-        runs out, ``preempt=fair`` retracts running requests of the client that is furthest ahead in
-        service, the newest request first; by default the engine chooses the request.
+        printed and by default, or one ``quantum``. With a quantum, a newcomer need not wait until
+        the other clients have used up their quanta. ``rejoin`` is the rule by which idle clients
+        leave the list. ``charge_recompute`` means that the second prefill of a retracted request is
+        also charged. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and ``weights``;
+        with ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed tokens. When
+        memory runs out, ``preempt=fair`` retracts running requests of the client that is furthest
+        ahead in service, the newest request first; by default the engine chooses the request.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -128,7 +129,7 @@ class DLPM(FairScheduler):
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Return whether quanta may be granted, given that no waiting client has credit left."""
+        """Return whether quanta may be granted when no waiting client has credit left."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:

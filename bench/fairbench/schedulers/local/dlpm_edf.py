@@ -25,8 +25,8 @@ from fairbench.schedulers.views import ListScan
 class UrgentDLPM(DLPM):
     """The base class of schedulers that combine DLPM's order with ranks by deadline.
 
-    Requests that are late or have no deadline rank first, in order of arrival, once they have
-    waited for ``aging_s`` seconds. Next come requests that can still be in time, the earliest
+    Requests that are late or have no deadline rank first once they have waited for ``aging_s``
+    seconds, in order of arrival. Next come requests that can still be in time, the earliest
     deadline first. All other requests share the last rank.
     """
 
@@ -95,10 +95,10 @@ class ReorderedDLPM(DLPM):
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     """DLPM that serves the most urgent request of the client that DLPM chooses.
 
-    Clients take turns as under DLPM, by credit and longest cached prefix, so that a client with
-    only urgent requests gets no more than its share, up to the bound. ``UrgentDLPM`` ranks requests
-    by urgency. Requests that are late or have no deadline keep DLPM's order, behind the other
-    requests of their client.
+    Clients take turns as under DLPM, by credit and longest cached prefix. A client with only urgent
+    requests gets no more than its share, up to DLPM's bound. ``UrgentDLPM`` ranks requests by
+    urgency. Requests that are late or have no deadline keep DLPM's order, behind all other requests
+    of their client.
     """
 
     name = "dlpm-edf"
@@ -108,8 +108,8 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         """The parameters of ``UrgentDLPM``, and where deadlines apply.
 
         With ``within=client``, deadlines order the requests of each client. ``within=credit``
-        orders the requests of all clients with positive credit by deadline. Deadlines then decide
-        which of these clients goes first, but do not change the clients' shares.
+        orders the requests of all clients with positive credit by deadline. Deadlines decide which
+        client with positive credit goes first, but do not change the clients' shares.
         """
 
         within: Literal["client", "credit"] = "client"
@@ -128,15 +128,15 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
 
 class EDFThenDLPM(UrgentDLPM):
-    """Earliest deadline first for requests that can be in time, and DLPM for all other requests.
+    """Earliest deadline first for requests that can be in time, and DLPM for the rest.
 
     All requests are charged in full, so a client that received much service through its deadlines
     waits longer once its requests are late. Among equal deadlines, clients with positive credit go
     first, then the longest cached prefix. A late request, or a request without a deadline, that has
     waited for ``aging_s`` seconds goes before all deadlines while its client has positive credit.
     Without aging, a flood of deadlines would starve requests without deadlines. If aged requests
-    did not need credit, a flood of late requests would only have to wait. No theorem bounds shares:
-    a client that claims tighter deadlines gets more service.
+    did not need credit, a flood of late requests would only have to wait. No theorem bounds the
+    clients' shares: a client that claims tighter deadlines gets more service.
     """
 
     name = "edf-dlpm"

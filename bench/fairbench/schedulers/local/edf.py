@@ -23,23 +23,23 @@ AGED, IN_TIME, LATE = range(3)
 class EDF(LocalScheduler):
     """Earliest deadline first; requests that would be late go last.
 
-    A request's deadline is the latest time for its first token at which its later tokens, at the
-    batch's present pace, are expected to be in time, too (``Slack``). A request is late if the
+    A request's deadline is the latest time for its first token from which its later tokens, at the
+    batch's present pace, are expected to meet their deadlines (``Slack``). A request is late if the
     prefill of its whole prompt, by the timing profile, would end after the deadline. Late requests
     go last, because their admission would only make other requests late. A request that has waited
     for ``aging_s`` seconds goes before all other requests, in order of arrival, so no request
     starves. The pass stops at the first request without room, so that later requests do not take
     the memory that becomes free.
 
-    A request without room preempts running requests if it would otherwise be late within
-    ``rescue_s`` seconds. The first victims are running requests that can no longer be in time. The
-    next victims are requests with later deadlines that can pause until the rescued request has
-    ended and still be in time. Among these, the victim with the most time to spare goes first; the
-    time to restore the victim's memory is subtracted. A request that was preempted is not preempted
-    again until it has produced ``progress`` more tokens, and an aged request is never preempted. No
-    request is preempted if the freed memory would not suffice. When memory runs out, the engine
-    retracts requests in the same order. The preemption rules are new in fairbench; the order is the
-    classical order (Jackson 1955, Liu and Layland 1973).
+    A request without room preempts running requests if, without the preemption, the request would
+    be late within ``rescue_s`` seconds. The first victims are running requests that can no longer
+    be in time. The next victims are requests with later deadlines that can pause until the rescued
+    request has ended and still be in time. Among requests that can pause, the victim with the most
+    time to spare goes first; the time to restore the victim's memory is subtracted. A request that
+    was preempted is not preempted again until it has produced ``progress`` more tokens, and an aged
+    request is never preempted. No request is preempted if the freed memory would not be enough.
+    When memory runs out, the engine retracts requests in the same order. The preemption rules are
+    new in fairbench; the order is the classical order (Jackson 1955, Liu and Layland 1973).
     """
 
     name = "edf"
@@ -55,10 +55,10 @@ class EDF(LocalScheduler):
         inf, a request without room preempts at once.
 
         ``preempt`` selects how preempted requests get their KV cache back: ``recompute``, ``swap``
-        (copies from CPU memory, or recomputation if CPU memory has no room), or the ``quicker`` of
-        these. With the value ``no``, EDF does not preempt. ``chunks`` (in engines whose steps mix
-        prompts and outputs) limits the prompt tokens of a step, so that running requests stay in
-        time (``chunk_budget``).
+        (copies from CPU memory, or recomputation if CPU memory has no room), or ``quicker`` (the
+        quicker way of the two). With the value ``no``, EDF does not preempt. ``chunks`` (in engines
+        whose steps mix prompts and outputs) limits the prompt tokens of a step, so that running
+        requests stay in time (``chunk_budget``).
         """
 
         default_s: Positive = 30.0

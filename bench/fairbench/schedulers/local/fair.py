@@ -1,4 +1,4 @@
-"""The base class of fair schedulers, which are composed of an order, an account and a charging.
+"""The base class of fair schedulers, which consist of an order, an account and a charging.
 
 The account records each client's service, and the charging sets the price of each event. A subclass
 defines the order, which only decides which client's request goes next.
@@ -124,7 +124,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests by their client's lead, and a client's newest request first.
+        """Return running requests by their clients' lead; each client's newest request comes first.
 
         The client that is furthest ahead in service comes first. ``preempt=fair`` makes this method
         the ``retraction_order``.
@@ -143,7 +143,7 @@ class FairScheduler(LocalScheduler):
     def _bound_or_reason(
         self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
     ) -> ServiceBound | NoBound:
-        """Return a theorem's bound, or why the theorem does not hold for these parts."""
+        """Return a theorem's bound, or why no theorem holds for this order, account or charging."""
         if reason := self.charging.no_bound or self.account.no_bound:
             return NoBound(f"{self.name} {reason}")
         if any(self.setup.weight(client) != weight for client, weight in self._weights.items()):

@@ -41,8 +41,8 @@ class ClientCappedLPM(LPM):
     """Longest cached prefix first among clients with fewer running requests than their limit.
 
     This policy is a baseline for policies that give clients credits. The limit counts requests
-    without regard to cost, and leaves room unused while only clients at their limit wait. If the
-    requests of some clients at their limit fill the engine, other clients may starve.
+    without regard to their cost, and leaves room unused while only clients at their limit wait. If
+    the requests of some clients at their limit fill the engine, the remaining clients may starve.
     """
 
     name = "lpm-client-cap"

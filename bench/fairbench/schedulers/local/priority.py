@@ -23,17 +23,17 @@ from fairbench.schedulers.views import least_first
 class Priority(LocalScheduler):
     """vLLM's priority policy: the request with the lowest priority number goes first.
 
-    Equal numbers go by arrival, and the pass stops at the first request without room. As in vLLM
-    0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request. When memory
-    runs out, the request with the highest number and latest arrival loses its memory. A client with
-    a low number can starve all other clients, and no rule limits the choice of numbers.
+    Requests with equal numbers go by arrival, and the pass stops at the first request without room.
+    As in vLLM 0.32.0 (V1, vllm/v1/core/sched), no request is preempted to admit another request.
+    When memory runs out, the request with the highest number and latest arrival loses its memory. A
+    client with a low number can starve all other clients, and no rule limits the choice of numbers.
     """
 
     name = "priority"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps a client to its number, instead of the request's own (or 0)."""
+        """Parameters: ``of`` gives a client's number in place of a request's own number (or 0)."""
 
         of: dict[str, int] = field(default_factory=dict)
 
@@ -65,9 +65,10 @@ class SGLangPriority(LocalScheduler):
 
     Requests with equal numbers go in the order of the queue. The rules follow schedule_policy.py of
     SGLang 0.5.23. A request without room preempts running requests whose number is lower by more
-    than ``threshold``, lowest number and latest arrival first, if these requests together hold
-    enough memory; preempted requests are recomputed. SGLang preempts one pass after the pass that
-    found no room; this scheduler preempts in the same pass. Requests with low numbers may starve.
+    than ``threshold``, lowest number and latest arrival first, if the preempted requests together
+    hold enough memory. Preempted requests are recomputed. SGLang preempts one pass after the pass
+    that found no room, whereas this scheduler preempts in the same pass. Requests with low numbers
+    may starve.
     """
 
     name = "sglang-priority"
@@ -75,7 +76,7 @@ class SGLangPriority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` maps a client to its number, instead of the request's own (or 0).
+        """Parameters: ``of`` gives a client's number in place of a request's own number (or 0).
 
         ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
         ``--disable-priority-preemption``.
@@ -111,7 +112,7 @@ class SGLangPriority(LocalScheduler):
                 return
 
     def _preempted_for(self, request: Request, view: WaitingView) -> list[Request]:
-        """Return the requests to preempt for ``request``, or [] if even all free too little."""
+        """Return the requests to preempt for ``request``; [] if all together free too little."""
         if not self.params.preempt:
             return []
         running = list(view.running)
@@ -127,7 +128,7 @@ class SGLangPriority(LocalScheduler):
 
 
 def _enough(candidates: list[Running], tokens: int) -> list[Request]:
-    """Return the first candidates that free enough tokens, or [] if all candidates free too few."""
+    """Return the first candidates that free enough tokens; [] if all together free too few."""
     chosen: list[Request] = []
     for one in candidates:
         chosen.append(one.request)

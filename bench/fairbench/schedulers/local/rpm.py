@@ -19,9 +19,9 @@ class RPM(LocalScheduler):
 
     ``window=sliding`` counts the accepted requests of the last 60 s, as the code behind [VTC]'s
     figures does ([VTC-artifact], lshare_req_queue.py); ``window=fixed`` counts the accepted
-    requests of the current minute. A request above the limit is refused, as in the artifact and in
-    [VTC] §5.3. With ``over=delay``, such a request waits instead until the limit allows another
-    request; with a fixed window, the wait ends at the start of a minute ([VTC] §5.1).
+    requests of the current minute. A request above the limit is refused, as in [VTC-artifact] and
+    in [VTC] §5.3. With ``over=delay``, a request above the limit waits until the limit allows
+    another request; with a fixed window, the wait ends at the start of a minute ([VTC] §5.1).
     """
 
     name = "rpm"
@@ -65,7 +65,7 @@ class RPM(LocalScheduler):
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        """Return the time in seconds at which a new request may go, after delayed requests."""
+        """Return the time in seconds at which a new request may go, after all delayed requests."""
         if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])

@@ -38,10 +38,10 @@ class State:
 class Slack:
     """An estimate of the time that requests can spare, given their deadlines and the batch's pace.
 
-    Decoding requests run side by side, so a request delays other requests by its prefill and by a
-    small part of each step, and takes memory. If the timing profile is unknown, as at unmeasured
-    servers, times are 0, and only deadlines count. ``default_s`` is the deadline in seconds after
-    arrival of a request without a deadline.
+    Requests decode side by side, so a running request delays other requests only by its prefill and
+    by a small part of each step, and takes memory. If the timing profile is unknown, as at
+    unmeasured servers, times are 0, and only deadlines count. ``default_s`` is the deadline in
+    seconds after arrival of a request without a deadline.
     """
 
     def __init__(self, default_s: float) -> None:
@@ -128,12 +128,12 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the number of prompt tokens 
 
 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
-    """Return the largest token limit of a step with which decoding requests stay in time.
+    """Return the largest token limit of a step at which all decoding requests stay in time.
 
-    [Sarathi] sizes chunks by the target time between tokens. This function uses the time that
-    remains until each request is due, divided by its remaining tokens. Requests that are late with
-    any limit do not count. The time of a step is the time of its prompts plus the time of its
-    outputs.
+    [Sarathi] sizes chunks by the target time between tokens. The function divides the time that
+    remains until each request is due by the request's remaining tokens. Requests that will be late
+    under any token limit do not count. The time of a step is the time of its prompts plus the time
+    of its outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -156,7 +156,7 @@ class Victims:
     request that is already late can pause for any time. A request that was preempted is spared
     until it has produced ``progress`` more tokens. A request that arrived at least ``aging_s``
     seconds ago is always spared. With ``swaps``, memory is copied to CPU memory if copying is
-    quicker than recomputing; with ``always_swaps``, memory is copied whenever CPU memory has room.
+    quicker than recomputing. With ``always_swaps``, memory is copied whenever CPU memory has room.
     """
 
     slack: Slack
@@ -176,10 +176,10 @@ class Victims:
         admitted: Container[Request],
         now_s: float,
     ) -> list[Running]:
-        """Return the requests to preempt for this request, in order, or [] if they free too little.
+        """Return the requests to preempt for a request, in order; [] if they free too little.
 
-        The list is also empty unless the request would be late within ``rescue_s`` seconds.
-        Requests that this pass has ``admitted`` keep their memory.
+        The list is also empty unless the request would be late within the next ``rescue_s``
+        seconds. Requests that this pass has ``admitted`` keep their memory.
         """
         if not self.is_urgent(request, due_s, now_s):
             return []
@@ -202,7 +202,7 @@ class Victims:
         return due_s - now_s - self.slack.states[request].prefill_s <= self.rescue_s
 
     def by_spare_time(self, running: RunningView, now_s: float) -> list[Request]:
-        """Return the running requests, most spare time first; spared requests come last."""
+        """Return running requests, most spare time first, but recently preempted ones last."""
 
         def last(one: Running) -> tuple[bool, float]:
             left_s = self.slack.due_s(one.request) - now_s
@@ -243,7 +243,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self.aging_s
 
     def _spare_s(self, left_s: float, return_s: float) -> float:
-        """Return for how many seconds a request can pause and be in time; inf if it is late.
+        """Return the seconds for which a request can pause and stay in time; inf if it is late.
 
         Args:
             left_s: The seconds until the request's deadline.
@@ -259,10 +259,10 @@ class Victims:
         return min(self.slack.prefill_s(tokens), copied_s)
 
     def _copied_s(self, tokens: int) -> float:
-        """Return the seconds to copy tokens away and back; inf if copying is impossible."""
+        """Return the seconds to copy tokens to CPU memory and back; inf if this is impossible."""
         out_s = self.slack.swap_s(tokens) if self.swaps else inf
         return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the seconds from an admission with copied tokens to the request's next token."""
+        """Return the seconds from an admission that copies tokens back to the next token."""
         return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

@@ -20,9 +20,10 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
 
-    Of the chosen client, the oldest request is served. The counter of a returning client is lifted:
-    to the counter of the client that left the queue last if no client waits (lines 8-10), and
-    otherwise to the lowest counter of the waiting clients (lines 11-13).
+    Of the chosen client, the oldest request is served. If no client waits, the counter of a
+    returning client is lifted to the counter of the client that left the queue last (lines 8-10).
+    If clients wait, the counter is lifted to the lowest counter of the waiting clients (lines
+    11-13).
     """
 
     name = "vtc"

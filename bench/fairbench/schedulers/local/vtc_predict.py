@@ -22,7 +22,7 @@ class PredictiveVTC(VTC):
     ``ignore_eos``, with an error of up to ``error`` times the length. ``average`` predicts a moving
     average of the client's last outputs, and 0 before the first output. With ``none``, the
     predicted output length is 0, as in VTC. ``cost`` replaces weighted tokens as the charge ([VTC]
-    §4.2): the cost ``profiled`` is the time of a request on an A10G, and a file such as ``mine.py``
+    §4.2). The cost ``profiled`` is the time of a request on an A10G, and a file such as ``mine.py``
     defines a user's own function ``cost(input_tokens, output_tokens)``.
     """
 
@@ -32,7 +32,7 @@ class PredictiveVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """The parameters of VTC, the predictor, its ``error`` (0.5 means 50%) and the cost."""
+        """The parameters of VTC, and the predictor, its ``error`` (0.5 means 50%) and the cost."""
 
         constants: ClassVar[tuple[str, ...]] = ("form", "input_weight", "output_weight", "preempt")
 

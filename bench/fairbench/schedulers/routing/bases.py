@@ -15,7 +15,7 @@ _MASK = 2**64 - 1
 
 
 def draw(number: int, stream: int = 0) -> float:
-    """Return a pseudo-random number in [0, 1), the SplitMix64 hash of a request id and a stream."""
+    """Return a pseudo-random number in [0, 1): the SplitMix64 hash of a request id and a stream."""
     mixed = (number * _GOLDEN + stream * 0xD1B54A32D192ED03 + _GOLDEN) & _MASK
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _MASK
@@ -62,7 +62,7 @@ class PrefixRouter(FleetRouter):
 
 
 class CountingRouter(FleetRouter):
-    """A router that counts requests in flight, and reads further loads from ``setup.fleet``.
+    """A router that counts requests in flight, and reads all further loads from ``setup.fleet``.
 
     A simulated fleet reports loads without delay, whereas real routers poll workers every 50 ms to
     5 s.

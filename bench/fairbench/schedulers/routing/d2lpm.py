@@ -26,11 +26,11 @@ from fairbench.tenants import Tenants
 
 
 class D2LPM(CreditExchange, PrefixRouter):
-    """A router that prefers the worker with the longest cached prefix while credit there lasts.
+    """A router that prefers the worker with the longest cached prefix as long as credit lasts.
 
-    Each client has a separate credit at each worker. Among the workers where the client has
-    positive credit, the router considers the workers with the longest cached prefix, and chooses
-    the worker with the fewest requests in flight; ties rotate. A client without credit at any
+    Each client has a separate credit at each worker. The router considers the workers where the
+    client has positive credit, and among these the workers with the longest cached prefix. The
+    worker with the fewest requests in flight is chosen; ties rotate. A client without credit at any
     worker gets quanta until the client has positive credit at some worker. ``route`` implements
     stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict``
     implements stream 3 (lines 24 to 27).
@@ -50,10 +50,11 @@ class D2LPM(CreditExchange, PrefixRouter):
         ``outputs``. Prefix matches of fewer than ``min_match_tokens`` tokens are ignored, such as a
         system prompt that all clients share. ``insert_on_finish`` inserts prompt and output into
         the prefix tree when a request ends, so that the next turn of a conversation matches its
-        whole history; Algorithm 2 inserts prompts only (line 18). ``tenants=tree`` keeps credits at
+        whole history. Algorithm 2 inserts prompts only (line 18). ``tenants=tree`` keeps credits at
         every level of ``org/team/user``. ``max_tree_nodes`` is the maximum size of the prefix tree
         in nodes, a million by default. ``weights`` of clients override the experiment's weights.
-        ``Filling`` describes ``fill_below``; if it is None or 0, Algorithm 2 works as published.
+        ``Filling`` describes ``fill_below``; if ``fill_below`` is None or 0, Algorithm 2 works as
+        published.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("extend_weight",)

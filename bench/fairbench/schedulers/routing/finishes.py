@@ -99,13 +99,13 @@ class WorkerBacklog:
         self._sums = None
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return when a request of ``work`` would end if all clients were served fairly from now.
+        """Return when a request of ``work`` would end if clients were served fairly from now on.
 
         The result is a time from now, in tokens of prefill. The client's total work x is its
-        backlog plus ``work``. Until x is done, each other client j is served in proportion to its
-        weight, up to its whole backlog, so the end is x + sum of min(backlog_j, x weight_j /
-        weight). A call takes O(log clients) time; the first call after a change takes O(clients log
-        clients).
+        backlog plus ``work``. Until the client has received x, each other client j is served in
+        proportion to its weight, up to its whole backlog, so the end is x + sum of min(backlog_j, x
+        weight_j / weight). A call takes O(log clients) time; the first call after a change takes
+        O(clients log clients).
         """
         return self.until(client, self.work(client) + work)
 
@@ -164,7 +164,7 @@ class TenantBacklog:
             backlog.reweigh()
 
     def finish_of_more(self, client: str, work: int) -> float:
-        """Return when ``work`` more of a client would end under fair sharing from now on.
+        """Return when another ``work`` of a client would end under fair sharing from now on.
 
         The computation goes up the tree: the work that a tenant's child nodes have done by the end
         is the work that the tenant needs at the level above.
@@ -197,12 +197,12 @@ ROUNDING = 1e-6
 class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers, by array operations.
 
-    If a client with backlog m at the worker sends a request of work s, the request ends at s + G((m
-    + s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients at
-    the worker. G is concave and increasing, so a chord between two levels lies below G. The values
-    at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and ending requests
-    leave no rounding error. If numpy is used, a change takes O(levels) time, and a query takes
-    O(workers) time. The arrays take O(workers x levels) memory.
+    Let a client with backlog m at the worker send a request of work s. The request ends at s + G((m
+    + s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients j
+    at the worker. The function G is concave and increasing, so a chord between two levels lies
+    below G. The values of G at ``LEVELS`` are stored in whole tokens, rounded down, so that
+    arriving and ending requests leave no rounding error. If numpy is used, a change takes O(levels)
+    time, and a query takes O(workers) time. The arrays take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
@@ -233,7 +233,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def lower_bounds(self, client: str, works: Floats) -> Floats:
-        """Return for each worker a lower bound of the end of a request with work ``works``."""
+        """Return, for each worker, a lower bound of the end of a request with work ``works``."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())
@@ -304,7 +304,7 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Return the earliest end of the request, after examining only a few workers.
+        """Return the earliest end of the request; only the ends at a few workers are computed.
 
         The examined workers are one idle worker for each cost, and busy workers in the order of
         their bounds.
@@ -375,7 +375,7 @@ class Backlogs(dict[int, WorkerBacklog | TenantBacklog]):
             backlog.reweigh()
 
     def bounds(self) -> FinishBounds | None:
-        """Return bounds of the ends of requests, or None for few workers or a tree of tenants."""
+        """Return bounds of requests' ends; None for few workers, or with a tree of tenants."""
         if self._bounds is None and len(self) > FEW and self._lineage is None:
             self._bounds = FinishBounds(self._weight, max(self) + 1)
             for worker, backlog in self.items():

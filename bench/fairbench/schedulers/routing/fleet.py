@@ -54,7 +54,7 @@ class Fleet:
         return worker in self._in_flight
 
     def unfinished_at(self, worker: int) -> int:
-        """Return the number of unfinished requests at a live worker (s_w of [DLPM] Alg. 2)."""
+        """Return the number of unfinished requests at a live worker (s_w in [DLPM] Alg. 2)."""
         return self._in_flight[worker]
 
     @property
@@ -125,8 +125,8 @@ class Fleet:
 
         Ties rotate: the router chooses the first tied worker after the worker that was chosen at
         the last tie. If the lowest number won every tie, worker 0 would get all requests of an idle
-        cluster. Choices without a tie do not move the rotation, because otherwise the same worker
-        could win every tie.
+        cluster. Choices without a tie do not move the rotation, because otherwise one worker could
+        win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
@@ -159,11 +159,11 @@ class Filling:
 
     Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
     client has positive credit there. A worker that joins holds no prefix, so the worker would idle
-    until every client has used up its credit at other workers: quantum x clients tokens. Under this
-    rule a worker with fewer than ``below`` requests in flight takes the request if the worker that
-    Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below`` requests in flight. Only workers
-    where the client has positive credit are filled, so every credit stays within the bounds of
-    Algorithm 2.
+    until every client has used up its credit at other workers: quantum x clients tokens. A nearly
+    idle worker has fewer than ``below`` requests in flight. Under this rule, such a worker takes
+    the request if the worker that Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below``
+    requests in flight. Only workers where the client has positive credit are filled, so every
+    credit stays within the bounds of Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.
@@ -175,7 +175,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return an idle worker of the ``available`` workers (bits), or the chosen worker."""
+        """Return an idle worker among ``available`` workers (bits), or else the chosen worker."""
         if self._fleet.unfinished_at(worker) < QUEUES_FROM * self._below:
             return worker
         idle = self._fleet.less_loaded_than(self._below) & available

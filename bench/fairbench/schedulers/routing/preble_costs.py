@@ -62,7 +62,7 @@ class Missed(NamedTuple):
 
 
 def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
-    """Return how many tokens of a prompt the workers lack, the least first."""
+    """Return how many tokens of a prompt each worker lacks, the least number first."""
     rest, missed = everyone, []
     for depth, workers in tree.levels(node):
         missed.append(Missed(tokens - depth, workers))
@@ -130,11 +130,12 @@ class Autoscaler:
     """A monitor of the queueing time of each prefix at each of its GPUs ([Preble] §3.2).
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
-    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the mean queueing time
-    of the prefix's requests in the newer half of the window is at least ``factor`` times the mean
-    in the older half, as in Preble's code. The mean in the newer half must also exceed the time to
-    compute the prefix, because otherwise a copy would cost more than the copy saves. The queueing
-    time is the time to the first token minus the prefill time that was estimated at dispatch.
+    nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the queueing time of
+    its requests grows. The mean in the newer half of the window must be at least ``factor`` times
+    the mean in the older half, as in Preble's code. The mean in the newer half must also exceed the
+    time to compute the prefix, because a copy would otherwise cost more than the copy saves. The
+    queueing time is the time to the first token minus the prefill time that was estimated at
+    dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -160,7 +161,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:
-        """Return whether queueing for the prefix on this GPU has grown too long."""
+        """Return whether the queueing time of the prefix on this GPU has grown too long."""
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
             return False
@@ -173,8 +174,8 @@ def key_portion(end: PrebleNode) -> PrebleNode:
     """Return the key portion of the path to ``end`` ([Preble] §A).
 
     The key portion is the deepest node at or above ``end`` whose edge is longer than all edges
-    above it together. The uppermost node of a path always satisfies this; the key portion of the
-    root is the root.
+    above it together. The uppermost node of a path always has an edge longer than all edges above
+    it; the key portion of the root is the root.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:
@@ -186,8 +187,9 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Send future requests for half of the load below the prefix ``key`` to the GPU ``to``.
 
     The load of a child node is the load of the window's requests whose prompts pass through the
-    child ([Preble] Alg. 2). A child with a single request is not moved, because no further request
-    may come. For requests that end at the prefix itself, the router chooses the GPU with less load.
+    child ([Preble] Alg. 2). A child with a single request is not moved, because perhaps no more
+    requests will come. For requests that end at the prefix itself, the router chooses the GPU with
+    less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

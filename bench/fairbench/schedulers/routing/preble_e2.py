@@ -28,14 +28,15 @@ class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     A request with more cached than uncached tokens exploits: the request goes to the GPU with the
-    lowest cost among the GPUs that hold its longest cached prefix. Other requests explore: such a
-    request goes to the GPU with unusually much decoding, if there is such a GPU, and otherwise to
-    the GPU with the lowest cost. Cost is L + M + P: load in the window, recomputation of tokens
-    that would be evicted, and prefill of uncached tokens. A request that would exploit the most
-    loaded GPU goes to the least loaded GPU if the loads (L) differ by more than the threshold.
-    Otherwise, if the queueing time of the prefix on its GPU keeps growing, the request goes to the
-    least loaded GPU without the prefix, which computes a copy of the prefix. Half of the load below
-    the prefix in the tree then moves to this GPU. Ties rotate.
+    lowest cost among the GPUs that hold the request's longest cached prefix. All other requests
+    explore: an exploring request goes to the GPU with unusually much decoding, if there is such a
+    GPU, and otherwise to the GPU with the lowest cost. Cost is L + M + P: load in the window,
+    recomputation of tokens that would be evicted, and prefill of uncached tokens. A request that
+    would exploit the most loaded GPU goes to the least loaded GPU if the loads (L) of the two GPUs
+    differ by more than the threshold. If the loads differ by less, but the queueing time of the
+    prefix on its GPU keeps growing, the request goes to the least loaded GPU without the prefix.
+    The chosen GPU computes a copy of the prefix. Half of the load below the prefix in the tree then
+    moves to the GPU that computes the copy. Ties rotate.
     """
 
     name = "preble-e2"
@@ -50,17 +51,18 @@ class PrebleE2(PrefixRouter):
         threshold inf.
 
         ``rebalance_threshold`` is the paper's Th_bal (1.5 in Preble's code). ``autoscale_factor``
-        is the growth of the queueing time within H at which a prefix is copied; in the paper, the
-        time doubles (2). ``imbalance_ratio`` is IMBALR, the threshold for a GPU's ratio of decoding
-        to prefill time, relative to the ratio of all GPUs ([gaps] D2).
+        is the factor by which the queueing time must grow within H before a prefix is copied; in
+        the paper, the time doubles (2). ``imbalance_ratio`` is IMBALR, the threshold for a GPU's
+        ratio of decoding to prefill time, relative to the ratio of all GPUs ([gaps] D2).
 
         ``capacity_tokens`` is the size of a worker's KV pool, from which M is computed. 0 means
         ``Setup.pool_tokens``, and M is 0 if the size is unknown. The router knows only prompts, not
         outputs, so a pool fills up earlier than the router assumes. ``default_output_tokens``
         replaces the mean output until a request has finished on the GPU. The prefill times are
-        Preble's for Mistral 7B on an A100: linear from ``prefill_linear_from_tokens`` tokens on,
-        ``prefill_short_ms`` below, and ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token``
-        is the time of an 8B model on an A100, with one request at a time.
+        Preble's for Mistral 7B on an A100: linear in the number of tokens from
+        ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for fewer tokens, and
+        ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on
+        an A100, with one request at a time.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("default_output_tokens", "exploit")

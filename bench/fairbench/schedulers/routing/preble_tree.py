@@ -69,7 +69,8 @@ class PrebleTree(LocationTree[PrebleNode]):
 
     Dispatches are numbered; a dispatch marks all nodes of its prompt as used. The nodes whose last
     dispatch is n form one path, and ``_ends[worker]`` lists the deepest node of each such path in
-    order of n. The upward paths from these nodes, in this order, are the LRU order, leaves first.
+    order of n. The upward paths from the nodes in ``_ends[worker]``, in order, are the LRU order,
+    leaves first.
     """
 
     def __init__(self) -> None:

@@ -98,7 +98,7 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Add a request to this GPU; ``prefill_us`` is the prefill time of its uncached tokens."""
+        """Add a request to this GPU; ``prefill_us`` is the time to prefill its uncached tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self.prefill_us += prefill_us
 
@@ -108,7 +108,7 @@ class GpuWindow:
         self._price_outputs()
 
     def expire(self, now_s: float) -> list[PrebleNode]:
-        """Remove requests that have left the window; return the last nodes of their prompts."""
+        """Remove requests that have left the window; return the last node of each one's prompt."""
         start_s = now_s - self._window_s
         while self._finished and self._finished[0][0] <= start_s:
             self._output_tokens -= self._finished.popleft()[1]

@@ -24,8 +24,8 @@ class WorkerCredit(MutableMapping[int, float]):
     """A client's credit at each worker, as a mapping.
 
     ``positive`` is the set of workers with credit above 0, as bits. A client's credits are equal at
-    all workers where the client has never sent a request, so a single number represents these
-    credits. Other credits are stored by worker.
+    all workers where the client has never sent a request, so a single number represents the credits
+    at all such workers. Other credits are stored by worker.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
@@ -133,7 +133,7 @@ def to_forget(
 
     Clients in ``busy`` are kept. ``credit`` has each client's credits, the least recently used
     client first. When a forgotten client returns, the client has no debt. Clients with the most
-    credit are therefore forgotten first, because such clients gain least.
+    credit are forgotten first, because such clients gain least from a return without debt.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]
@@ -150,8 +150,8 @@ class WorkerCredits:
     Args:
         quantum: The quantum Q^w of a client of weight 1, in weighted tokens.
         fleet: The live workers.
-        tenants: Whether tenants have credits, too. A client's requests may then only go to workers
-            where the client and all its tenants have credit.
+        tenants: Whether tenants have credits, too. If tenants have credits, a client's requests may
+            only go to workers where the client and all its tenants have credit.
     """
 
     setup = Setup()
@@ -440,12 +440,13 @@ def dispatch_charging(
         output_weight: Price of an output token.
         charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
             part that the chosen worker has not cached. ``split`` and ``owner`` charge the uncached
-            part to the clients that share the prefix at the worker, as in ``SharedCharges``. ``gpu-
-            time`` charges the expected GPU time of the prompt; at the end of the request, the true
-            GPU time of the whole request replaces this charge.
+            part to the clients that share the prefix at the worker, as in ``SharedCharges``. With
+            ``gpu-time``, the expected GPU time of the prompt is charged; at the end of the request,
+            the true GPU time of the whole request replaces this charge.
         ahead: Whether the mean length of a client's answers is charged at dispatch, and the
-            difference from the true length at the end. By default, outputs are charged when a
-            request has ended (line 22), so a client's credit falls slowest at the slowest worker.
+            difference between the mean and the true length at the end. By default, outputs are
+            charged when a request has ended (line 22), so a client's credit falls slowest at the
+            slowest worker.
     """
     if charge == GPU_TIME:
         return TimeDispatchCharging(extend_weight, output_weight, ahead=ahead)

@@ -1,4 +1,4 @@
-"""An agent that acts in an environment and observes it, repeatedly ([Preble] §A.2)."""
+"""An agent that repeatedly acts in an environment and observes the result ([Preble] §A.2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.workloads.programs.chat import Conversation
 
 
 class Agent(Conversation):
-    """A loop of calls; each prompt extends the previous one by an output and an observation."""
+    """A loop of calls; each prompt is the previous prompt, an output and an observation."""
 
     kind, part, call = "agent", "observation", "step"
 
@@ -24,7 +24,7 @@ class Agent(Conversation):
         """Lengths in tokens; the number of steps is uniform from ``steps_min`` to ``steps_max``.
 
         ``step_gap_s`` is the mean time in seconds that the environment takes for an observation;
-        the times are exponential.
+        the times have an exponential distribution.
         """
 
         steps_min: Annotated[int, Ge(1), Le(1000)]

@@ -174,7 +174,7 @@ def check_mean(params: Any, name: str) -> None:
 
 
 def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
-    """Raise ValueError if an output is longer than ``max_new_tokens``; None allows all lengths."""
+    """Raise ValueError if an output is longer than ``max_new_tokens``; None allows any length."""
     for field, tokens in output_tokens.items():
         if max_new_tokens is not None and tokens > max_new_tokens:
             raise ValueError(

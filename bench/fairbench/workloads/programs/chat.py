@@ -18,7 +18,7 @@ from fairbench.workloads.programs import base
 
 
 class Turn(NamedTuple):
-    """A call of a conversation: seconds of pause before the call, and lengths in tokens.
+    """A call of a conversation: the pause before the call in seconds, and lengths in tokens.
 
     ``added_tokens`` is the length of the new part of the prompt.
     """

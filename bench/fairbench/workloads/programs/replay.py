@@ -97,9 +97,9 @@ class _Strand:
     def _waiting_call(self, at: int) -> int:
         """Return the number of the first call that waits for the sub-agents of call ``at``.
 
-        The returned call also waits for sub-agents that the calls between ``at`` and this call
-        start. In a replay, a call waits for at least the sub-agents for which the call waited in
-        the recording.
+        The returned call also waits for the sub-agents that the calls from ``at`` to the returned
+        call start. In a replay, a call waits for at least the sub-agents for which the call waited
+        in the recording.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1

@@ -88,8 +88,9 @@ def scaled(table: TraceTable, rate: float) -> TraceTable:
 def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
     """Return the times and clients of one trace with the prompts and answers of another trace.
 
-    Request i gets its time from one trace and its prompt from the other; the result is as long as
-    the shorter trace. Sessions and end times are dropped, and the result is marked as synthetic.
+    Request i gets its time from the first trace and its prompt from the second trace; the result is
+    as long as the shorter trace. Sessions and end times are dropped, and the result is marked as
+    synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.selected(rows), prompts.selected(rows)
@@ -109,7 +110,7 @@ def combined(senders: TraceTable, prompts: TraceTable) -> TraceTable:
 def anonymized(table: TraceTable, key: bytes) -> TraceTable:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    In all files, equal keys give equal labels. A reader of the result who lacks the key cannot test
+    In all files, equal keys give equal labels. A reader of the result who lacks ``key`` cannot test
     whether a client's name occurs. Sessions are numbered, so their names need no hash.
     """
     labels = tuple(

@@ -57,7 +57,7 @@ class FileTraffic(Protocol):
 
 
 class Runs(NamedTuple):
-    """Runs of blocks: a run is a sequence of blocks that all prompts contain as a whole.
+    """Runs of blocks: a run is a sequence of consecutive blocks that prompts contain as a whole.
 
     A run of blocks may be cut only at the end of a prompt.
 
@@ -97,7 +97,7 @@ def runs_of(table: TraceTable) -> Runs:
 
 
 def _only_values(code: Ints, value: Ints, count: int) -> Ints:
-    """Return, for each code, the only value that occurs with the code, or -1 for several."""
+    """Return, for each code, the only value that occurs with the code; -1 if there are several."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -218,7 +218,7 @@ class RecordedTrace:
 
 
 def _ends(table: TraceTable, rows: list[int]) -> Floats:
-    """Return the time at which each answer was complete, or its arrival time if this is unknown."""
+    """Return the time at which each answer was complete, or, if unknown, the arrival time."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 

@@ -106,7 +106,7 @@ class ReadTrace:
     ``unit`` is the unit of the file's times, if known; ``clock`` describes the time zone if the
     times are dates. ``nameless`` is a remark for the user, used if no column names clients.
     ``cached`` is the name of a column of cached tokens, which a replay ignores ("" if the file has
-    no such column). ``counted`` is False if the file has no token counts; then each request is
+    no such column). ``counted`` is False if the file has no token counts; each request is then
     replayed with one token.
     """
 
@@ -125,9 +125,9 @@ def read_trace(params: TraceParams) -> ReadTrace:
 
     Raises DataError with file, line and field, or UsageError.
 
-    The most recently read traces are cached while their files do not change. A trace with a
-    ``sha256`` in ``params`` stays cached even if the file changes, so that a run in progress can
-    end.
+    The most recently read traces are cached as long as the files of the traces do not change. A
+    trace with a ``sha256`` in ``params`` stays cached even if the file changes, so that a run in
+    progress can end.
     """
     return _read_pinned(params) if params.sha256 else _read_current(params)
 
@@ -195,7 +195,7 @@ def trace_of(
 
 
 def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
-    """Return the table with spread times and made-up clients, if ``params`` ask for these."""
+    """Return the table with spread times and made-up clients, if ``params`` ask for either."""
     table = spread_out(table) if params.spread else table
     return assigned(table, params.clients) if params.clients else table
 
@@ -203,9 +203,9 @@ def _with_synthetic_parts(table: TraceTable, params: TraceParams) -> TraceTable:
 def read_with_requests(
     params: TraceParams, fields: Collection[str], signs: Collection[str]
 ) -> tuple[ReadTrace, FileRequests | None]:
-    """Return the trace of a file, and the file's requests with further fields.
+    """Return the trace of a file, and the file's requests with the fields ``fields``.
 
-    The second result is None if the format of the file is one of ``PROGRAMS``.
+    The requests are None if the format of the file is one of ``PROGRAMS``.
 
     Args:
         params: How the file is to be read.

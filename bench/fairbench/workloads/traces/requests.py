@@ -101,7 +101,7 @@ WHOLE = "must be a whole number of tokens from 0 to"
 
 
 class PromptText(NamedTuple):
-    """The approximate tokens of a prompt's text, and the identities of its blocks."""
+    """The approximate tokens in the text of a prompt, and the identities of the text's blocks."""
 
     tokens: int
     ids: Ints
@@ -139,7 +139,7 @@ def format_name(layout: str, *, texts: bool) -> str:
 
 
 class TraceNotes(NamedTuple):
-    """Facts about a trace: unit and zone of the times, the time of its start, remarks for the user.
+    """Facts about a trace: unit and zone of the times, the start time, and remarks for the user.
 
     ``nameless`` is a remark for the user if no column names clients, else "". ``cached`` is the
     name of a column of cached tokens, which a replay ignores, or "".
@@ -267,7 +267,7 @@ def _check_names(requests: FileRequests, field: str, names: list[str]) -> None:
 
 
 def _numbered(values: list[Any]) -> tuple[list[Any], Ints]:
-    """Return the distinct values, and for each value the index of its distinct value (None: -1)."""
+    """Return the distinct values, and the index of each value among them (None: -1)."""
     known: dict[Any, int] = {}
     codes = [-1 if one is None else known.setdefault(one, len(known)) for one in values]
     return list(known), np.array(codes, np.int64)
@@ -325,7 +325,7 @@ def _place_steps(
     clients: list[str],
     sessions: list[str],
 ) -> None:
-    """Set, in place, arrivals of requests that have only a delay after the session's previous step.
+    """Set, in place, the arrivals that are given only as delays after the session's last step.
 
     A session whose requests have no times begins at 0. Raises DataError if the file's other times
     are dates.

@@ -5,10 +5,10 @@ coefficient of variation of the gaps, Gamma or Weibull, ...]. ``lens`` has, for 
 values and probabilities of ``input_tokens`` and ``output_tokens``. The files are converted from
 data/ of alibaba/ServeGen (f891d11). Clients that have no tables of lengths are left out.
 
-The number of requests in a window equals the number that was measured. The gaps between requests,
-and between requests and the ends of the window, are drawn from the window's distribution and then
-scaled to fill the window. The result is a renewal process conditioned on the number of requests;
-Gamma gaps with a coefficient of 1 give a Poisson process.
+The number of requests in a window equals the number that was measured in the window. The gaps
+between requests, and between requests and the ends of the window, are drawn from the window's
+distribution and then scaled to fill the window. The result is a renewal process with a given number
+of requests; Gamma gaps with a coefficient of 1 give a Poisson process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONSTANT_BELOW = 1e-3  # Gaps with a smaller coefficient of variation count as c
 class RenewalWindow:
     """A window of ``width_s`` seconds that begins at ``start_s`` and has ``count`` requests.
 
-    ``cv`` is the coefficient of variation of the gaps, and ``law`` their distribution.
+    ``cv`` is the coefficient of variation of the gaps, and ``law`` is the distribution of the gaps.
     """
 
     start_s: float

@@ -1,9 +1,9 @@
 """The requests of a trace: one request as read, all requests as arrays, and statistics.
 
 The text of a prompt is split into blocks of characters. The identity of a block is a hash of the
-characters of this block and of all earlier blocks. Therefore texts with equal beginnings begin with
-equal blocks, and the text itself is not stored. If the log has token counts, the number of tokens
-in a block is the median over the prompts of the log.
+characters of this block and of all earlier blocks. Texts with equal beginnings begin with equal
+blocks, and the text itself is not stored. If the log has token counts, the number of tokens in a
+block is the median over the prompts of the log.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ def blocks_of_one_size(
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
-    If there are more identities than wanted, the last block stands for all further text. If there
-    are too few identities, more are derived from the last block. A text with less than half the
-    wanted blocks was shortened in the log; the missing text is unknown and gets no blocks.
+    If a prompt has more identities than wanted, the last block stands for all further text. If a
+    prompt has too few identities, more identities are derived from the last block. A text with less
+    than half the wanted blocks was shortened in the log; the missing text is unknown and gets no
+    blocks.
     """
     if wanted > 2 * len(ids):
         return ids
@@ -280,7 +281,8 @@ def table_of(
     Args:
         clients: Names of the clients; the codes in ``column["client"]`` are positions in this list.
         column: Arrays ``at`` (arrival), ``end`` (duration of the answer) and ``think`` in ns,
-            negative if unknown, and the arrays named in ``COUNTS``; each of shape (n,) with n > 0.
+            negative if unknown, and the arrays named in ``COUNTS``. Each array has the shape (n,)
+            with n > 0.
         parts: The blocks of which the prompts consist.
         synthetic: Descriptions of the parts that were not recorded.
     """
@@ -381,13 +383,13 @@ def _length_facts(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """Return the highest mean rate (1/s) in a minute, or in the whole trace if it is shorter."""
+    """Return the highest mean rate (1/s) in a minute, or in a whole trace shorter than a minute."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
 
 def shared_prefixes(table: TraceTable) -> dict[str, float]:
-    """Return the shared fractions of all input tokens; both are 0 if the trace has no blocks.
+    """Return the shared fractions of all input tokens; each is 0 if the trace has no blocks.
 
     ``shared_ratio`` is the fraction of input tokens in blocks that occur in several requests.
     ``infinite_hit_rate`` is the fraction of input tokens that would hit an unlimited prefix cache.

@@ -178,7 +178,7 @@ class PacedArrivals(ArrivalSource):
 
 
 class PlannedKind(TrafficKind):
-    """A kind of traffic whose rate has phases; ``kind`` is its name in error messages."""
+    """A kind of traffic whose rate has phases; error messages call the kind ``kind``."""
 
     kind: ClassVar[str]
     repeat: ClassVar[bool] = False
@@ -188,7 +188,7 @@ class PlannedKind(TrafficKind):
 
     @abstractmethod
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
-        """Return the phases of a client's rate; the last phase has no end."""
+        """Return the phases of a client's rate; the last phase continues without end."""
 
     def usual(self, load: TrafficLoad) -> PacedArrivals:
         of = f"arrivals of kind {self.kind}"
@@ -224,7 +224,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """This kind has no parameters: the scenario and the command line set the rate."""
+        """The kind has no parameters: the scenario and the command line set the rate."""
 
     def phases(self, load: TrafficLoad) -> tuple[Phase, ...]:
         return (Phase(inf, 1.0),)

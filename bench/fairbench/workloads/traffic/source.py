@@ -120,8 +120,8 @@ class Rate(NamedTuple):
 class GammaArrivals(ArrivalSource):
     """The arrivals of a Gamma process whose rates are given.
 
-    Arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever comes
-    first. ``burstiness`` is the shape of the Gamma distribution of gaps.
+    The arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever
+    comes first. ``burstiness`` is the shape of the Gamma distribution of gaps.
     """
 
     rates: tuple[Rate, ...]
@@ -184,8 +184,8 @@ class Gamma(TrafficKind):
 def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
     """Yield gaps from a Gamma distribution with mean 1 and shape ``burstiness``.
 
-    The coefficient of variation is 1/sqrt(burstiness): 1 gives a Poisson process, infinity even
-    gaps.
+    The coefficient of variation of the gaps is 1/sqrt(burstiness): a burstiness of 1 gives a
+    Poisson process, and infinity gives even gaps.
     """
     if burstiness == inf:
         yield from repeat(1.0)

@@ -4,9 +4,9 @@ The program reads operations from standard input and writes answers to standard 
 is a line with a JSON list (name and arguments); an answer is a line of JSON.
 
 The program imports the engine only once. For each run, the program forks a copy of its process, so
-that no run sees the state of an earlier run. The copy forks a further process for each replica, so
-that replicas compute in parallel. A replica's process communicates through a socket instead of
-standard input and output.
+that no run sees the state of an earlier run. The copy for a run forks one more process for each
+replica, so that replicas compute in parallel. A replica's process communicates through a socket
+instead of standard input and output.
 
 The program imports only the standard library and the engine. If a fairbench scheduler decides in
 the engine, the copy for the run also imports fairbench. The program ends when its input ends, or
@@ -160,9 +160,9 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is false if the error shows that the engine differs from the supported releases: a call
-    of the engine by this package failed, or the engine used an attribute that a stand-in of this
-    package lacks.
+    ``fits`` is false if the error shows that the engine differs from the supported releases. In
+    such an error, a call of the engine by this package failed, or the engine used an attribute that
+    a stand-in of this package lacks.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

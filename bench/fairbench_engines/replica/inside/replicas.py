@@ -105,8 +105,8 @@ class ClockedReplica:
     def produced(self, before: bool) -> list[tuple[int, int]]:
         """Return (number, output tokens) of every unfinished request.
 
-        ``before`` is true if the last batch has not yet ended in the simulation. The tokens of this
-        batch are then left out, and the requests that the batch finishes count as unfinished.
+        ``before`` is true if the last batch has not yet ended in the simulation. The tokens of an
+        unended batch are left out, and the requests that the batch finishes count as unfinished.
         """
         worker = self._worker
         now = [*worker.unfinished(), *(self._batch if before else ())]

@@ -127,7 +127,7 @@ def sglang() -> Any:
 
 
 def _tolerate_newer_transformers() -> None:
-    """Let an old SGLang register a model that a newer release of transformers registers itself."""
+    """Let an old SGLang register a model that a newer release of transformers also registers."""
     configs = import_module("transformers").AutoConfig
     register = configs.register
     configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)
@@ -260,7 +260,7 @@ def hierarchical_cache(params: Any) -> Any:
 
 
 def ratio_tracker(sgl: Any) -> Any:
-    """Return SGLang's tracker of the new-token ratio, as the installed release constructs it."""
+    """Return SGLang's tracker of the new-token ratio, made as the installed release makes it."""
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
@@ -454,7 +454,7 @@ class SGLangScheduling:
         return self._sgl.utils.GenerationBatchResult(next_token_ids=self._sgl.torch.tensor(tokens))
 
     def _accepted(self, requests: list[Any]) -> Any:
-        """Return 1 to ``DRAFTS`` accepted tokens for each request, as in speculative decoding.
+        """Return, for each request, 1 to ``DRAFTS`` accepted tokens, as in speculative decoding.
 
         Accepted tokens may be more than the rest of the output; the excess is ``AFTER_END``.
         """

@@ -14,8 +14,8 @@ NAMES = ("time", "monotonic", "perf_counter")
 class VirtualTime:
     """The simulator's clock, in the form in which an engine's code reads a clock.
 
-    Each reading is later than the previous reading, if only by the least difference of floats, so
-    that two entries of an LRU cache never have equal times.
+    Each reading of the clock is later than the previous reading, if only by the least difference of
+    floats, so that two entries of an LRU cache never have equal times.
     """
 
     def __init__(self) -> None:

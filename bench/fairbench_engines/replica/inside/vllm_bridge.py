@@ -151,7 +151,8 @@ class VLLMWorker:
     def _chunk(self, request: Any, tokens: int, *, first: bool) -> tuple[int, int, int, bool, bool]:
         """Return a request's number, the tokens computed before, the chunk's tokens, and two flags.
 
-        The flags state whether the chunk is the first and whether it is the last of the prompt.
+        The flags state whether the chunk is the first chunk of the prompt, and whether it is the
+        last chunk.
         """
         computed = request.num_computed_tokens
         last = computed == request.num_tokens

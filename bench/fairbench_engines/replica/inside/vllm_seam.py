@@ -204,9 +204,9 @@ class VLLMScheduling:
     ) -> Any:
         """Return a vLLM request that will produce the tokens ``output``; the request is not queued.
 
-        ``spare`` is added to the request's limit on output tokens; the last token of ``output`` is
-        then a stop token. ``facts`` are further arguments of vLLM's request, and ``sampling`` of
-        its SamplingParams.
+        ``spare`` is added to the request's limit on output tokens; if ``spare`` is above 0, the
+        last token of ``output`` is a stop token. ``facts`` are further arguments of vLLM's request,
+        and ``sampling`` of its SamplingParams.
         """
         v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
@@ -229,7 +229,7 @@ class VLLMScheduling:
         return request
 
     def step(self) -> Any:
-        """Complete the oldest step in flight; schedule further steps as far as vLLM allows.
+        """Complete the oldest step in flight, and schedule more steps as far as vLLM allows.
 
         Returns (scheduled, hits, preempted, finished), with requests by number, or None if no step
         had work. ``hits`` are the cached tokens of the requests that were admitted.
