@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import floor
+from statistics import fmean
 
 from fairbench_studies.kit.rows import ROOT, Row, read_rows
 from fairbench_studies.kit.table_store import read
@@ -51,6 +52,32 @@ def headline() -> str:
         last,
     )
     return as_markdown(header, body)
+
+
+def frontier_limit() -> str:
+    """Return the parts of the limit and the worst minutes of the frontier's test configurations.
+
+    Schedulers are as published; each value is the mean of the seeds.
+    """
+    cells: dict[str, dict[str, list[Row]]] = {}
+    for row in read_rows(ROOT / "results/frontier.csv"):
+        if (row["part"], row["form"]) == ("test", "published"):
+            runs = cells.setdefault(f"`{row['workload']}` {row['scenario']}", {})
+            runs.setdefault(row["pair"], []).append(row)
+
+    def mean(runs: list[Row], key: str) -> str:
+        return f"{fmean(100 * float(row[key]) for row in runs):.0f}%"
+
+    shown = [
+        *(("limit", pair) for pair in ("d2lpm", "fair-finish")),
+        *(("worst_minute", pair) for pair in ("vtc", "d2lpm", "fair-finish")),
+    ]
+    words = {"limit": "of the limit", "worst_minute": "worst minute"}
+    header = ("configuration", *(f"`{pair}`, {words[key]}" for key, pair in shown))
+    return as_markdown(
+        header,
+        ((cell, *(mean(cells[cell][pair], key) for key, pair in shown)) for cell in sorted(cells)),
+    )
 
 
 def quantum() -> str:
