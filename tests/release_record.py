@@ -120,13 +120,14 @@ DETAILS = """
 - *CPU time.* `python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8` counts
   Python's bytecode instructions in a step of SGLang 0.5.23 with 256 running and 256 waiting
   requests. Divided by the count of SGLang's own FCFS, the mean count is 1.05 for `fcfs`, 1.07 for
-  `vtc`, 1.10 for `lpm`, 1.12 for `dlpm` and 1.10 for `edf` (`edf` with `--turns 3`). Of the 12% of
+  `vtc`, 1.10 for `lpm`, 1.12 for `dlpm` and 1.38 for `edf` (`edf` with 24 steps). Of the 12% of
   `dlpm`, about 7% are charges and SGLang's own matching of each arriving prompt.
 - *CPU milliseconds.* The counts omit work in C, so the CPU time grows more. On two cores that 40
   other processes shared, a mean step of SGLang took 2.7 ms with SGLang's own FCFS, 3.3 ms with
-  `fcfs`, 3.6 ms with `vtc` and `lpm`, 3.7 ms with `dlpm` and 4.9 ms with `edf`. In every step,
-  `edf` fits its cost model again (0.2 ms) and ranks all waiting requests (0.5 ms). Without
-  `--count`, `plugin_step` measures CPU milliseconds on your machine.
+  `fcfs`, 3.6 ms with `vtc` and `lpm`, and 3.7 ms with `dlpm`. With three other processes, a mean
+  step took 1.4 ms with SGLang's own FCFS and 2.4 ms with `edf`. In every step, `edf` fits its cost
+  model again and ranks all waiting requests. Without `--count`, `plugin_step` measures CPU
+  milliseconds on your machine.
 
 ### Features inside vLLM
 
