@@ -50,7 +50,7 @@ class Prompts(NamedTuple):
 
     def take(self, rows: Flags | Ints) -> Prompts:
         """Return the prompts that a mask or an index array selects."""
-        return Prompts(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
+        return Prompts._make(column[rows] for column in self)
 
     def tokens_in(self, begin_s: Floats, end_s: Floats) -> Floats:
         """Return the prompt tokens computed in each given interval, shape (intervals,)."""

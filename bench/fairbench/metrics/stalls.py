@@ -37,7 +37,7 @@ class Answers(NamedTuple):
 
     def take(self, rows: Flags) -> Answers:
         """Return the rows that a boolean mask selects."""
-        return Answers(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
+        return Answers._make(column[rows] for column in self)
 
 
 class Rows(NamedTuple):
@@ -55,7 +55,7 @@ class Rows(NamedTuple):
 
     def take(self, rows: Flags | Ints) -> Rows:
         """Return the rows that a mask or an index array selects."""
-        return Rows(*(column[rows] for column in self))  # type: ignore[arg-type]  # mixed types
+        return Rows._make(column[rows] for column in self)
 
 
 class Steps(NamedTuple):

@@ -92,7 +92,7 @@ class DLPM(FairScheduler):
         return self.credits.balances()
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        self.credits.begin_request(request.client)  # This call implements line 12 of Alg. 1.
+        self.credits.begin_request(request.client)  # Alg. 1 line 12
 
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
@@ -101,12 +101,12 @@ class DLPM(FairScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         turns = self._turns(view)
         progressed, refresh = True, True
-        while progressed and len(view):  # This loop implements line 17 of Alg. 1.
-            scan = self._scan(view, now_s, refresh)  # This call implements line 16 of Alg. 1.
+        while progressed and len(view):  # Alg. 1 line 17
+            scan = self._scan(view, now_s, refresh)  # Alg. 1 line 16
             progressed = refresh = False
-            for request in scan:  # This loop implements line 18 of Alg. 1.
-                client = request.client  # This statement implements line 19 of Alg. 1.
-                if not self.credits.in_credit(client):  # This test implements line 20 of Alg. 1.
+            for request in scan:  # Alg. 1 line 18
+                client = request.client  # Alg. 1 line 19
+                if not self.credits.in_credit(client):  # Alg. 1 line 20
                     turns.check_refill(client, scan)
                     if turns.over:
                         return

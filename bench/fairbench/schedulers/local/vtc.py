@@ -75,22 +75,19 @@ class VTC(FairScheduler):
         self.shares_counters = params.tenants is None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        # This call implements lines 6-13 of Alg. 2.
-        self.account.enter(request.client, view.clients())
+        self.account.enter(request.client, view.clients())  # Alg. 2 lines 6-13
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         # This loop implements line 18 of Alg. 2: while Q is not empty.
         while waiting := view.clients():
-            # This statement implements lines 19-22 of Alg. 2.
-            if not (yield view.oldest(self.account.least(waiting))):
+            if not (yield view.oldest(self.account.least(waiting))):  # Alg. 2 lines 19-22
                 return
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         # This call implements line 25 of Alg. 2; line 9 lifts a new client's counter to the counter
         # of the client that left the queue last.
         self.account.picked(request.client)
-        # This call implements line 23 of Alg. 2.
-        self.charging.admitted(request, extend_tokens, recompute)
+        self.charging.admitted(request, extend_tokens, recompute)  # Alg. 2 line 23
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.charging.retracted(request)

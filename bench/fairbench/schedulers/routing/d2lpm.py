@@ -100,19 +100,17 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def route(self, request: Request, now_s: float) -> int:
         found = self._tree.find(request.prompt)
-        # This call implements lines 4-6 of Alg. 2.
-        available = self.credits.available(request.client)
-        length, holders = self._tree.holders(found.node)  # This call implements line 13 of Alg. 2.
+        available = self.credits.available(request.client)  # Alg. 2 lines 4-6
+        length, holders = self._tree.holders(found.node)  # Alg. 2 line 13
         preferred = available & holders if length >= self.params.min_match_tokens else 0
-        # This statement implements lines 7-8 and 14 of Alg. 2.
-        worker = self._fleet.least_loaded(preferred or available)
+        worker = self._fleet.least_loaded(preferred or available)  # Alg. 2 lines 7-8 and 14
         if self._filling is not None:
             worker = self._filling.instead_of(worker, available)
         tokens = self._charged_tokens(request, found.node, worker)
         for client, cost in self._charging.dispatched(request, tokens, worker).items():
-            self.credits.charge(client, worker, cost)  # implements line 16 of Alg. 2
-        self._tree.add(found, request.prompt, worker)  # implements line 18 of Alg. 2
-        self._fleet.dispatch(request, worker)  # This call implements lines 15 and 17 of Alg. 2.
+            self.credits.charge(client, worker, cost)  # Alg. 2 line 16
+        self._tree.add(found, request.prompt, worker)  # Alg. 2 line 18
+        self._fleet.dispatch(request, worker)  # Alg. 2 lines 15 and 17
         return worker
 
     def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
@@ -130,10 +128,10 @@ class D2LPM(CreditExchange, PrefixRouter):
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         cost = self._charging.end_charge(request, output.length)
-        if not self._fleet.end_request(request, worker):  # This call implements line 23 of Alg. 2.
+        if not self._fleet.end_request(request, worker):  # Alg. 2 line 23
             return
         self._charging.answered(request.client, output.length)
-        self._settle(request.client, worker, cost)  # This call implements line 22 of Alg. 2.
+        self._settle(request.client, worker, cost)  # Alg. 2 line 22
         if self.params.insert_on_finish and output.length:
             self._tree.insert((*request.prompt, output), worker)
 
