@@ -15,8 +15,7 @@ from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
 from fairbench.schedulers.views import least_first
 
-# Every request is in one of the groups ``AGED``, ``IN_TIME`` and ``LATE``; the group with the
-# lowest number goes first.
+# These are the groups of requests; the group with the lowest number goes first.
 AGED, IN_TIME, LATE = range(3)
 
 
@@ -32,14 +31,9 @@ class EDF(LocalScheduler):
     the memory that becomes free.
 
     A request without room preempts running requests if, without the preemption, the request would
-    be late within ``rescue_s`` seconds. The first victims are running requests that can no longer
-    be in time. The next victims are requests with later deadlines that can pause until the rescued
-    request has ended and still be in time. Among requests that can pause, the victim with the most
-    time to spare goes first; the time to restore the victim's memory is subtracted. A request that
-    was preempted is not preempted again until it has produced ``progress`` more tokens, and an aged
-    request is never preempted. No request is preempted if the freed memory would not be enough.
-    When memory runs out, the engine retracts requests in the same order. The preemption rules are
-    new in fairbench; the order is the classical order (Jackson 1955, Liu and Layland 1973).
+    be late within ``rescue_s`` seconds (``Victims``). When memory runs out, the engine retracts
+    requests in the same order. The preemption rules are new in fairbench; the order is the
+    classical order (Jackson 1955, Liu and Layland 1973).
     """
 
     name = "edf"
@@ -76,8 +70,7 @@ class EDF(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # ``_admitted`` holds the requests that the present pass has admitted.
-        self._admitted: set[Request] = set()
+        self._admitted: set[Request] = set()  # the requests that the present pass has admitted
         self._victims = Victims(
             self._slack,
             swaps=self.swaps,

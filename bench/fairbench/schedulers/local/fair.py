@@ -29,9 +29,7 @@ from fairbench.tenants import Tenants
 
 @dataclass(frozen=True)
 class FairParams:
-    """The parameters of charging and accounts of fair schedulers.
-
-    The parameters of a fair scheduler are a subclass of this class.
+    """The parameters of charging and accounts, of which each fair scheduler has a subclass.
 
     ``charge=gpu-time`` charges the time of iterations instead of tokens (``GPUCharges``).
     ``sharing`` selects the clients that pay for a shared prefix (``SharedCharges``); by default,
@@ -48,8 +46,8 @@ class FairParams:
     output_weight: PositiveInt = OUTPUT_PRICE
 
 
-# ``CHARGED`` names the methods in which ``FairScheduler`` charges clients.
 CHARGED = {"prepare", "on_admitted", "on_tokens", "on_retract", "on_finish", "forget"}
+"""The methods in which ``FairScheduler`` charges clients."""
 
 
 class FairScheduler(LocalScheduler):

@@ -152,11 +152,14 @@ def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
 class Victims:
     """The choice of victims, the running requests that lose their memory to a more urgent request.
 
-    The request that can pause longest without memory and still be in time is the first victim; a
-    request that is already late can pause for any time. A request that was preempted is spared
-    until it has produced ``progress`` more tokens. A request that arrived at least ``aging_s``
-    seconds ago is always spared. With ``swaps``, memory is copied to CPU memory if copying is
-    quicker than recomputing. With ``always_swaps``, memory is copied whenever CPU memory has room.
+    The first victims are running requests that can no longer be in time. The next victims are
+    requests with later deadlines that can pause until the rescued request has ended and still be in
+    time. Among requests that can pause, the victim with the most time to spare goes first; the time
+    to restore the victim's memory is subtracted. A request that was preempted is spared until it
+    has produced ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago
+    is always spared. No request is preempted if the freed memory would not be enough. With
+    ``swaps``, memory is copied to CPU memory if copying is quicker than recomputing. With
+    ``always_swaps``, memory is copied whenever CPU memory has room.
     """
 
     slack: Slack
