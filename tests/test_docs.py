@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def test_every_command_is_documented_and_has_help(name):
 def test_no_document_has_both_sides_of_a_merge():
     sides = re.compile(r"^(<{7}|={7}|>{7})( .*)?$", re.MULTILINE)
     assert [name for name, text in FILES.items() if sides.search(text)] == []
+
+
+BULLET = re.compile(r"\s*(?:1\.|[-+*]) ")
+BEFORE_A_LIST = re.compile(r"\s*$|\s*(?:\d+\.|[-+*]) |  |[|<`#]")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_line_of_a_paragraph_reads_as_an_item_of_a_list(name):
+    """Markdown takes a line that begins with `+ ` or `1. ` for the beginning of a list."""
+    lines = BLOCK.sub("", FILES[name]).splitlines()
+    wrong = [
+        line
+        for before, line in pairwise(lines)
+        if BULLET.match(line) and not BEFORE_A_LIST.match(before)
+    ]
+    assert not wrong
 
 
 @pytest.mark.parametrize("name", COMMANDS)
