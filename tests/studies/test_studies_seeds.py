@@ -13,7 +13,13 @@ from fairbench.errors import DataError
 from fairbench_studies.dlpm.claims import quanta, throughput
 from fairbench_studies.dlpm.claims.kept import Kept, read_kept
 from fairbench_studies.dlpm.claims.places import KnownPairs, Place
-from fairbench_studies.dlpm.claims.readings import Tried, at_rerun, in_long_qa, with_readings
+from fairbench_studies.dlpm.claims.readings import (
+    Tried,
+    at_rerun,
+    in_long_qa,
+    with_long_qa,
+    with_readings,
+)
 from fairbench_studies.dlpm.claims.table import (
     AT_DEFAULTS,
     AT_RERUN,
@@ -24,7 +30,7 @@ from fairbench_studies.dlpm.claims.table import (
 from fairbench_studies.kit.claims_page import Judged, Setting, readings, steady
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
-from fairbench_studies.kit.rows import ROOT
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
 from fairbench_studies.kit.seeds import FACTS, derived, keeping, read_seeds, write_seeds
 from fairbench_studies.kit.tally import Tally, decided
 from tests.figure_helpers import cell, stored_run
@@ -158,23 +164,19 @@ def test_the_page_of_claims_is_what_the_stored_values_give(tmp_path):
 
 
 def test_a_changed_value_changes_the_verdict(tmp_path):
-    """Turn one direction of figure 7 around in its file of configurations."""
+    """Divide D2LPM's throughput in figure 7's stored values by ten."""
     shutil.copytree(RESULTS / "seeds", tmp_path / "seeds")
     shutil.copy(RESULTS / "claims.csv", tmp_path / "claims.csv")
-    path = tmp_path / "seeds" / "fig7-configurations.csv"
-    head = f"{AT_RERUN},,service_rate_tok_s,d2lpm,vtc,1,"
-    lines = path.read_text().splitlines()
-    path.write_text(
-        "\n".join(
-            line.replace(",holds,", ",reversed,") if line.startswith(head) else line
-            for line in lines
-        )
-        + "\n"
-    )
+    for path in (tmp_path / "seeds").glob("fig7-dlpm-paper*.csv"):
+        rows = read_rows(path)
+        for row in rows:
+            if row["scheduler"] == "d2lpm":
+                row["service_rate_tok_s"] = str(float(row["service_rate_tok_s"]) / 10)
+        write_rows(path, rows)
     (rerun, _) = stored_settings(tmp_path)
-    parts = {part.text: part.outcome for part in rerun.sources["fig7"].judge(CLAIMS[0])}
+    parts = {part.text: part.outcome for part in CLAIMS[0].judge(rerun.sources["fig7"])}
     assert parts["D2LPM above VTC, on several replicas"] is REVERSED
-    assert parts["up to 2.87x (1.8 to 4.0)"] is HOLDS
+    assert parts["up to 2.87x (1.8 to 4.0)"] is OFF
 
 
 def test_the_artifact_is_a_page_for_people_and_one_for_browsers(tmp_path):
@@ -320,6 +322,28 @@ def test_another_worker_quantum_replaces_only_the_configurations_of_long_qa(tmp_
     assert tried.outcomes[1, "up to 2.87x (1.8 to 4.0)"] is HOLDS  # 2x in tot
     (before,) = [part for part in source.judge(CLAIMS[0]) if part.text.startswith("up to")]
     assert before.outcome is OFF
+
+
+def test_long_qa_joins_only_in_the_pool_that_holds_its_documents():
+    """D2LPM is 2x VTC in tot, 3x in long-qa with 305,000 tokens and 0.5x with 25,000."""
+
+    def rates(d2lpm, **more):
+        named = (("d2lpm", d2lpm), ("vtc", 10.0))
+        return [cell(name, service_rate_tok_s=rate, **more) for name, rate in named]
+
+    def in_pool(tokens, d2lpm):
+        pool = {"engine": {"max_total_tokens": tokens}}
+        return rates(d2lpm, workload="long-qa", dp=4, settings=pool)
+
+    tot = rates(20.0, workload="tot", dp=4)
+    source = [*tot, *in_pool(25_000, 5.0), *in_pool(305_000, 30.0)]
+    (tried,) = with_long_qa(CLAIMS[:1], source).values()
+    (size,) = [text for (_, text) in tried.outcomes if text.startswith("up to")]
+    assert tried.outcomes[1, "D2LPM above VTC"] is HOLDS
+    (part,) = [p for p in CLAIMS[0].judge([*tot, *in_pool(305_000, 30.0)]) if p.text == size]
+    assert "3.00x" in part.ours
+    assert with_long_qa(CLAIMS[:1], [*tot, *in_pool(25_000, 5.0)]) == {}
+    assert with_long_qa(CLAIMS[:1], tot) == {}
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,11 @@ AT_RERUN = (
 """Readings of the rerun's settings: the mark of a full batch, arrivals, and ToT's prefix."""
 LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
 """The reading in which the quantum Q^w of long-qa is about twenty mean requests (gap B3)."""
+LONG_QA_POOL = Reading(
+    "with long-qa in 305,000 tokens", "settings.engine.max_total_tokens", 305_000
+)
+"""The reading in which long-qa runs too, in a KV pool that is large enough for its documents."""
+LONG_QA = "long-qa"
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
 Outcomes = Mapping[tuple[int, str], Outcome]
@@ -87,8 +92,20 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
     return bool(value_at(cell.runs[0].experiment, reading.key) == reading.value)
 
 
+def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
+    """Return outcomes with long-qa in the pool that holds its documents.
+
+    At the rerun's settings, figure 7 has long-qa in several pools, which no other outcome includes.
+    """
+    in_pools = [cell for cell in cells if cell.combined["workload"] == LONG_QA]
+    held = [cell for cell in in_pools if _shows(cell, LONG_QA_POOL)]
+    if not held or len(held) == len(in_pools):
+        return {}
+    return {LONG_QA_POOL.name: Tried(outcomes_of(claims, [*_without_long_qa(cells), *held]))}
+
+
 def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[str, Tried]:
-    """Return outcomes with another Q^w in long-qa; the other configurations are as judged."""
+    """Return outcomes with another Q^w in long-qa; the other workloads are as judged."""
     path = folder / LONG_QA_FILE
     if not path.exists():
         return {}
@@ -100,9 +117,11 @@ def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[st
     if isinstance(source, Kept):
         known = _replaced(source.pairs[""], other)
         return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, known))}
-    places = set(by_place(other))
-    kept = [cell for cell in source if _place(cell) not in places]
-    return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, [*kept, *other]))}
+    return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, [*_without_long_qa(source), *other]))}
+
+
+def _without_long_qa(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
+    return [cell for cell in cells if cell.combined["workload"] != LONG_QA]
 
 
 def _place(cell: SchedulerResults) -> Place:

@@ -27,6 +27,7 @@ from fairbench_studies.dlpm.claims.readings import (
     at_rerun,
     in_long_qa,
     outcomes_of,
+    with_long_qa,
     with_readings,
 )
 from fairbench_studies.dlpm.claims.tested import TESTS, ByTests
@@ -143,7 +144,9 @@ def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
     tried = in_long_qa(CLAIMS, source, seeds)
     if setting.title == AT_RERUN:
         tried = at_rerun(CLAIMS, seeds)
-    pairs = source.pairs if isinstance(source, Kept) else {}
+    if not isinstance(source, Kept):
+        return {**tried, **with_long_qa(CLAIMS, source)}
+    pairs = source.pairs
     others = {name: Tried(outcomes_of(CLAIMS, known)) for name, known in pairs.items() if name}
     return {**tried, **others}
 
