@@ -19,7 +19,7 @@ CLAIMS = {"figures": "claims.md", "vtc-paper": "vtc-claims.md", "preble-paper": 
 COMPUTED = {
     **{"emulator": 2, "external-routers": 1, "fair-finish": 1, "gateways": 1, "gpu": 1},
     **{"limit": 1},
-    **{"memory-attacks": 1, "populations": 1, "real-input": 1, "sessions": 1},
+    **{"populations": 1, "real-input": 1, "sessions": 1},
     **{"traces": 2, "vllm": 1},
 }
 

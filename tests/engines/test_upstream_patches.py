@@ -81,7 +81,7 @@ def test_a_patch_is_whole_and_stands_alone(engine):
 
 @pytest.mark.parametrize("engine", PATCHES)
 def test_the_page_names_every_file_of_a_patch(engine):
-    page = (ROOT / "docs/contribute/upstream.md").read_text()
+    page = (ROOT / "docs/reference/upstream.md").read_text()
     for path, *_ in patched_files(engine):
         assert path.split("/", 1)[1] in page or path in page
 
