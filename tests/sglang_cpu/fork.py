@@ -37,8 +37,8 @@ def _copy(source, target, changes):
             Path(*path.parts[1:]): how for path, how in changes.items() if path.parts[0] == one.name
         }
         if one.name == "__pycache__":
-            continue
-        if not below:
+            _link_compiled(one, target / one.name, {path.stem for path in changes})
+        elif not below:
             (target / one.name).symlink_to(one)
         elif one.is_dir():
             _copy(one, target / one.name, below)
@@ -48,3 +48,14 @@ def _copy(source, target, changes):
                 assert text.count(old) == 1, old
                 text = text.replace(old, new)
             (target / one.name).write_text(text)
+
+
+def _link_compiled(source, target, changed):
+    """Link the compiled modules of a folder, which Python would compile again in every fork.
+
+    Modules in ``changed`` are left out.
+    """
+    target.mkdir()
+    for one in source.iterdir():
+        if one.name.partition(".")[0] not in changed:
+            (target / one.name).symlink_to(one)
