@@ -8,7 +8,7 @@ import asyncio
 import os
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,12 +48,13 @@ def stopped(server):
 
 def schedulers_of(server):
     """Return the server's scheduler processes."""
-    return [
-        int(folder.name)
-        for folder in Path("/proc").glob("[0-9]*")
-        if (folder / "cmdline").read_bytes().startswith(b"sglang::scheduler")
-        and os.getpgid(int(folder.name)) == server.group
-    ]
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # a process of another test that has ended
+            words, group = (folder / "cmdline").read_bytes(), os.getpgid(int(folder.name))
+            if words.startswith(b"sglang::scheduler") and group == server.group:
+                found.append(int(folder.name))
+    return found
 
 
 async def answer_of(under_test, body):
