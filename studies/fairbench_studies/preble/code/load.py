@@ -58,26 +58,39 @@ class CodeLoad:
         self.tree = tree
         self.gpus = gpus
         self._times = times
+        # seconds of prefill by length; every request asks for the same lengths again
+        self._prefill_of_s: dict[int, float] = {}
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
         """Return each GPU's load in seconds, from key nodes with at least ``min_hits`` requests."""
         loads = dict.fromkeys(self.gpus, 0.0)
+        under_way = {worker: self.tree.under_way[worker] for worker in loads}
         for key in self.tree.keys.values():
-            if key.requests >= min_hits:
-                allocated = self.tree.allocated.get(key.node, 0)
-                for worker in loads:
-                    if allocated >> worker & 1:
-                        loads[worker] += self.key_s(key, worker)
+            if key.requests < min_hits or not (bits := self.tree.allocated.get(key.node, 0)):
+                continue
+            prefill_s = self._prefill_s(key, bits.bit_count())
+            for worker, counts in under_way.items():
+                if bits >> worker & 1:
+                    busy = key.node in counts
+                    loads[worker] += prefill_s + (self._decode_s(key, worker) if busy else 0.0)
         return loads
 
     def key_s(self, key: KeyCount, worker: int) -> float:
         """Return the seconds of work that a key node causes at one of its GPUs."""
         gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
-        prefill_s = self._times.prefill_us(key.node.length) / 10**6
-        decode_s = 0.0
-        if under_way := self.tree.under_way[worker][key.node]:
-            decode_s = under_way * key.output_tokens * self.gpus[worker].tpot_s
-        return key.miss_rate * key.requests * prefill_s / gpus + decode_s
+        return self._prefill_s(key, gpus) + self._decode_s(key, worker)
+
+    def _prefill_s(self, key: KeyCount, gpus: int) -> float:
+        """Return the seconds of prefill that a key node causes at each of its ``gpus`` GPUs."""
+        length = key.node.length
+        prefill_s = self._prefill_of_s.get(length)
+        if prefill_s is None:
+            prefill_s = self._prefill_of_s[length] = self._times.prefill_us(length) / 10**6
+        return key.miss_rate * key.requests * prefill_s / gpus
+
+    def _decode_s(self, key: KeyCount, worker: int) -> float:
+        under_way = self.tree.under_way[worker].get(key.node, 0)
+        return under_way * key.output_tokens * self.gpus[worker].tpot_s
 
     def eviction_s(self, worker: int, tokens: int) -> float:
         """Return the seconds lost by evicting ``tokens`` tokens, if the GPU's cache is full."""
