@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_: Any) -> Any:
-        """Return a decorator that only has an effect if mypyc compiles the class."""
+        """Return a decorator that has an effect only when mypyc compiles the class."""
         return lambda cls: cls

@@ -1,8 +1,8 @@
-"""The basic types of all modules: segments, prompts, requests and service.
+"""The basic types that all modules use: segments, prompts, requests and service.
 
-Names of numbers end in their units. Simulated time is an integer number of picoseconds
-(``PS_PER_S``), so that sums of iteration times are exact. Schedulers and users see times in
-seconds.
+The name of a number ends in its unit, as in ``deadline_s``. Simulated time is an integer number of
+picoseconds (``PS_PER_S``), so that sums of iteration times are exact. Schedulers and users of
+fairbench see times in seconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LIGHTEST, HEAVIEST = 1e-6, 1e6
 
 
 class Segment(NamedTuple):
-    """A segment of a prompt: ``length`` tokens with a ``key`` that identifies the tokens.
+    """A part of a prompt: ``length`` tokens, which ``key`` identifies.
 
     Of two segments with the same key, the shorter segment is a prefix of the longer segment. Two
-    segments with different keys differ from their first token on. As a segment, a document of
-    21,000 tokens is one object instead of 21,000 integers.
+    segments with different keys have different first tokens. A document of 21,000 tokens is one
+    segment object instead of 21,000 integers.
     """
 
     key: str
@@ -50,14 +50,16 @@ class Request:
     - ``max_new_tokens`` is the client's limit, not the number of tokens that will be produced.
     - ``depth`` is the length of the longest chain of earlier calls in the program for which this
       call had to wait.
-    - ``calls_left`` is the number of calls that the program has yet to make, None if unknown.
-    - ``arrival_s`` and the deadlines are seconds on the host's clock, like every ``now_s``.
+    - ``calls_left`` is the number of calls that the program has yet to make, or None if unknown.
+    - ``arrival_s`` and the deadlines are seconds on the clock of the scheduler's host, as every
+      ``now_s`` is.
     - ``deadline_s`` is the time by which the call should have finished.
     - ``first_token_by_s`` is the time at which the call's first token is due.
-    - ``token_every_s`` is the promised mean time between the tokens after the first.
-    - ``priority`` is a number chosen by the client; each scheduler defines whether larger numbers
-      go first.
-    - ``demoted`` marks a request that admission control placed behind all other requests.
+    - ``token_every_s`` is the promised mean time in seconds between the tokens after the first
+      token.
+    - ``priority`` is a number that the client chooses; each scheduler defines whether larger
+      numbers go first.
+    - ``demoted`` is True for a request that admission control placed behind all other requests.
     """
 
     request_id: Final[int]
@@ -77,17 +79,17 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The earlier of the request's deadlines, or None without deadlines."""
+        """The earlier of a request's two deadlines (first token, end), or None if it has none."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)
 
 
 class LLM(Protocol):
-    """The operations of a program: call the model, wait, and run branches in parallel.
+    """The operations that a program (the code of a client's task) may use.
 
-    A program may await only the operations of this class, because a program may run in virtual time
-    or over HTTP.
+    A program can call the model, wait, and run branches in parallel. A program may await only the
+    methods of this class, because the program must run both in simulated time and over HTTP.
     """
 
     def generate(
@@ -95,14 +97,14 @@ class LLM(Protocol):
     ) -> Awaitable[Segment]:
         """Run one call; return the produced tokens as a segment for later prompts.
 
-        ``name`` identifies the output and is unique within the program. ``output_tokens`` is the
-        true output length, which only the engine may use. Raises ProgramFailed if the cluster
-        refuses the call.
+        ``name`` identifies the output of the call and is unique within the program.
+        ``output_tokens`` is the true output length, which only the engine may use. Raises
+        ProgramFailed if the cluster refuses the call.
         """
         ...
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Wait for ``seconds`` on the cluster's clock."""
+        """Wait for ``seconds`` on the clock of the simulated or real cluster."""
         ...
 
     def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> Awaitable[list[Any]]:
@@ -112,10 +114,10 @@ class LLM(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The total work that a program demands, known when the program is created.
+    """The total work of a program, in tokens, known when the program is created.
 
-    Without the total demand, a starved client would look satisfied, because the client's programs
-    never make their later requests.
+    Without the total, a starved client would seem satisfied, because its programs never reach their
+    later requests.
     """
 
     requests: int
@@ -136,12 +138,13 @@ class ServiceWeights:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound:
-    """The quantities from which metrics compute the bound on a scheduler's service differences.
+    """The quantities that determine a proven bound on a scheduler's service differences.
 
-    ``view`` is ``"actual"`` (uncached input + 2 x output tokens) or ``"client"`` (input + 2 x
-    output tokens). A bound holds for one view, for service weighted with ``weights``, and for the
-    given number of ``workers``. ``quantum_tokens`` is the quantum Q^u of the scheduler (0 for VTC).
-    ``source`` names the theorem that proves the bound.
+    ``view`` says what counts as service: ``"actual"`` (uncached input + 2 x output tokens) or
+    ``"client"`` (input + 2 x output tokens). A bound holds for one ``view``, for token prices
+    ``weights``, and for a number of ``workers``. ``quantum_tokens`` is the credit Q^u that the
+    scheduler gives a client at each refill (0 for VTC). ``source`` names the theorem that proves
+    the bound.
     """
 
     view: str
@@ -159,16 +162,16 @@ class NoBound:
 
 
 class CostModel(Protocol):
-    """The predicted duration of an engine's iterations, for schedulers that compare times.
+    """A predictor of the durations of an engine's iterations, for schedulers that compare times.
 
     In the simulator, the timing profile is the cost model. In a real server, the cost model is
-    fitted to the durations of the server's own steps.
+    fitted to measured durations of the server's steps.
     """
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
-        """Return the seconds to prefill ``new_tokens`` after ``cached_tokens`` of a prompt."""
+        """Return the seconds to prefill ``new_tokens`` that follow ``cached_tokens``."""
         ...
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float:
-        """Return a decode step's seconds for ``requests`` with ``context_tokens`` in total."""
+        """Return the seconds of a decode step of ``requests``, with ``context_tokens`` in total."""
         ...

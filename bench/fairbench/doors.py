@@ -1,7 +1,7 @@
-"""Doors, which are packages that add commands, schedulers, executors and engines to the core.
+"""Doors, which are separate packages that add commands, schedulers or engines to the core.
 
-A door registers itself by an entry point, like a user's package, so the core does not depend on any
-door. The package of the studies is a door that a clone has and a wheel lacks.
+A door registers itself by entry points, as a user's package would, so that the core does not depend
+on any door. The package of the studies is a door that a source checkout has and a wheel lacks.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ OURS = "fairbench_"
 
 
 class Command(NamedTuple):
-    """A command of the command line; its module is imported when the command is used.
+    """A command of the command line, whose module is imported only when the command is used.
 
-    ``about`` is the line on the command in ``fairbench --help``, under the heading ``group``.
-    ``target`` is ``MODULE:NAME`` of a function or a group of commands.
+    ``about`` is the line on the command in ``fairbench --help``, listed under the heading
+    ``group``. ``target`` is the ``MODULE:NAME`` of a function or of a group of commands.
     """
 
     group: str
@@ -37,7 +37,7 @@ class Command(NamedTuple):
 
 
 def registered(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group, by name.
+    """Return the entry points of an entry point group, by name.
 
     Raises UsageError if two entry points have the same name.
     """
@@ -52,7 +52,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 
 
 def with_registered(own: Mapping[str, str], group: str) -> Mapping[str, str]:
-    """Return ``module:class`` by name, from ``own`` and from a group of entry points."""
+    """Return ``module:class`` by name, from ``own`` and from an entry point group."""
     return {**own, **{name: point.value for name, point in registered(group).items()}}
 
 
@@ -68,12 +68,12 @@ def plugin_of(engine: str) -> str:
 
 
 def through(group: str, name: str, what: str = "") -> Any:
-    """Return the object that an installed package registered under a name.
+    """Return the object that an installed package (door) registered under a name.
 
-    Precondition: ``name`` is registered.
+    The caller must know that ``name`` is registered.
 
     Raises UsageError if the package of the door is missing or has another version. The error
-    message begins with ``what``, by default with ``name``.
+    message begins with ``what``, or by default with ``name``.
     """
     point = registered(group)[name]
     find_in_clone(point.value)
@@ -84,10 +84,10 @@ def through(group: str, name: str, what: str = "") -> Any:
 
 
 def find_in_clone(target: str) -> None:
-    """Make the package of ``target`` (``MODULE:NAME``) importable if a clone has the package.
+    """Make the package of ``target`` (``MODULE:NAME``) importable from a source checkout.
 
-    An installed wheel contains no studies. The studies are found in a clone around the installed
-    package, or in a clone around the current folder.
+    An installed wheel contains no studies. The studies are found in the source checkout that
+    contains this package, or in a source checkout around the current folder.
     """
     package = target.partition(":")[0].partition(".")[0]
     if not package.startswith(OURS) or find_spec(package) is not None:

@@ -32,27 +32,33 @@ class FairbenchError(Exception):
 class UsageError(FairbenchError):
     """An error of the user: a wrong name, value or combination. The error's message is one line.
 
-    ``keys`` are the wrong keys and settings of an experiment, or empty if unknown.
+    ``keys`` are the wrong keys and settings of an experiment; it is empty if they are unknown.
     """
 
     keys: frozenset[str] = frozenset()
 
     def of(self, *keys: str) -> Self:
-        """Return this error, with ``keys`` unless the error already has keys."""
+        """Return this error; if it has no keys yet, it gets ``keys``."""
         self.keys = self.keys or frozenset(keys)
         return self
 
     def is_of_file(self, flagged: Set[str]) -> bool:
-        """Return whether a wrong key comes from the experiment file rather than from a flag."""
+        """Return whether a wrong key comes from the experiment file and not from a flag."""
         return self.keys.isdisjoint(flagged) if self.keys else not flagged
 
 
 class DataError(UsageError):
-    """An error in a file that is unreadable or has wrong content; the message names the place."""
+    """An error in a file that is unreadable or wrong.
+
+    The message names the file and, if known, the line or key.
+    """
 
 
 class ProgramFailed(FairbenchError):
-    """An error in a program: a request was refused because its tokens exceed the KV pool."""
+    """An error of a program (a task of several calls): the cluster refused one of its requests.
+
+    A request is refused if its tokens exceed the KV memory.
+    """
 
 
 class RunFailed(FairbenchError):
@@ -60,13 +66,14 @@ class RunFailed(FairbenchError):
 
 
 class NotJudged(RunFailed):
-    """An error for a gate that cannot judge, because a run failed, for example in its scheduler."""
+    """An error for a gate that cannot judge because a run failed."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """An exception for a run that was ended by a signal. The error's message names the saved files.
+    """An exception for a run that was ended by a signal.
 
-    ``exit_code`` is the command's exit code, 128 plus the signal's number.
+    The message of the exception names the saved files. ``exit_code`` is the command's exit code,
+    which is 128 plus the signal's number.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -76,7 +83,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def about(*keys: str) -> Iterator[None]:
-    """Attach keys of an experiment to a UsageError without keys from the ``with`` block."""
+    """Add ``keys`` of an experiment to a UsageError from the ``with`` block that has no keys."""
     try:
         yield
     except UsageError as error:
@@ -120,7 +127,7 @@ def printable(text: str) -> str:
     """Return the text with control characters, including line ends, written as escapes.
 
     Names may contain terminal escape sequences and commands of CI systems. In a command for a CI
-    system, a backslash is inserted.
+    system, a backslash is inserted to disable the command.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -162,9 +169,10 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def validated(shape: type[T], data: Any) -> T:
-    """Return plain data as a dataclass or named tuple; only integers are converted, to floats.
+    """Return plain data as a dataclass or named tuple.
 
-    Raises pydantic's ValidationError, or TypeError for dates and times, which JSON does not have.
+    Integers may become floats; no other value is converted. Raises pydantic's ValidationError, or
+    TypeError for dates and times, which JSON does not have.
     """
     plain: type = shape
     # Data are validated as JSON, because pydantic's strict mode then accepts an array for a tuple
@@ -182,7 +190,7 @@ def adapter_of(shape: type) -> TypeAdapter[Any]:
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
-    """Return the keys of the first error, by the error's location or its message."""
+    """Return the keys that the first error is about, from the error's location or its message."""
     first = _first(error)
     said = getattr(first.get("ctx", {}).get("error"), "keys", ())
     parts = [str(part) for part in first["loc"]]
@@ -191,7 +199,7 @@ def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
 
 
 class Conflict(ValueError):
-    """An error about contradictory values of an experiment, with the keys of the values."""
+    """An error about values of an experiment that contradict each other, with their keys."""
 
     def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
@@ -199,16 +207,20 @@ class Conflict(ValueError):
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """Return the first error; an unknown key counts before a missing key, as a typo causes both."""
+    """Return the first error.
+
+    An unknown key goes before a missing key, because a typo causes both.
+    """
     errors = error.errors(include_url=False)
     return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
 
 
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
-    """Return the first error as one line with key, value, allowed values and nearest match.
+    """Return the first error as one line.
 
-    Messages write ``owner`` before the key, as in ``dlpm.quantum``. The nearest match for an
-    unknown top-level key is one of the keys ``known``.
+    The line has the key, the value, the allowed values and the nearest match. Messages write
+    ``owner`` before the key, as in ``dlpm.quantum``. The nearest match for an unknown top-level key
+    is one of the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
@@ -221,7 +233,7 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
 
 
 def complaint(details: ErrorDetails) -> str:
-    """Return pydantic's error about a value as a rule: ``must be greater than 0``."""
+    """Return pydantic's error about a value as a rule, such as ``must be greater than 0``."""
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)

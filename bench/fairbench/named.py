@@ -1,4 +1,4 @@
-"""Mappings and modules whose values are imported at first use, so that commands start fast."""
+"""Mappings and modules that import values at first use, so that commands start fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def imported(path: str) -> Any:
-    """Return the object that a path ``MODULE:NAME`` names.
+    """Return the object that a text ``MODULE:NAME`` names.
 
     Raises ImportError or AttributeError if the object does not exist.
     """
@@ -22,8 +22,8 @@ def imported(path: str) -> Any:
 def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, which imports a module when one of its names is used.
 
-    With this function, ``from fairbench import results`` at the top of a module takes hardly any
-    time, and ``results.read_run(path)`` in a function imports the module that defines ``read_run``.
+    With lazy names, ``from fairbench import results`` at the top of a module takes hardly any time,
+    and ``results.read_run(path)`` in a function imports the module that defines ``read_run``.
 
     Args:
         package: The name of the package.
@@ -40,7 +40,7 @@ def lazy_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
 
 
 class Named(Mapping[str, T]):
-    """A mapping that makes a value when the value is looked up."""
+    """A mapping that makes a value each time the value is looked up."""
 
     def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
         self._makers = makers
@@ -62,10 +62,10 @@ class Named(Mapping[str, T]):
 
 
 def named(names: Iterable[str], make: Callable[[str], T]) -> Named[T]:
-    """Return a mapping whose values ``make`` creates from these names at a look-up."""
+    """Return a mapping that calls ``make`` with a name when the name is looked up."""
     return Named({name: partial(make, name) for name in names})
 
 
 def by_path(paths: Mapping[str, str]) -> Named[Any]:
-    """Return a mapping from each key to the object that the key's path names."""
+    """Return a mapping from each key to an object, which is imported from the key's path."""
     return Named({name: partial(imported, path) for name, path in paths.items()})

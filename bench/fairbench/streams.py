@@ -1,4 +1,4 @@
-"""Named streams of random numbers; a draw from one stream does not change other streams."""
+"""Named streams of random numbers. A draw from one stream does not change the others."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import random
 
 
 def stream(seed: int, name: str) -> random.Random:
-    """Return the stream ``name`` of random numbers for ``seed``."""
+    """Return the stream of random numbers that ``name`` and ``seed`` identify."""
     return random.Random(f"{seed}/{name}")

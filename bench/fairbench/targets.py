@@ -1,6 +1,6 @@
-"""Latency targets of clients, and the deadlines of requests that follow from the targets.
+"""Latency targets of clients, and the deadlines that follow for requests.
 
-Metrics compare latencies with the targets; the simulator passes the deadlines to schedulers.
+Metrics compare latencies with the targets, and the simulator passes the deadlines to schedulers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WRITE = "write a time above 0 such as 500ms or 2s, or a multiple of the latency 
 
 
 class RequestCosts(Protocol):
-    """A ``core.CostModel`` that also knows the time that a request spends outside the engine."""
+    """A ``core.CostModel`` that also predicts the time of a request outside the engine."""
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float: ...
     def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
@@ -38,13 +38,13 @@ class Alone(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A latency limit: seconds or, with ``of_alone``, a multiple of the request's latency alone."""
+    """A latency limit in seconds or, with ``of_alone``, as a multiple of the latency alone."""
 
     amount: float
     of_alone: bool = False
 
     def seconds(self, alone_s: float) -> float:
-        """Return the limit in seconds for a request whose latency alone is ``alone_s``."""
+        """Return the limit in seconds for a request that, alone, has the latency ``alone_s``."""
         return self.amount * alone_s if self.of_alone else self.amount
 
     def __str__(self) -> str:
@@ -52,9 +52,9 @@ class Target(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The deadlines of a request in seconds on the host's clock, or None for no deadline.
+    """The deadlines of a request, in seconds on the host's clock. None means no deadline.
 
-    ``token_every_s`` is the promised mean time between tokens.
+    ``token_every_s`` is the promised mean time between tokens, in seconds.
     """
 
     first_token_s: float | None
@@ -64,7 +64,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The latency targets of each request of a client, or None for no target.
+    """The latency targets of each request of a client. None means no target.
 
     ``ttft`` is the time from arrival to the first token, ``tpot`` is the mean time between later
     tokens, and ``e2el`` is the time from arrival to the last token.
@@ -90,10 +90,10 @@ class Targets:
         return any(target.of_alone for _, target in self.given())
 
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
-        """Return the deadlines of a request that may produce ``max_new_tokens``.
+        """Return the deadlines of a request that may produce ``max_new_tokens`` tokens.
 
         The deadline of the last token follows from ``e2el``, or from ``ttft`` and ``tpot`` for the
-        whole output.
+        longest output.
 
         Args:
             arrival_s: Arrival of the request on the host's clock, in seconds.
@@ -115,11 +115,11 @@ class Targets:
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request that is alone on an idle replica.
 
-    The latencies consist of frontend, one prefill pass and decode steps. A real engine needs a
-    little more time for a prompt longer than a chunk.
+    The latencies consist of the time outside the engine, one prefill pass, and decode steps. For a
+    prompt longer than a chunk, a real engine needs a little more time.
 
     Args:
-        costs: The time of each step and of HTTP and tokenizer.
+        costs: A model of the time of each step, and of HTTP and tokenizer.
         input_tokens: Length of the prompt, in tokens.
         output_tokens: Length of the output, in tokens.
     """
@@ -135,9 +135,9 @@ NOT_DUE = Due(None, None)
 
 
 def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
-    """Parse targets from texts by name, such as ``{"ttft": "500ms"}``; a bare number is in ms.
+    """Parse targets from texts by name, such as ``{"ttft": "500ms"}``. A bare number is in ms.
 
-    Raises UsageError; its message begins with ``where``.
+    Raises UsageError, whose message begins with ``where``.
     """
     parsed = {}
     for name, text in texts.items():
@@ -148,12 +148,12 @@ def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
 
 
 def written_targets(text: str) -> Targets:
-    """Parse a text that ``str(targets)`` has written."""
+    """Parse a text that ``str(targets)`` has produced."""
     return parse_targets(dict(word.split(":") for word in text.split()), "goodput_targets")
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """Return the targets of ``above``; targets that it lacks come from ``below``."""
+    """Return the targets of ``above``, completed by those of ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 
@@ -163,11 +163,12 @@ def named_targets(
     classes: Mapping[str, str] = MappingProxyType({}),
     usual: Mapping[str, Targets] = MappingProxyType({}),
 ) -> dict[str, Targets]:
-    """Return each client's targets by name; ``given`` targets override ``usual`` targets.
+    """Return each client's targets by name. Targets in ``given`` override targets in ``usual``.
 
-    A key of ``given`` is a latency such as ``ttft``, for every client, or ``NAME.ttft``, for a
-    client or a class. ``classes`` maps each client to its class. A target of the client itself
-    takes precedence. Raises UsageError for an unknown name or latency, and for an invalid time.
+    A key of ``given`` is a latency such as ``ttft``, for every client, or ``NAME.ttft``, for one
+    client or class. ``classes`` maps each client to its class. A target for a client takes
+    precedence over a target for its class. Raises UsageError for an unknown name or latency, and
+    for an invalid time.
     """
     names = list(clients)
     allowed = {*names, *classes.values()}

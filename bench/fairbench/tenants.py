@@ -1,9 +1,9 @@
 """The tree of tenants, whose leaves are clients with names such as ``org/team/user``.
 
-A node of the tree is a text: the node of a client is the client's name, the node of a tenant ends
-in the separator (``org/``, ``org/team/``), and the root is the empty text. Names of clients and
-tenants differ because of the separator, so one mapping holds the weights of clients and tenants. If
-no name contains a separator, the tree has one level, and tenants change no decision.
+A node of the tree is a text: a client's node is its name, a tenant's node ends in the separator
+(``org/``, ``org/team/``), and the root is the empty text. Because of the separator, clients and
+tenants have different names, so that one mapping can hold the weights of both. If no name contains
+a separator, the tree has one level, and tenants change no decision.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def owner_of(client: str) -> str:
 
 
 def named_below(owners: Mapping[str, str]) -> dict[str, str]:
-    """Return each client's node in the tree; ``owners`` maps clients to owners, or to "" for none.
+    """Return each client's node in the tree.
 
-    If a client's name does not begin with its owner, the owner is put in front of the name. A
-    client that owns other clients is placed below a tenant with the client's name.
+    ``owners`` maps clients to their owners, or to "" for none. If a client's name does not begin
+    with its owner, the owner is put in front of the name. A client that owns other clients is
+    placed below a tenant with the client's name.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}
@@ -59,12 +60,12 @@ def child_of(tenant: str, client: str) -> str | None:
 
 @lru_cache(maxsize=REMEMBERED)
 def parent_of(node: str) -> str:
-    """Return the tenant to which a node directly belongs."""
+    """Return the tenant that is directly above a node."""
     return node[: node.rfind(SEPARATOR, 0, -1) + 1]
 
 
 def children_of(tenant: str, clients: Iterable[str]) -> dict[str, None]:
-    """Return the children of a tenant on the paths to the clients, in the clients' order."""
+    """Return the children of a tenant that lie on paths to the clients, in the clients' order."""
     children = (child_of(tenant, client) for client in clients)
     return {child: None for child in children if child is not None}
 

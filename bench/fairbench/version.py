@@ -1,4 +1,4 @@
-"""The version of the package, which ``pyproject.toml`` reads here, and the package's directory."""
+"""The version of the package, which ``pyproject.toml`` reads here, and its directory."""
 
 from pathlib import Path
 

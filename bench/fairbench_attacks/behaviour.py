@@ -1,10 +1,10 @@
-"""The behaviour of an attacker, as a set of choices, and the known attacks.
+"""The behaviour of an attacker as a set of choices, and the known attacks.
 
-Each choice has an honest value, with which a client does not attack. The attacker's honest twin is
-the same client, with honest values only. An attacker runs the programs of its honest twin, and as
-many programs as the twin.
+Each choice has an honest value, which means no attack. The attacker's honest twin is the same
+client with honest values only. An attacker runs the programs of its honest twin, and the same
+number of programs.
 
-The files in ``workloads/attacks/`` are written from the known attacks.
+The files in ``workloads/attacks/`` are generated from the known attacks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairbench.errors import UsageError, of_file, unknown_name, validated
 
 T = TypeVar("T")
 NO_MORE = ConfigDict(extra="forbid")
-"""The value of ``__pydantic_config__`` for dataclasses that reject unknown keys."""
+"""The value of ``__pydantic_config__`` for dataclasses that refuse unknown keys."""
 
 
 def checked(shape: type[T], data: Any, where: str) -> T:
@@ -38,21 +38,26 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a client, honest or cheating. A client with the default values is honest.
+    """The behaviour of a client, honest or cheating.
 
-    - ``identities`` is the number of client names that share the programs. The identities send at
-      the same time or, with ``in_turn``, one after another for ``period_s`` seconds each.
-    - ``padding_tokens`` is the number of tokens prepended to each prompt. The padding is the
-      attacker's own text; with ``padding_of_victim``, the padding repeats the first tokens of a
-      victim's latest prompt. ``padding_fresh`` gives each call unique padding, which evicts cached
-      tokens of other clients.
-    - ``keep_alive`` is the number of calls after each program that send only the padding. These
-      extra calls keep the padding in the prefix cache.
-    - ``split`` is the number of smaller calls that replace each call of a program.
-    - ``max_new_multiple`` is the factor between ``max_new_tokens`` and the real output length.
-    - ``on_share`` is the fraction of each ``period_s`` seconds in which the client sends its load.
-    - ``in_flight`` limits the number of running programs per identity. 0 means no limit.
-    - ``reaction`` names the event, seen in the identity's own requests, that starts new programs.
+    A client whose choices all have their default values is honest.
+
+    - ``identities`` is the number of client names under which the client sends its programs. The
+      identities send at the same time or, with ``in_turn``, one after another for ``period_s``
+      seconds each.
+    - ``padding_tokens`` is the number of tokens that are put before each prompt. The padding is the
+      attacker's own text or, with ``padding_of_victim``, repeats the first tokens of a victim's
+      latest prompt. ``padding_fresh`` gives each call different padding, which evicts cached tokens
+      of other clients.
+    - ``keep_alive`` is the number of calls after each program that send only the padding, to keep
+      it in the prefix cache.
+    - ``split`` is the number of smaller calls into which each call of a program is divided.
+    - ``max_new_multiple`` is the ratio of ``max_new_tokens`` to the real output length.
+    - ``on_share`` is the fraction of each period of ``period_s`` seconds in which the client sends
+      its load.
+    - ``in_flight`` limits the number of programs that an identity runs at once; 0 means no limit.
+    - ``reaction`` names the event among an identity's own requests that makes the identity start
+      new programs.
     - ``deadline_part`` is the ratio of the claimed latency target to the real latency target.
     - ``weight_multiple`` is the ratio of the claimed client weight to the real client weight.
     - ``output_multiple`` is the ratio of the attacker's output length to its twin's output length.
@@ -92,7 +97,7 @@ class Behaviour:
         )
 
     def changed(self) -> dict[str, Any]:
-        """Return the names and values of the choices that differ from the honest value."""
+        """Return the names and values of the choices that differ from their honest values."""
         return {key: one for key, one in asdict(self).items() if one != getattr(HONEST, key)}
 
     def __str__(self) -> str:

@@ -69,9 +69,9 @@ def attack(
 ) -> None:
     """Search for the attack that harms others most, or gains most.
 
-    If names or files of attacks are given, these attacks are measured instead. Each attack is
-    compared with a run in which the attacker is honest: the honest client runs the same programs,
-    with the same seeds. The worst attacks of a search are saved as workload files.
+    If the user names attacks or files of attacks, these attacks are measured instead. Each attack
+    is compared with an honest run, in which an honest client runs the attacker's programs with the
+    same seeds. The worst attacks of a search are saved as workload files.
     """
     from fairbench.execute.tasks import run_context
     from fairbench.report.progress import shown_progress

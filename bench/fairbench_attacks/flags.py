@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Objective(StrEnum):
-    """The quantity by which a search ranks attacks."""
+    """The quantity by which a search ranks the attacks that it tries."""
 
     GAIN = "gain"
     HARM = "harm"
@@ -33,11 +33,11 @@ LABELS = {
 
 
 def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
-    """Return the mean over all seeds of a trial's value to the attacker.
+    """Return the value of a tried attack to the attacker, as a mean over all seeds.
 
-    The objective selects the value: the attacker's gain, the victims' loss of service, the victims'
-    loss of cache hits, or the ratio of the victims' P95 latency to the P95 latency of the honest
-    run. The P95 ratio is infinite if the victims have no P95, because all their requests were
+    The objective selects what the value is: the attacker's gain, the victims' loss of service, the
+    victims' loss of cache hits, or the ratio of the victims' P95 latency to that in the honest run.
+    The P95 ratio is infinite if the victims have no P95 latency, because all their requests were
     refused. The loss of cache hits is 0 if the victims have no hits in the honest run.
     """
     if objective == Objective.GAIN:
@@ -50,14 +50,14 @@ def value_of(harms: Sequence[AttackHarm], objective: str) -> float:
 
 
 class Optimiser(StrEnum):
-    """The algorithm that chooses the next attacks of a search."""
+    """The algorithm that chooses the next attacks which a search tries."""
 
     RANDOM = "random"
     TPE = "tpe"
 
 
 class AttackedFlags(TypedDict, total=False):
-    """Flags of the experiment in which the attacks are simulated."""
+    """Flags of the experiment in which attacks are simulated."""
 
     scheduler: Annotated[str | None, RUN["scheduler"]]
     gateway: Annotated[str | None, RUN["gateway"]]
@@ -80,7 +80,7 @@ class AttackedFlags(TypedDict, total=False):
 
 
 class AttackFlags(AttackedFlags, total=False):
-    """Flags of the experiment and flags of the search."""
+    """Flags of the experiment and flags of the search for attacks."""
 
     workload: Annotated[
         str | None, RUN["workload"].but("Workload of all clients.", default="judge")

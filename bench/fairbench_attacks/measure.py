@@ -1,4 +1,4 @@
-"""Simulation of an attack and its honest twin: the attacker's gain and the victims' loss."""
+"""Simulation of an attack and of its honest twin: the attacker's gain, the victims' loss."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ PERCENT = 95  # percentile of the victims' latency that is measured
 
 
 class Seen(NamedTuple):
-    """The measurements of one simulated run. Service is summed until the end of arrivals.
+    """The measurements of one simulated run, with or without an attack.
+
+    Service is summed from the start of the run to the end of arrivals.
 
     - ``attacker`` is the service, in programs, that the attacker received without padding.
-    - ``victims`` is the mean over the victims of the fraction of their due service that was served.
+    - ``victims`` is the fraction of their due service that the victims received, as a mean over the
+      victims.
     - ``finished`` is the number of the victims' finished programs.
     - ``p95_s`` is the mean of the victims' P95 latencies in seconds, for programs that arrived
-      after the warm-up. ``p95_s`` is None if the latency is unknown or infinite. If ``more`` is
-      true, ``p95_s`` is only a lower bound.
+      after the warm-up. ``p95_s`` is None if the P95 latency is unknown or infinite. If ``more`` is
+      True, ``p95_s`` is only a lower bound.
     - ``hits`` is the mean cache hit rate of the victims.
     """
 
@@ -48,13 +51,13 @@ class AttackHarm(NamedTuple):
     """The ratios of an attack run to the run of its honest twin, at one seed.
 
     - ``gain`` is the ratio of the attacker's service, without padding, to the twin's service.
-    - ``kept`` is the ratio of the fractions of due service that the victims received.
+    - ``kept`` is the ratio of the fractions of their due service that the victims received.
     - ``finished`` is the ratio of the numbers of programs that the victims finished.
-    - ``p95`` is the ratio of the victims' P95 latency; if ``more`` is true, the ratio is a lower
+    - ``p95`` is the ratio of the victims' P95 latencies; if ``more`` is True, the ratio is a lower
       bound.
     - ``hits`` is the ratio of the victims' cache hit rates in the two runs.
 
-    A ratio is None if a value is unknown, or if the twin's value is 0.
+    A ratio is None if a value is unknown, or if the value in the twin's run is 0.
     """
 
     gain: float
@@ -66,7 +69,7 @@ class AttackHarm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """Return the experiment with its workload replaced by the workload of an attack."""
+    """Return the experiment with an attack's workload in place of its own workload."""
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -74,12 +77,15 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate an experiment, and measure the run. Raises the same errors as ``seen_in``."""
+    """Simulate an experiment, and measure the run. Raises the errors that ``seen_in`` raises."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
-    """Measure a simulated or live run. Raises UsageError if a victim sends no request."""
+    """Return the measurements of a run, simulated or on real servers.
+
+    Raises UsageError if a victim sends no request.
+    """
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
@@ -112,7 +118,7 @@ def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
 
 
 def harm(attack: Seen, honest: Seen) -> AttackHarm:
-    """Return the ratios of the attack run to the honest run at the same seed."""
+    """Return the ratios of the attack run to the honest run with the same seed."""
     p95 = attack.p95_s / honest.p95_s if attack.p95_s and honest.p95_s else None
     return AttackHarm(
         gain=_ratio(attack.attacker, honest.attacker),
@@ -127,7 +133,8 @@ def harm(attack: Seen, honest: Seen) -> AttackHarm:
 def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
     """Return means and 95% confidence intervals over seeds, by the fields of ``AttackHarm``.
 
-    If any seed's P95 ratio is a lower bound, ``more`` is true and only ``low`` of the P95 is valid.
+    If any seed's P95 ratio is a lower bound, ``more`` is True and only the ``low`` end of the P95
+    is valid.
     """
     return {
         name: any(values) if name == "more" else _mean_interval(values)
@@ -138,9 +145,9 @@ def combined(harms: Sequence[AttackHarm]) -> dict[str, Any]:
 
 
 def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """Return the experiments of the honest run and of the attack run. Raises UsageError.
+    """Return two experiments, one for the honest run and one for the attack run. Raises UsageError.
 
-    The honest experiment does not depend on the attack, so several attacks can share its run.
+    The honest experiment does not depend on the attack, so that several attacks can share its run.
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:

@@ -33,7 +33,7 @@ def attack_text(
 ) -> str:
     """Return a table with one row for each attack.
 
-    The columns are the ratios that ``measure.combined`` returns.
+    The columns of the table are the ratios that ``measure.combined`` returns.
     """
     table = plain_table("", *KEYS, "P95")
     for row in rows:
@@ -52,20 +52,23 @@ def attack_text(
 def _about(row: Mapping[str, Any]) -> str:
     """Describe the attack.
 
-    If the attacker and its twin send different numbers of programs, the text ends with the ratio of
-    the numbers.
+    If the attacker and its honest twin send different numbers of programs, the text ends with their
+    ratio.
     """
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 
 
 def processors_text(hours: float) -> str:
-    """Return processor time as text: in hours, or in seconds if below 0.1 hours."""
+    """Return processor time as text, in hours or, below 0.1 hours, in seconds."""
     return f"{hours:.2f} hours" if hours >= 0.1 else f"{3600 * hours:.0f} s"
 
 
 def draw(search: Search, found: Sequence[ConfirmedAttack], paths: Sequence[Path]) -> None:
-    """Draw each trial's loss and gain, mark the worst attacks, and draw the best value by trial."""
+    """Draw the loss and the gain of each tried attack, and the best value so far.
+
+    The worst attacks are marked.
+    """
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec
     with paper_style():

@@ -1,8 +1,8 @@
-"""The search for attacks, in batches; each attack is compared with its honest twin by seed.
+"""The search for attacks, in batches. Each attack is compared with its honest twin, seed by seed.
 
-The next attacks are drawn at random, or chosen by Optuna's TPE sampler. The choice depends only on
-the seed, the trial's number and the earlier trials. A search that is interrupted and continued
-tries the same attacks as an uninterrupted search.
+The next attacks to try are drawn at random, or chosen by Optuna's TPE sampler. The choice depends
+only on the seed, the number of the trial and the earlier trials. Therefore an interrupted search
+that is continued tries the same attacks as an uninterrupted search.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fairbench_attacks.workload import HONEST as HONESTLY
 
 Choices = Mapping[str, tuple[Any, ...]]
 Scored = Sequence[tuple[Behaviour, float]]
-"""Pairs of a simulated attack and the attack's value.
+"""Pairs of a simulated attack and the value of the attack.
 
 A higher value means a stronger attack.
 """
@@ -65,7 +65,7 @@ RANDOM, TPE = "random", "tpe"
 def random_behaviours(
     choices: Choices, seed: int, first: int, count: int, tried: Sequence[Behaviour]
 ) -> list[Behaviour]:
-    """Draw up to ``count`` new behaviours, with trial numbers from ``first`` on."""
+    """Draw up to ``count`` new behaviours at random, numbered from ``first`` on."""
     known, found = {HONEST, *tried}, []
     for number in range(first, first + count):
         rng = stream(seed, f"attack/{number}")
@@ -85,10 +85,10 @@ def random_behaviours(
 def tpe_behaviours(
     choices: Choices, seed: int, first: int, count: int, scored: Scored, tried: Sequence[Behaviour]
 ) -> list[Behaviour]:
-    """Return up to ``count`` behaviours that are not in ``tried``, chosen by Optuna's TPE sampler.
+    """Return up to ``count`` new behaviours that Optuna's TPE sampler chooses.
 
-    ``tried`` includes behaviours that cannot be simulated. Raises UsageError if Optuna is not
-    installed.
+    ``tried`` also contains the behaviours that cannot be simulated. Raises UsageError if Optuna is
+    not installed.
     """
     optuna = _optuna()
     several = {name: values for name, values in choices.items() if len(values) > 1}
@@ -115,7 +115,7 @@ def tpe_behaviours(
 
 
 def check_optimiser(name: str) -> None:
-    """Raise UsageError if the package of the optimiser is not installed."""
+    """Raise UsageError if the package that the optimiser needs is not installed."""
     if name != RANDOM:
         _optuna()
 
@@ -149,9 +149,9 @@ class ConfirmedAttack:
 
 
 class Search:
-    """A search for attacks among behaviours of a client.
+    """A search for the behaviour of a client that is the strongest attack.
 
-    ``run`` continues after the last trial in the search's directory.
+    The method ``run`` continues after the last trial in the directory of the search.
     """
 
     def __init__(self, store: SearchStore, context: RunContext) -> None:
@@ -167,8 +167,8 @@ class Search:
     def run(self) -> list[ConfirmedAttack]:
         """Simulate the remaining trials, confirm the worst attacks, and store the results.
 
-        Raises Interrupted when each complete batch is stored. Raises the error of a simulation that
-        failed.
+        Raises Interrupted after a signal, when each complete batch of trials is stored. Raises the
+        error of a simulation that failed.
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
@@ -195,12 +195,12 @@ class Search:
             return found
 
     def keep(self, trials: Sequence[Trial]) -> None:
-        """Store the trials and the processor time of the search so far."""
+        """Store the trials of the search so far, and the processor time that they took."""
         self.store.save_trials(trials)
         self.store.save_spent(self.spent)
 
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
-        """Return the workload of a behaviour, with its load scaled down to fit the budgets."""
+        """Return the workload of a behaviour, with its load reduced to the budgets if necessary."""
         lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
         base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
@@ -288,7 +288,10 @@ class Search:
 
 
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
-    """Return up to ``most`` trials with the highest values; equal results are listed once."""
+    """Return up to ``most`` trials with the highest values.
+
+    Of trials with equal results, one is returned.
+    """
     distinct: dict[tuple[AttackHarm, ...], Trial] = {}
     for trial in trials:
         if not trial.error:

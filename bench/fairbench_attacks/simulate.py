@@ -25,7 +25,10 @@ SAMPLE = 32  # number of programs from which the mean size of a program is estim
 
 
 def tokens_per_hour(spec: ExperimentSpec) -> float:
-    """Return weighted tokens (input + 2 x output) per hour of all heavy clients, with padding."""
+    """Return the load of all heavy clients in weighted tokens (input + 2 x output) per hour.
+
+    Padding counts.
+    """
 
     def tokens(plan: ClientPlan, job: Job) -> float:
         return job.demand.input_tokens + OUTPUT_PRICE * job.demand.output_tokens
@@ -36,9 +39,9 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Return the GPU seconds per hour that the attacker's requests take, by ``RequestWork``.
 
-    The estimate counts the attacker's own padding as cached, and the rest of a prompt as computed.
-    Fresh padding is computed on its first use and cached afterwards. The result is an upper bound
-    for programs whose calls share a prompt.
+    The estimate counts the attacker's own padding as cached, and the rest of each prompt as
+    computed. Padding that differs in each call counts as computed at its first use and cached
+    afterwards. For programs whose calls share a prompt, the result is an upper bound.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -70,7 +73,7 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """Return the ratio of the attacker's expected programs to its honest twin's programs."""
+    """Return the ratio of the attacker's expected programs to those of its honest twin."""
     sent = [
         sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)
         for spec in (attack, honest)
@@ -88,21 +91,21 @@ def timed(
     spec: ExperimentSpec,
     interrupted: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """Call ``how``; return its result and the processor time of the call in seconds."""
+    """Call ``how``, and return its result and the processor time of the call in seconds."""
     begun_s = process_time()
     return how(spec, interrupted), process_time() - begun_s
 
 
 def task_of(how: Any, spec: ExperimentSpec) -> Task:
-    """Return a task for an executor, which applies ``how`` to the experiment."""
+    """Return an executor's task that applies ``how`` to the experiment."""
     return Reading(partial(how, spec), files_of(spec))
 
 
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Run the tasks and return their results in order.
 
-    Raises Interrupted, or the error that a task has raised. ``again`` ends the message after an
-    interruption; it tells how to continue.
+    Raises Interrupted, or the error that a task has raised. ``again`` is the end of the message
+    after an interruption, which says how to continue.
     """
     results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
@@ -118,8 +121,8 @@ def replay(
 ) -> list[dict[str, Any]]:
     """Return the ratios of each attack run to its honest run, combined over the seeds.
 
-    ``pairs`` holds, for each attack, the honest and the attack experiment. If several pairs have
-    equal honest experiments, these experiments run once.
+    ``pairs`` holds, for each attack, the honest experiment and the attack experiment. If several
+    pairs have the same honest experiment, it is run once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

@@ -1,4 +1,4 @@
-"""The directory of a search for attacks, which contains these files.
+"""The directory of a search for attacks, which contains the files below.
 
 experiment.toml  the honest experiment
 search.json      settings of the search
@@ -49,8 +49,8 @@ class SearchPlan:
     - ``seeds`` is the number of seeds for each trial.
     - ``confirm`` is the number of further seeds on which the ``keep`` worst trials are confirmed.
 
-    If a budget is None, the attacker has no limit. The search ends after ``trials`` trials or
-    ``cpu_hours`` of processor time, whichever comes first.
+    A budget of None means that the attacker's load is not limited. The search ends after ``trials``
+    trials or ``cpu_hours`` of processor time, whichever comes first.
     """
 
     __pydantic_config__ = NO_MORE
@@ -71,7 +71,7 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The number of simulations of a search so far, and their processor time in seconds."""
+    """The number of simulations that a search has run, and their processor time in seconds."""
 
     __pydantic_config__ = NO_MORE
 
@@ -81,7 +81,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An attack with its ratios at each seed, or the reason why it cannot be simulated."""
+    """A tried attack, with its ratios for each seed, or the reason why it cannot be simulated."""
 
     __pydantic_config__ = NO_MORE
 
@@ -91,7 +91,7 @@ class Trial:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the trial as the JSON object that the file ``trials.json`` stores."""
+        """Return the tried attack as a JSON object for the file ``trials.json``."""
         data: dict[str, Any] = {"trial": self.number, "behaviour": self.behaviour.changed()}
         if self.error:
             return data | {"error": self.error}
@@ -100,7 +100,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory in which one search stores its files; only ``create`` makes a directory."""
+    """The directory in which one search stores its files. Only ``create`` makes the directory."""
 
     path: Path
 

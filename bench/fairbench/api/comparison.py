@@ -1,4 +1,4 @@
-"""Comparison of experiments with the first experiment, paired by seed."""
+"""Comparison of experiments: each is compared with the first experiment, seed by seed."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Comparison:
 
     ``runs`` is an Arrow table of the metrics of every run, with one row per run. The first columns
     of the table are ``place`` (the configuration), ``run`` (the scheduler) and ``seed``.
-    ``differences`` has one row per metric and pair of experiments: both means, the difference
-    paired by seed, and the difference's 95% interval. Each row also has a verdict: the compared
-    experiment is ``better`` or ``worse`` than the baseline or the ``same``, or the difference is
-    inconclusive. An inconclusive row estimates how many more seeds would be enough.
-    ``print(comparison)`` shows the output of ``fairbench compare``.
+    ``differences`` has one row per metric and pair of experiments: both means, their difference
+    over runs with equal seeds, and the 95% confidence interval of the difference. Each row of
+    ``differences`` also has a verdict on the compared experiment: ``better`` or ``worse`` than the
+    baseline, the ``same``, or inconclusive. For an inconclusive difference, the row estimates how
+    many more seeds would be enough. ``print(comparison)`` shows the output of ``fairbench
+    compare``.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Comparison:
         """Compare each group's experiments with the first experiment of the group.
 
         If ``every`` is true, all metrics are shown, not only the main metrics. If ``paired`` is
-        True, two experiments without a common seed are an error.
+        True, two experiments that have no seed in common are an error.
         """
         self._sides = [side for group in groups for side in group]
         if metrics:
@@ -70,12 +71,12 @@ class Comparison:
 
     @cached_property
     def contrasts(self) -> list[comparison.Contrast]:
-        """The comparisons of all pairs of experiments, in the chosen metrics or all metrics."""
+        """The differences of all pairs of experiments, in the chosen metrics or in all metrics."""
         return [comparison.contrast(*pair, self._metrics) for pair in self._pairs]
 
     @cached_property
     def shown(self) -> list[comparison.Contrast]:
-        """The comparisons of all pairs of experiments, in the chosen or the main metrics."""
+        """The differences of all pairs of experiments, in the chosen metrics or the main ones."""
         return [comparison.contrast(*pair, self._usual) for pair in self._pairs]
 
     @cached_property
@@ -85,21 +86,22 @@ class Comparison:
 
     @cached_property
     def differences(self) -> pa.Table:
-        """The differences as an Arrow table, one row per metric and pair."""
+        """The differences as an Arrow table, one row per metric and pair of experiments."""
         return _differences(self.contrasts)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return ``differences``, one row per metric and pair, as a pandas data frame.
+        """Return ``differences`` as a pandas data frame, with one row per metric and pair.
 
         Raises UsageError if pandas is not installed.
         """
         return frame(self.differences)
 
     def plot(self, kind: str = "tradeoff") -> Figure:
-        """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
+        """Draw bar charts, a plot of latency against throughput, or distributions of latencies.
 
-        Raises UsageError for an unknown kind of plot, for a ``cdf`` of runs that were not saved,
-        and if the plot extra is not installed.
+        ``kind`` is ``bars`` (with confidence intervals), ``tradeoff`` or ``cdf``. Raises UsageError
+        for an unknown kind of plot, for a ``cdf`` of runs that were not saved, and if the plot
+        extra is not installed.
         """
         return drawn(self._sides, kind)
 
@@ -138,18 +140,17 @@ def compare(
     show_progress: bool = False,
     **flags: Unpack[CompareFlags],
 ) -> Comparison:
-    """Compare experiments with the first of them, seed by seed.
+    """Compare several experiments with the first experiment, over runs with equal seeds.
 
-    The arguments are results, or lists of an experiment's results, or the arguments of
-    ``fairbench compare``: directories of stored runs, and schedulers and experiment files, which
-    are run. New runs use ``flags`` of ``fairbench compare`` and ``settings`` as in ``run``. The
-    runs are saved in a new directory in ``result_dir``; without ``result_dir`` no files remain. The
-    schedulers of a single directory are compared with the directory's scheduler ``baseline``, by
-    configuration. ``resume`` continues the comparison in the given directory, optionally with more
-    seeds (``num_runs``).
+    The arguments are the experiments: results, lists of one experiment's results, directories of
+    stored runs, or schedulers and experiment files, which are run. New runs use the flags of
+    ``fairbench compare`` as keywords, and ``settings`` as in ``run``. The runs are saved in a new
+    directory in ``result_dir``; without ``result_dir`` no files remain. If the only argument is a
+    directory, its schedulers are compared, in each configuration, with its scheduler ``baseline``.
+    ``resume`` names the directory of a comparison to continue, optionally with more seeds
+    (``num_runs``).
 
-    Raises UsageError, with a message of one line, for experiments that cannot be compared, and the
-    errors of ``sweep``.
+    Raises UsageError for experiments that cannot be compared, and the errors of ``sweep``.
     """
     wanted = {key: value for key, value in flags.items() if value is not None}
     words = [str(one) for one in sides if isinstance(one, str | PathLike)]
@@ -181,7 +182,7 @@ def compare(
 
 
 def _sides(given: Sequence[One | Sequence[Result]]) -> list[comparison.SchedulerResults]:
-    """Group results by experiment; a repeated seed begins another group."""
+    """Group results by experiment; a result with a repeated seed begins another group."""
     rounds: list[list[comparison.ComparedRun]] = [[]]
     for one in given:
         if isinstance(one, Result):

@@ -75,7 +75,7 @@ def as_file(data: Data) -> Iterator[str]:
 
 
 def shown(text: str, file: str) -> str:
-    """Return a message in which rows of ``data`` replace lines of the temporary file."""
+    """Return an error message that says ``data`` and row instead of the temporary file and line."""
     if not Path(file).name.startswith(NAME):
         return text
     return re.sub(rf"{re.escape(file)}(, line (\d+))?", _row_place, text)
@@ -172,7 +172,7 @@ class Answer:
     """The answer that ``diagnose``, ``score`` or ``plan`` returns.
 
     ``summary`` has the keys that the command prints with ``--json``. ``print(answer)`` shows the
-    same text as the command of this name.
+    text that the command prints.
     """
 
     def __init__(self, summary: dict[str, Any], text: str, page: Callable[[], Page]) -> None:
@@ -181,10 +181,10 @@ class Answer:
         self._page = page
 
     def save_report(self, path: str | PathLike[str]) -> None:
-        """Write a page with charts to a file that ends in .html or .md.
+        """Write a page with charts to a file whose name ends in .html or .md.
 
-        Raises UsageError for an unwritable file, and for a file name that ends neither in .html nor
-        in .md.
+        Raises UsageError if the file cannot be written, or if its name ends neither in .html nor in
+        .md.
         """
         write_page(self._page(), Path(path), "save_report")
 
@@ -215,10 +215,10 @@ def diagnose(
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the name of a file. ``map`` names
     the columns of fields that have uncommon names, such as ``{"client": "team"}``. ``time_unit`` is
-    the unit of times in columns whose names do not say the unit. Arguments that this text does not
-    describe are the flags of ``fairbench diagnose``; schedulers and targets are lists.
+    the unit of times in columns whose names do not say the unit. All other arguments are flags of
+    ``fairbench diagnose``; schedulers and targets are given as lists.
 
-    Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
+    Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
     if slo:
         parse_slos(slo)  # A wrong latency target is refused before the log is replayed.
@@ -252,11 +252,11 @@ def score(
     """Compute every fairness metric from the request records of any serving system.
 
     ``data`` is a data frame, an Arrow table, a list of dicts, or the names of files that form one
-    run. All arguments except ``data`` are the flags of ``fairbench score``: ``map`` by field, such
-    as ``{"client": "team"}``, ``weights`` by client, ``goodput`` by latency, such as
-    ``{"ttft": "500"}``.
+    run. All arguments except ``data`` are the flags of ``fairbench score``, some as dicts:
+    ``map={"client": "team"}`` (column by field), ``weights`` (weight by client), ``goodput={"ttft":
+    "500"}`` (target by latency).
 
-    Raises UsageError for a wrong argument, and DataError for wrong data, in one line.
+    Raises UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
     if time_unit is not None and time_unit not in UNITS_S:
         raise UsageError(f"time_unit = {time_unit}: must be one of {', '.join(UNITS_S)}")
@@ -313,14 +313,16 @@ def plan(
 ) -> Answer:
     """Find the smallest cluster that meets targets for the load of a log, or of a workload.
 
-    ``data`` is a log as for ``diagnose``; without ``data``, ``flags`` name a workload. ``slo`` are
-    the targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range of replicas, by default from 1 to
-    32. ``max="users"`` finds the largest number of users (clients) of one cluster, such as ``dp=(4,
-      4)``. All other arguments are flags of ``fairbench plan``. The function leaves no files on
-      disk.
+    ``data`` is a log as for ``diagnose``; without ``data``, a flag in ``flags`` names a workload.
+    ``slo`` are the latency and fairness targets, such as ``["ttft_p99<2s"]``; ``dp`` is the range
+    of the number of replicas, by default from 1 to 32. With ``max="users"``, the function finds the
+    largest number of users (clients) that one cluster, such as ``dp=(4, 4)``, can serve within the
+    targets. All other arguments are flags of ``fairbench plan``. The function ``plan`` leaves no
+    files on disk.
 
-    If no cluster in the range meets the targets, the answer says so without an error. Raises
-    UsageError for a wrong argument, and DataError for wrong data, in one line.
+    If no cluster in the range meets the targets, the answer reports that none does; this is not an
+    error. Raises UsageError for a wrong argument and DataError for wrong data; the message is one
+    line.
     """
     check_names(flags, PLAN)
     replicas = dp or ((1, 1) if max else (1, 32))

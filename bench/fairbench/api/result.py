@@ -76,7 +76,7 @@ def _html_cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _InMemory(StoredRun):
-    """The tables and metadata of a run that is not stored on disk."""
+    """The tables and metadata of a run that is kept in memory and not stored on disk."""
 
     tables: Mapping[str, pa.Table]
 
@@ -88,8 +88,8 @@ class Result:
     """The result of a run, as returned by ``run`` or ``load``.
 
     ``summary`` has the keys of docs/reference/metrics.md, and ``experiment`` has the tables of
-    ``experiment.toml``. ``path`` is the run's directory; an unsaved run has the path None. Tables
-    are Arrow tables, and ``to_pandas`` returns a table as a data frame.
+    ``experiment.toml``. ``path`` is the run's directory; an unsaved run has the path None. All
+    tables are Arrow tables; ``to_pandas`` returns any of them as a pandas data frame.
     """
 
     def __init__(self, run: StoredRun, experiment: Experiment, path: Path | None) -> None:
@@ -146,12 +146,12 @@ class Result:
 
     @property
     def service(self) -> pa.Table:
-        """The service log: a row for each client in each period with an unchanged batch."""
+        """The service log: for each client, one row per period with an unchanged batch."""
         return self._run.table("service")
 
     @property
     def clients(self) -> pa.Table:
-        """The clients as an Arrow table, one row per client, with metrics of the summary."""
+        """The clients as an Arrow table, one row per client, with the summary's metrics."""
         return pa.Table.from_pylist(self.summary["clients"])
 
     def to_pandas(self, table: RunTable = "requests") -> pandas.DataFrame:
@@ -160,7 +160,7 @@ class Result:
         Args:
             table: ``requests``, ``programs``, ``service`` or ``clients``.
 
-        Raises UsageError for any other table, or if pandas is not installed.
+        Raises UsageError for any other name of a table, or if pandas is not installed.
         """
         if table not in get_args(RunTable):
             raise unknown_name("table", table, get_args(RunTable))
@@ -193,10 +193,10 @@ class Result:
 def saved_in(
     result_dir: str | PathLike[str] | None, resume: str | PathLike[str] | None
 ) -> Iterator[Path]:
-    """Yield the directory for new runs; by default, a temporary directory.
+    """Yield the directory for new runs: ``result_dir``, or by default a temporary directory.
 
-    The message of an interruption does not name a temporary directory, because runs in a temporary
-    directory cannot continue.
+    If an interrupted run is in a temporary directory, the message does not name the directory,
+    because the run cannot be continued.
     """
     if result_dir is not None or resume is not None:
         yield Path(result_dir or "")
@@ -221,15 +221,15 @@ def run(
 ) -> Result:
     """Run one experiment, simulated or on real servers, and return its result.
 
-    ``flags`` are the flags of ``fairbench run``, written with underscores, with the command's
-    defaults and checks; flags override the values of the file ``experiment``. ``settings`` is a
-    dictionary of setting values, such as ``{"dlpm.quantum": 5000}``. ``headers`` are sent with each
-    request to ``base_url``, and never stored. The run is saved in a new directory in
-    ``result_dir``; without ``result_dir`` no files remain.
+    ``flags`` are the flags of ``fairbench run``, written with underscores; the command's defaults
+    and checks apply, and flags override values of the file ``experiment``. ``settings`` is a
+    dictionary of setting values, such as ``{"dlpm.quantum": 5000}``. ``headers`` are HTTP headers
+    that are sent with each request to ``base_url``, and never stored. The run is saved in a new
+    directory in ``result_dir``; without ``result_dir`` no files remain.
 
-    Raises UsageError, with a message of one line, for a wrong flag, value or combination, and
-    RunFailed if the run could not continue. At Ctrl-C, the function saves the finished requests in
-    ``result_dir``, if given, and raises Interrupted (a KeyboardInterrupt).
+    Raises UsageError for a wrong flag, value or combination, and RunFailed if the run could not
+    continue. At Ctrl-C, ``run`` saves the finished requests in ``result_dir``, if given, and raises
+    Interrupted (a KeyboardInterrupt).
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)

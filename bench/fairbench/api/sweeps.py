@@ -32,10 +32,10 @@ SEVERAL = (list, tuple, range)
 class SweepResult:
     """The result of a sweep, as returned by ``sweep`` or ``load_sweep``.
 
-    ``comparison`` has the keys of ``comparison.json``.
+    ``comparison`` is a dict with the keys of the file ``comparison.json``.
 
-    The Arrow table ``metrics`` has one row per run, the Arrow table ``clients`` one row per run and
-    client. ``path`` is the sweep's directory; an unsaved sweep has the path None.
+    The Arrow table ``metrics`` has one row per run; the Arrow table ``clients`` has one row per run
+    and client. ``path`` is the sweep's directory; an unsaved sweep has the path None.
     """
 
     def __init__(
@@ -48,13 +48,17 @@ class SweepResult:
 
     @property
     def cells(self) -> list[dict[str, Any]]:
-        """An entry per scheduler and configuration, with ``{mean, low, high, runs}`` per metric."""
+        """The metrics of each scheduler and configuration.
+
+        Each metric is ``{mean, low, high, runs}``; ``low`` and ``high`` bound the 95% confidence
+        interval.
+        """
         cells: list[dict[str, Any]] = self.comparison["cells"]
         return cells
 
     @property
     def failures(self) -> list[dict[str, Any]]:
-        """The error of each failed point, by the point's name."""
+        """The error message of each failed experiment of the sweep, by the experiment's name."""
         failures: list[dict[str, Any]] = self.comparison["failures"]
         return failures
 
@@ -66,10 +70,11 @@ class SweepResult:
         return frame(self.metrics)
 
     def plot(self, kind: str = "tradeoff") -> Figure:
-        """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
+        """Draw bar charts, a plot of latency against throughput, or distributions of latencies.
 
-        Raises UsageError for an unknown kind of plot, for a ``cdf`` of runs that were not saved,
-        and if the plot extra is not installed.
+        ``kind`` is ``bars`` (with confidence intervals), ``tradeoff`` or ``cdf``. Raises UsageError
+        for an unknown kind of plot, for a ``cdf`` of runs that were not saved, and if the plot
+        extra is not installed.
         """
         return drawn(self._results(), kind)
 
@@ -115,13 +120,14 @@ def sweep(
     """Run a grid of experiments in parallel processes, and compare the experiments.
 
     ``file`` is the name of a bundled sweep, such as ``"fig7"``, or a path. ``flags`` are the flags
-    of ``fairbench sweep``; a list stands for values separated by commas. A value in ``settings``
-    may be a list of several values. The sweep is saved in a new directory in ``result_dir``;
-    without ``result_dir`` no files remain. ``resume`` continues the sweep in the given directory.
+    of ``fairbench sweep``; a flag that takes several values may be given a list. A value in
+    ``settings`` may be a list; the sweep then runs every value of the list. The sweep is saved in a
+    new directory in ``result_dir``; without ``result_dir`` no files remain. ``resume`` continues
+    the sweep that is stored in the given directory.
 
-    A failed point is listed in ``failures`` and does not stop the other points. Raises UsageError,
-    with a message of one line, for a wrong flag, value or combination, and Interrupted (a
-    KeyboardInterrupt) at Ctrl-C.
+    An experiment that fails is listed in ``failures`` and does not stop the others. Raises
+    UsageError for a wrong flag, value or combination, and Interrupted (a KeyboardInterrupt) at
+    Ctrl-C.
     """
     if resume is not None:
         store = SweepStore(Path(resume))
@@ -151,7 +157,7 @@ def sweep(
 
 
 def load_sweep(directory: str | PathLike[str]) -> SweepResult:
-    """Return a saved sweep with its last comparison.
+    """Return a saved sweep with the comparison that was last stored for the sweep.
 
     Raises DataError if the directory cannot be read.
     """
@@ -161,7 +167,7 @@ def load_sweep(directory: str | PathLike[str]) -> SweepResult:
 
 
 def _listed(flag: str, value: Any) -> Any:
-    """Return the values of a sweep axis as a list, and other values unchanged."""
+    """Return a flag's value as a list if the flag takes several values, or else unchanged."""
     if value is None or flag not in SWEEP or not SWEEP[flag].axis:
         return value
     return list(value) if isinstance(value, SEVERAL) else [value]

@@ -1,4 +1,7 @@
-"""The command line application: commands by name, help by panel, and exit codes of errors."""
+"""The command line application, which finds commands and groups their flags in help pages.
+
+Errors of commands become exit codes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ PANELLED = ("run", "sweep", "plan", "compare")
 
 
 def panel_of(param: Any) -> str:
-    """Return the panel (heading) of a command's parameter, by default ``OTHER``."""
+    """Return the heading under which ``--help`` lists a parameter, by default ``OTHER``."""
     return getattr(param, "rich_help_panel", None) or OTHER
 
 
@@ -38,7 +41,7 @@ class PanelCommand(TyperCommand):
     """A command whose ``--help`` shows the flags in titled groups (panels)."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the command's arguments, then each panel that contains flags of the command."""
+        """Write the command's arguments, then each titled group that contains flags."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         groups |= {panel: [] for panel in PANELS}
         for param in self._in_order(ctx):
@@ -179,7 +182,7 @@ class _Commands(TyperGroup):
 
     The command group turns an error into a line on stderr and an exit code.
 
-    Only the module of the called command is imported; the list of commands needs no modules.
+    Only the module of the called command is imported; listing the commands imports no module.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -240,7 +243,7 @@ class _Commands(TyperGroup):
 
 
 def check_digits(words: list[str]) -> None:
-    """Raise UsageError for numbers with digits of other scripts, which ``int`` would accept."""
+    """Raise UsageError for digits of a non-Latin script, which ``int`` would accept."""
     for flag, value in pairwise(["", *words]):
         name, equals, inner = value.partition("=")
         if equals and name.startswith("-"):
@@ -289,7 +292,10 @@ def _before_typer() -> Iterator[None]:
 
 
 def _wording(error: Any) -> str:
-    """Return an error of typer as one line: the flag, and the allowed values for a wrong value."""
+    """Return an error of typer as one line with the flag.
+
+    For a wrong value, the line also names the allowed values.
+    """
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]
@@ -325,7 +331,7 @@ def _options(
 ) -> None:
     """Measure which share of an LLM cluster each client gets under a scheduler, and at what cost.
 
-    Runs on a simulated cluster, which needs no GPU, or drives real servers.
+    The command measures a simulated cluster, which needs no GPU, or drives real servers.
     """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)

@@ -1,4 +1,4 @@
-"""``fairbench compare``: compare experiments with the first experiment, seed by seed."""
+"""``fairbench compare``: compare several experiments with the first, over runs with equal seeds."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def compare(
 ) -> None:
     """Compare experiments seed by seed, with confidence intervals.
 
-    Prints, for every metric, the difference to the baseline, paired by seed, with a 95% confidence
-    interval.
+    The command prints, for every metric, the difference to the baseline over runs with equal seeds,
+    with a 95% confidence interval.
     """
     # An unknown metric is refused before any run starts.
     chosen = [metrics.known_key(name) for name in metric or ()]
@@ -98,7 +98,7 @@ def compare(
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Print where the comparison is stored and how to continue it.
+    """Print where a comparison is stored, and the command that continues the comparison.
 
     If more seeds could make a difference significant, also print the command that adds the seeds.
     """

@@ -1,4 +1,4 @@
-"""``fairbench diagnose``: find an access log's heavy clients, the delayed clients, a remedy."""
+"""``fairbench diagnose``: find heavy clients in an access log, who they delay, and a remedy."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def diagnose_log(
     """Find a log's heavy clients, the delayed clients, and a remedy.
 
     The log is replayed in the simulator under several schedulers. If the log has more than 12,000
-    requests, only a part is replayed: the first flood, or the busiest period.
+    requests, only a part is replayed: the first flood (a period in which heavy clients delay
+    others), or the busiest period.
     """
     check_writable(report)
     if slo:

@@ -26,7 +26,10 @@ class Terminated(KeyboardInterrupt):
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    """Print which signal ended the command; return 128 plus the signal's number."""
+    """Print which signal ended the command.
+
+    Return the exit code, which is 128 plus the signal's number.
+    """
     terminated = isinstance(error, Terminated)
     complain("terminated" if terminated else "interrupted")
     return TERMINATED if terminated else INTERRUPTED
@@ -35,9 +38,8 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def written_file(error: OSError) -> str:
     """Return the name of the output that could not be written, for an error message.
 
-    The name is the file's name if the error holds a file name. If the error holds no file name, the
-    name is "standard output" for an error in a function of ``PRINTS``, and "a file" for any
-    different error.
+    If the error holds a file name, that file name is returned. Otherwise, the result is "standard
+    output" if the error arose in a function of ``PRINTS``, or else "a file".
     """
     if error.filename is not None:
         return str(error.filename)
@@ -46,5 +48,5 @@ def written_file(error: OSError) -> str:
 
 
 def discard_output() -> None:
-    """Discard all further standard output, so that Python's final flush cannot fail."""
+    """Discard all further standard output, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)

@@ -83,7 +83,7 @@ def leaderboard(
 ) -> None:
     """Rank the schedulers of stored sweeps by significant differences.
 
-    The command ranks stored runs and makes no new runs. A scheduler that lacks a run in some
+    The command ranks stored runs and makes no new runs. A scheduler that was not run in every
     configuration is listed without a rank.
     """
     check_report(report)

@@ -53,7 +53,7 @@ def list_names(
 
 
 def _overview(texts: Mapping[ListKind, list[str]]) -> Iterator[str]:
-    """Yield a line per kind of names with the number of names, and lines that explain the list."""
+    """Yield a line per kind of names with their number, and lines that explain the list."""
     yield "Names that options accept, by kind. `fairbench list KIND` prints one kind."
     for kind, lines in texts.items():
         names = sum(NAME.match(line) is not None for line in lines)
@@ -125,7 +125,7 @@ def _evictions() -> Iterator[str]:
 
 
 def _part_lines(names: Iterable[str], find: Callable[[str], Any]) -> Iterator[str]:
-    """Yield the lines of each router, scheduler or policy; if it is unavailable, the reason."""
+    """Yield the lines of each router, scheduler or policy, or the reason why one is unavailable."""
     for name in names:
         try:
             found = find(name)
@@ -141,7 +141,7 @@ def _part(name: str, described: type, params_class: type) -> Iterator[str]:
 
 
 def _entry(name: str, description: str) -> str:
-    """Return a line of the list: the name, and the first line of the description, if any."""
+    """Return a line of ``fairbench list``: a name and the first line of its description."""
     first = description.strip().partition("\n")[0]
     return f"  {name:<20} {first.replace('``', '')}".rstrip()
 
@@ -162,7 +162,8 @@ def _meanings() -> dict[str, str]:
 def meaning_of(key: str, params: type | None) -> str:
     """Return the meaning of the parameter ``PART.PARAM``, or "" for an unknown parameter.
 
-    A meaning in the docstring of a user's own class takes precedence over ``meanings.toml``.
+    For a user's own class, a meaning in the docstring of the class takes precedence over
+    ``meanings.toml``.
     """
     if params is None:
         return ""

@@ -1,4 +1,4 @@
-"""Conversion of flags to options of typer, and code that several commands share."""
+"""Conversion of flags to command line options of typer, and code that several commands share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
 
 
 def option_of(one: Flag, help: str = "", **changes: Any) -> Any:
-    """Return typer's option for a flag, optionally with a new help text or new properties."""
+    """Return typer's option for the flag ``one``. ``help``, if given, replaces the help text."""
     one = one.but(help, **changes)
     names = (one.option,) if one.option else ()
     limits = {"min": one.least, "max": one.most}
@@ -86,9 +86,10 @@ ReportFile = Annotated[
 
 
 def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
-    """Declare ``--json`` of a command that prints ``what`` (a noun, or "" to leave the noun out).
+    """Declare the option ``--json`` of a command.
 
-    With ``panel`` None, the flag is listed under the default heading of ``--help``.
+    ``what`` (a noun, or "") names in the help text the output that becomes JSON. With ``panel``
+    None, the option is listed under the default heading of ``--help``.
     """
     about = f"{what} as " if what else ""
     return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")
@@ -97,8 +98,8 @@ def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command one option for each flag of the TypedDict ``table``.
 
-    A command declares ``**flags: Unpack[TABLE]`` after its own parameters. ``flags`` contains only
-    the flags that the user gave.
+    The decorated command declares ``**flags: Unpack[TABLE]`` after its own parameters. ``flags``
+    contains only the flags that the user gave.
     """
     declared = flags_of(table)
 
@@ -160,21 +161,21 @@ def log_params(file: str, flags: LogFlags) -> TraceParams:
 
 
 def only_resumed(resume: Path, what: str, but: str = "no other setting can") -> UsageError:
-    """Return the error for a setting given with ``--resume``; a resumed run keeps its settings."""
+    """Return the error for a setting given with ``--resume``. A resumed run keeps its settings."""
     return UsageError(
         f"--resume {resume} continues the {what} with its stored settings; {but} be given with it"
     )
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options whose values are not None."""
+    """Return the options that the user gave, which are the options with a value other than None."""
     return {key: value for key, value in options.items() if value is not None}
 
 
 def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, str]:
     """Parse ``NAME=VALUE`` texts.
 
-    Error messages do not contain the header's text, which may be secret.
+    Messages of errors do not contain the text of the header, which may be secret.
     """
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:
@@ -184,7 +185,7 @@ def parse_headers(texts: list[str] | None, flag: str = "--header") -> dict[str, 
 
 
 def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
-    """Return the headers with the API key in ``file`` added; without a file, the same headers.
+    """Return the headers with the API key in ``file`` added, or unchanged if ``file`` is None.
 
     Raises UsageError if the headers already contain an API key.
     """

@@ -38,8 +38,9 @@ def print_summary(
 ) -> None:
     """Print a run's summary as text on stdout, with colours on a terminal.
 
-    If ``explain`` is true, sentences explain the numbers. The first line compares the run with
-    ``reference``, the shares of the same experiment under another scheduler.
+    If ``explain`` is true, the printed text has sentences that explain the numbers. If
+    ``reference`` is given, the first line compares the clients' shares with the shares of the same
+    experiment under another scheduler.
     """
     colour, width = terminal_look()
     text = report.summary_text(
@@ -68,20 +69,23 @@ def terminal_look() -> tuple[bool, int]:
 
 
 def chosen_width() -> int | None:
-    """Return ``COLUMNS``, or else the terminal's width; None in a pipe without ``COLUMNS``."""
+    """Return ``COLUMNS``, or else the terminal's width.
+
+    The result is None in a pipe without ``COLUMNS``.
+    """
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()):
         return None
     return max(MIN_WIDTH, shutil.get_terminal_size((100, 24)).columns)
 
 
 def show(made: Callable[..., str], *args: Any) -> None:
-    """Print the text that ``made`` returns, given the colours and the width of stdout."""
+    """Call ``made`` with the colours and the width of stdout, and print the returned text."""
     colour, width = terminal_look()
     typer.echo(made(*args, colour=colour, width=width), nl=False)
 
 
 def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
-    """Print a summary as JSON on stdout; print the directory ``saved``, if given, on stderr.
+    """Print a summary as JSON on stdout; if ``saved`` is given, print this directory on stderr.
 
     NaN becomes null.
     """
@@ -97,7 +101,7 @@ def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
 
 
 def print_outcome(outcome: SweepOutcome) -> None:
-    """Print the failures of a sweep and the remarks on its runs on stderr."""
+    """Print the failed experiments of a sweep, and remarks on its runs, on stderr."""
     for failure in outcome.failures:
         typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
     for remark in outcome.remarks():
@@ -105,7 +109,7 @@ def print_outcome(outcome: SweepOutcome) -> None:
 
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """Print the answer of a plan on stdout, as text or JSON."""
+    """Print the answer to a capacity plan on stdout, as text or JSON."""
     if as_json:
         print_json(answer, path)
         return
@@ -114,13 +118,13 @@ def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
 
 
 def check_report(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError for a page whose file name does not end in .html or .md."""
+    """Raise UsageError if the file name of a report page does not end in .html or .md."""
     if path is not None:
         report.check_ending(path, flag)
 
 
 def check_writable(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError if the page cannot be written, before a long computation starts."""
+    """Raise UsageError, before a long computation starts, if the report page cannot be written."""
     if path is None:
         return
     check_report(path, flag)
@@ -149,13 +153,13 @@ OutputDetails = Annotated[
 ]
 
 OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
-"""A callback that receives the directory and the summary of each saved run."""
+"""A function that is called with the directory and the summary of each saved run."""
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
-    """Return a callback that appends a line for each saved run to ``path``, if given.
+    """Return a callback that appends a line for each saved run to the file ``path``, if given.
 
-    Raises UsageError before any run if the file cannot be written.
+    Raises UsageError if the file cannot be written, before any run starts.
     """
     _check_details(path, details)
     if path is not None:
@@ -166,9 +170,9 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 def add_run_line(
     path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
 ) -> None:
-    """Append the benchmark line of a stored run to a file.
+    """Append one line about a stored run, in sglang.bench_serving's format, to a file.
 
-    Raises DataError if the run's records cannot be read.
+    Raises DataError if the stored requests of the run cannot be read.
     """
 
     def requests() -> Requests:
@@ -188,7 +192,7 @@ def add_bench_line(
     """Append a summary in sglang.bench_serving's format to the file ``path``, if given.
 
     If ``details`` is True, the line also contains the values of each request. Raises UsageError if
-    the file cannot be written, and for ``details`` without a file.
+    the file cannot be written, or if ``details`` is given without a file.
     """
     from fairbench.report.bench_line import append_line, bench_details, bench_line
 

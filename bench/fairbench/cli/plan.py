@@ -116,8 +116,9 @@ def plan(
 ) -> None:
     """Find the smallest cluster that meets targets at a fixed load.
 
-    The search is a bisection; all cluster sizes are simulated with the same seeds. Exits with code
-    1 if no size in the range meets the targets with the first scheduler on the first GPU.
+    The search is a bisection; all cluster sizes are simulated with the same seeds. The command
+    exits with code 1 if no size in the range meets the targets with the first scheduler on the
+    first GPU.
     """
     from fairbench.planning.carry_out import begin_plan, carry_out, question_of
 

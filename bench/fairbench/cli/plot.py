@@ -76,9 +76,10 @@ def plot(
 
     The command draws stored runs and makes no new runs.
 
-    For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, the
-    distribution of latencies, and lines over the swept values of a parameter, a load or replicas.
-    Figures of the DLPM paper also save their numbers as CSV.
+    For a directory, the command draws bars with 95% confidence intervals, P95 latency against
+    throughput, the distribution of latencies, and lines over each parameter, load or number of
+    replicas that varies. For a figure of the DLPM paper, the command also saves the drawn numbers
+    as CSV.
     """
     suffixes = read_formats(formats)
     keys = split_commas("--columns", columns) if columns else ()
@@ -124,7 +125,7 @@ def _plot_own(
     table: Path | None,
     columns: Sequence[str],
 ) -> None:
-    """Write the pictures of a run's directory, and its LaTeX table if requested."""
+    """Write the pictures of a directory of runs and, if ``table`` is given, a LaTeX table."""
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = results.sides_below(folder)
@@ -142,7 +143,10 @@ def _plot_own(
 
 
 def read_formats(text: str) -> list[str]:
-    """Parse comma-separated formats. Raises UsageError for an unknown picture format."""
+    """Parse comma-separated formats.
+
+    Raises UsageError for a picture format that fairbench cannot write.
+    """
     found = split_commas("--format", text)
     for one in found:
         if one not in figures.FORMATS:

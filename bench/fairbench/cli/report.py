@@ -77,7 +77,7 @@ def _file_page(path: Path, log_flags: LogFlags) -> Page:
 def _page(directory: Path) -> Page:
     """Return the report page of a run, a sweep or a plan.
 
-    Raises DataError if the directory is none of them.
+    Raises DataError if the directory is neither a run nor a sweep nor a plan.
     """
     if (directory / results.MANIFEST).exists():
         return reporting.run_page(results.read_run(directory))

@@ -124,8 +124,8 @@ def run(
 ) -> None:
     """Run one experiment; print each client's service and latency.
 
-    Runs on the simulated cluster, or on real servers. Every option has a default, so `fairbench
-    run` works without options.
+    The run takes place on the simulated cluster, or on real servers. Every option has a default, so
+    `fairbench run` works without options.
     """
     from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
 
@@ -178,7 +178,7 @@ def run(
 
 
 def _say_old_defaults(spec: ExperimentSpec, file: Path) -> None:
-    """Print on stderr the stored defaults of an experiment that this version has changed."""
+    """Print on stderr which stored defaults of an experiment this version has changed."""
     if changed := results.old_defaults(spec):
         complain(
             f"default changed since {file} was stored: {', '.join(changed)}; this run keeps the "
@@ -193,7 +193,7 @@ def _once(
     on_saved: output.OnSaved | None,
     context: RunContext,
 ) -> tuple[RunResult, Path]:
-    """Run an experiment and save the result; return the result and its directory."""
+    """Run an experiment once and save the result; return the result and its directory."""
     result, path = execute.run_and_save(spec, server_options, result_dir, context)
     if on_saved:
         on_saved(path, result.summary)
@@ -206,7 +206,7 @@ def _reference(
     """Return the clients' shares under the scheduler with which the run is compared.
 
     The experiment ``compared`` is simulated if no stored reference exists. If ``compared`` is None,
-    the shares are those stored for the same experiment, or None if no shares are stored.
+    the function returns the shares stored for an equal experiment, if any, or else None.
     """
     if compared is None:
         return results.stored_reference(config.experiment_tables(spec))
@@ -215,7 +215,7 @@ def _reference(
 
 
 def _require_whole(result: RunResult, context: RunContext) -> None:
-    """Raise Interrupted or RunFailed if the run did not finish."""
+    """Raise Interrupted or RunFailed if the run ended before all its requests were served."""
     if result.complete:
         return
     if context.interrupted():
@@ -233,7 +233,7 @@ def _repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Run several seeds, and print the combined summary; raise an error if a run is incomplete."""
+    """Run several seeds and print the combined summary; raise an error if a run is incomplete."""
     repeats = execute.repeat(spec, num_runs, result_dir, server_options, context)
     if repeats.combined is None:
         raise context.interrupted.ended("interrupted before a run began")

@@ -125,8 +125,8 @@ def score(
     """Compute every fairness metric from any system's records.
 
     Times may be counted from any point in time. A request without an end time counts as failed.
-    Several files are read as one run; if their layout has no client names (vllm, sglang), each file
-    is a client.
+    Several files are read as one run; if the format names no clients (vllm, sglang), each file
+    counts as one client.
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")

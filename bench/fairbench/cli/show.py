@@ -1,4 +1,4 @@
-"""``fairbench show`` and ``recover``: print a stored run, or save and print a killed run."""
+"""``fairbench show`` prints a stored run, and ``recover`` saves and prints a killed run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def show(
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Return whether a folder contains a sweep; False for an invalid file name."""
+    """Return whether a folder contains a sweep; False if the name cannot be a file name."""
     try:
         return (folder / results.SWEEP_FILE).is_file()
     except OSError:
@@ -64,7 +64,7 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
-    """Print the answer of a plan, or compare the finished runs of a sweep."""
+    """Print the answer of a stored plan, or compare the finished runs of a stored sweep."""
     if (folder / planning.ANSWER).is_file():
         output.print_plan(results.read_json(folder / planning.ANSWER), folder, as_json=as_json)
         return
@@ -78,7 +78,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Return advice on a directory that is not a finished run; "" if there is no advice."""
+    """Return advice on a directory that is not a finished run, or "" if there is none."""
     if (folder / FOLDER).is_dir() or (folder / sim.FOLDER).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / results.INTERVALS_FILE).exists():
@@ -104,8 +104,8 @@ def recover(
 ) -> None:
     """Save the finished requests of a run that was killed.
 
-    The command also prints the run's summary. The recovered run is marked as incomplete. Requests
-    that had not finished are left out.
+    The command also prints the summary of the recovered run. The recovered run is marked as
+    incomplete. Requests that had not finished when the run was killed are left out.
     """
     result = execute.recover_run(run_dir)
     if as_json:

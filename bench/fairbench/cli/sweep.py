@@ -96,8 +96,8 @@ def sweep(
 ) -> None:
     """Run a grid of experiments in parallel and compare their results.
 
-    The sweep's grid is every combination of schedulers, workloads and settings, from a file, from
-    flags, or from both: flags override the values of the file.
+    The grid has every combination of schedulers, workloads and settings, from a file, from flags,
+    or from both; flags override the file.
     """
     from fairbench.config import identity
 
@@ -137,7 +137,7 @@ def sweep(
 
 
 def _print_outdated(other: results.SweepStore, outdated: Sequence[OutdatedRun]) -> None:
-    """Print on stderr how many runs of another sweep are not reused, and the first reason."""
+    """Print on stderr how many runs of another sweep are not reused, and one reason."""
     if outdated:
         runs = "1 run is" if len(outdated) == 1 else f"{len(outdated)} runs are"
         typer.echo(f"fairbench: {other.path}: {runs} not reused: {outdated[0]}", err=True)
@@ -158,7 +158,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
-    """Print the comparison on stdout; failed runs and warnings go to stderr."""
+    """Print the comparison of a sweep on stdout, and its failed runs and warnings on stderr."""
     path = outcome.store.path
     if as_json:
         print_json(outcome.comparison, path)

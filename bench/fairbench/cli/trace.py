@@ -196,9 +196,9 @@ def anonymize(
 
 
 def _key(file: Path) -> bytes:
-    """Return the secret in the file of ``--key-file``.
+    """Return the secret that the file of ``--key-file`` contains.
 
-    Raises UsageError if the secret is too short.
+    Raises UsageError if the secret has too few characters.
     """
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:

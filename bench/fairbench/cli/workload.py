@@ -25,7 +25,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Do nothing. With this callback, typer treats the app, which has one command, as a group."""
+    """Do nothing. Make typer treat an app that has only one command as a group of commands."""
 
 
 @workload.command()

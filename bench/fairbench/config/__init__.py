@@ -1,6 +1,6 @@
-"""The configuration: conversion of flags, ``--set`` and TOML files to an experiment spec, and back.
+"""The package that converts flags, ``--set`` and TOML files to an experiment, and back.
 
-A module of this package is imported only when a name of the module is used, so that ``--help``
+A module of this package is imported only when a name from the module is used, so that ``--help``
 starts fast.
 """
 

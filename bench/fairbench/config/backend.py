@@ -1,8 +1,8 @@
-"""Backends of an experiment: real servers, emulated servers, endpoints, and their command lines.
+"""Backends of an experiment: real servers, emulated servers, and running endpoints.
 
-Values of a backend decide what is measured, so they are part of the spec's identity. The path of
-SGLang, the time to wait for servers and an endpoint's secrets are options of each run, and are not
-part of a spec.
+The backend's values decide what is measured, so they are part of an experiment's identity. The path
+of SGLang, the time to wait for servers and an endpoint's secrets are options of each run, and are
+not part of a spec.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def check_router_command(words: Sequence[str]) -> None:
-    """Raise ValueError unless the command has all required placeholders and no unknown ones."""
+    """Raise ValueError if a router's command lacks a required placeholder or has an unknown one."""
     if not words:
         raise ValueError("must not be empty: write the command that starts the router")
     used = {name for word in words for name in _PLACEHOLDER.findall(word)}
@@ -84,7 +84,7 @@ RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 
 
 def check_server_args(args: Sequence[str]) -> None:
-    """Raise ValueError for a flag that fairbench sets itself, or that is not supported."""
+    """Raise ValueError for a server flag that fairbench sets itself or does not support."""
     for arg in args:
         flag = arg.partition("=")[0]
         if flag.startswith("--") and len(words := flag.split()) > 1:
@@ -130,9 +130,10 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 
 
 def storable(content: Any) -> Any:
-    """Return a file's content with the secrets of ``server_args`` and ``router_command`` removed.
+    """Return the content of an experiment file without secrets.
 
-    Secrets inside nested tables are removed, too.
+    The secrets stand in ``server_args`` and ``router_command``. Secrets inside nested tables are
+    removed, too.
     """
     if isinstance(content, Mapping):
         return {
@@ -152,7 +153,7 @@ def _args(value: Any) -> Any:
 
 
 def check_given(args: Sequence[str], what: str = ARGS) -> None:
-    """Raise UsageError if a server needs a secret that was not stored."""
+    """Raise UsageError if a server's command line lacks a secret, which fairbench never stores."""
     for word, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if is_secret(flag) and REDACTED in (value if equals else following,):
@@ -214,7 +215,10 @@ class BackendConfig(BaseModel):
     max_concurrency: Count | None = None
 
     has_profile: ClassVar[bool] = False
-    """Whether a timing profile decides the servers' speed; if False, the spec must name a model."""
+    """Whether a timing profile decides the servers' speed.
+
+    If False, the experiment must name a model.
+    """
     is_managed: ClassVar[bool] = True
     """Whether fairbench starts the servers and sets their router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
@@ -226,17 +230,17 @@ class BackendConfig(BaseModel):
 
     @property
     def own_policy(self) -> str | None:
-        """The server's own scheduling policy, if it replaces fairbench's scheduler."""
+        """The scheduling policy of the server, if this policy replaces fairbench's scheduler."""
         return None
 
     @property
     def external_router(self) -> list[str] | None:
-        """The command of an external router in front of the workers, if any."""
+        """The command that starts an external router in front of the workers, if there is one."""
         return None
 
 
 class _Servers(BackendConfig):
-    """Servers that fairbench starts itself, with the flags ``server_args``."""
+    """Servers that fairbench starts itself, with the command line flags ``server_args``."""
 
     api: Api = "generate"
     server_args: list[str] = []
@@ -301,9 +305,9 @@ class VLLM(RealServers):
 class Emulator(_Servers):
     """Emulated servers (``fairbench emulate``): the simulated engine behind real HTTP.
 
-    ``time_scale`` emulated seconds pass in one real second. ``router_command`` starts a third-party
-    router in front of the workers; requests to this router use OpenAI's API unless ``api`` names a
-    different API.
+    In one real second, ``time_scale`` seconds pass in the emulated servers. ``router_command``
+    starts a third-party router in front of the workers; requests to this router use OpenAI's API
+    unless ``api`` names another API.
     """
 
     kind: Literal["emulator"] = "emulator"
@@ -336,8 +340,8 @@ class Endpoint(BackendConfig):
     With ``output_lengths`` "exact", requests contain ``min_tokens``, which not every server
     supports; with "free", answers may be shorter than in the workload. ``extra_body`` is a JSON
     object with further fields for every request; null removes a field. ``max_tokens_field`` is the
-    name of the field that limits the length of an answer. If a server answers with status 429,
-    ``rate_limited`` decides whether the request fails, or is sent again after the time in
+    name of the JSON field that limits the length of an answer. If a server answers with status 429,
+    ``rate_limited`` decides whether the request fails or is sent again after the time in
     Retry-After. The total wait of a request is at most ``longest_wait_s`` seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of cluster options: prefill and decode replicas, eviction, several routers, gateway.
+"""Checks of the cluster's options: prefill and decode replicas, eviction, several routers, gateway.
 
 The module also checks ``engine_code``, with which an installed engine's code runs in the
 simulation.
@@ -45,7 +45,7 @@ APART = ("routers", "eviction", "memory_records")
 
 
 def check_sides(flags: Mapping[str, Any]) -> None:
-    """Raise UsageError if ``dp`` is combined with ``prefill`` or ``decode``."""
+    """Raise UsageError if ``dp`` is combined with ``prefill`` or ``decode`` replicas."""
     given = [key for key in SIDES if flags.get(key) is not None]
     if given and flags.get("dp") is not None:
         raise UsageError(
@@ -55,11 +55,11 @@ def check_sides(flags: Mapping[str, Any]) -> None:
 
 
 def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Set ``dp`` to the number of all replicas if the draft has ``prefill`` and ``decode``.
+    """Set ``dp``, the number of all replicas, to the sum of ``prefill`` and ``decode`` replicas.
 
-    The flags ``prefill`` and ``decode`` override ``dp`` of an experiment file. Raises UsageError if
-    only one of ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum, and for
-    options that a disaggregated cluster does not support.
+    The flags ``prefill`` and ``decode`` override the value ``dp`` of an experiment file. Raises
+    UsageError if only one of ``prefill`` and ``decode`` is given, if ``dp`` contradicts their sum,
+    and for options that a disaggregated cluster does not support.
     """
     sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
     if not sides:
@@ -98,7 +98,7 @@ def _settle_sides(draft: Draft, backend: BackendConfig | None, engine: str | Non
 
 
 def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check the number of routers, the eviction policy, and prefill and decode workers.
+    """Check an experiment's number of routers, eviction policy, and prefill and decode workers.
 
     Raises UsageError.
     """
@@ -116,7 +116,10 @@ def settle_cluster(draft: Draft, backend: BackendConfig | None, engine: str | No
 
 
 def cluster_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts of the draft's cluster that have parameters with an effect."""
+    """Return the names of the experiment's cluster parts that have parameters with an effect.
+
+    An eviction policy is an example of a part.
+    """
     return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
@@ -132,15 +135,15 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part that has the parameters of disaggregation, or () without prefill replicas."""
+    """Return the name of the part that configures disaggregation; () without prefill replicas."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
 def check_used(given: Iterable[str], specs: Collection[ExperimentSpec]) -> None:
-    """Raise UsageError for a setting that has no effect, because no experiment uses the part.
+    """Raise UsageError for a setting that has no effect in any of the experiments.
 
-    ``given`` contains the keys of settings that flags set. Settings of schedulers are not checked,
-    because a command may run several schedulers, of which only one has the setting.
+    ``given`` contains the keys of the settings that the user's flags set. Settings of schedulers
+    are not checked: a command may run several schedulers, of which only one has the setting.
     """
     needs = {policy: f"{EVICTION} = {policy!r}" for policy in registry.ALL_EVICTIONS}
     needs |= {ROUTERS: "several routers", DISAGGREGATION: "prefill and decode"}
@@ -154,10 +157,10 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check the eviction policy, and remove the key ``memory_records`` if it is False.
+    """Check a draft experiment's eviction policy. If ``memory_records`` is False, remove this key.
 
-    Raises UsageError for an unknown policy, and for an engine or backend that does not support a
-    choice of the policy.
+    Raises UsageError for an unknown policy, and for an engine or backend whose eviction policy
+    cannot be chosen.
     """
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]
@@ -199,10 +202,10 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
 
 
 def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the eviction policy as a part with parameters; () for the default policy.
+    """Return the name of an eviction policy that has parameters; () for the default policy.
 
-    An eviction policy of an engine's own code has no parameters here. Raises UsageError for an
-    unknown name.
+    An eviction policy of an engine's own code has no parameters in fairbench. Raises UsageError if
+    the name of the eviction policy is unknown.
     """
     policy, engine = draft.get(EVICTION), str(draft.get("engine") or DEFAULT_ENGINE)
     if not isinstance(policy, str):
@@ -216,7 +219,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the part with the parameters of memory shares; () if memory shares are off.
+    """Return the name of the part that configures memory shares; () if these are off.
 
     Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
@@ -243,9 +246,10 @@ def memory_parts(
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
-    """Check the number of routers, and remove the key ``routers`` for a single router.
+    """Check the number of routers of a draft experiment.
 
-    Raises UsageError for several routers in front of real or emulated servers.
+    For a single router, remove the key ``routers``. Raises UsageError if real or emulated servers
+    are combined with several routers.
     """
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
@@ -257,7 +261,7 @@ def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
 
 
 def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the part with the parameters of several routers; () for a single router."""
+    """Return the name of the part that configures several routers; () for a single router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
@@ -266,9 +270,9 @@ ADMISSION_MODEL = "llama-3.1-8b"  # the model of a timing profile if only the GP
 
 
 def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
-    """Return the gateway policy and the saturation detector by key; {} without a gateway.
+    """Return the gateway policy and the saturation detector under their keys; {} without a gateway.
 
-    Raises UsageError for an unknown name, or for a detector without a gateway.
+    Raises UsageError for an unknown name, or for a saturation detector without a gateway.
     """
     if "saturation" in draft and "gateway" not in draft:
         raise UsageError(f"saturation = {draft['saturation']!r}: needs a gateway; set gateway, too")
@@ -287,7 +291,7 @@ def gateway_of(draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
-    """Return the timing profile of real workers, given by id, or by GPU with the default model.
+    """Return the timing profile of real workers, named by its id, or by GPU and model.
 
     Raises UsageError if the timing profile is unknown or missing.
     """
@@ -301,7 +305,7 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
 
 
 def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
-    """Set the gateway policy and the saturation detector of a draft that has a gateway.
+    """Set the gateway policy and the saturation detector of an experiment with a gateway.
 
     Raises UsageError.
     """
@@ -316,10 +320,10 @@ def settle_gateway(draft: Draft, backend: BackendConfig | None) -> None:
 def _check_gateway(
     gateway: Mapping[str, str], settings: Mapping[str, object], backend: BackendConfig | None
 ) -> None:
-    """Raise UsageError if a gateway is set for real or emulated servers.
+    """Raise UsageError for a gateway or admission control that servers cannot have.
 
-    UsageError is also raised if admission control lacks a timing profile of the workers, or is
-    combined with a third-party router or with an emulator whose clock differs from the router's
+    A gateway is only simulated. Admission control raises UsageError without a timing profile of the
+    workers, with a third-party router, and with an emulator whose clock differs from the router's
     clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
@@ -369,7 +373,10 @@ def check_own_code(
     local: str,
     settings: Mapping[str, Any],
 ) -> None:
-    """Raise UsageError for options that cannot be combined with ``engine_code``."""
+    """Raise UsageError for options that contradict ``engine_code``.
+
+    With ``engine_code``, an installed engine's own code runs in the simulation.
+    """
     given = f"{ENGINE_CODE} = {draft[ENGINE_CODE]!r}"
     if not isinstance(draft[ENGINE_CODE], str):
         raise UsageError(f"{given}: must be the path of a Python, or installed").of(ENGINE_CODE)
@@ -410,8 +417,8 @@ def check_own_code(
 def _check_own_eviction(policy: Any, engine: str, local: str) -> None:
     """Raise UsageError for an eviction policy that cannot run inside the engine's own code.
 
-    A policy of fairbench runs beside a scheduler of fairbench. Names unknown to fairbench are
-    accepted for SGLang, because a modified SGLang may have more policies.
+    An eviction policy of fairbench only runs beside a scheduler of fairbench. For SGLang, names
+    unknown to fairbench are accepted, because a modified SGLang may have more policies.
     """
     own, wrong = OWN_EVICTIONS[engine], ""
     inside = [
@@ -459,12 +466,15 @@ def _check_settings(engine: str, settings: Mapping[str, Any]) -> None:
 
 
 def own_policy(draft: Draft | Mapping[str, object], of_pair: str, known: Iterable[str]) -> str:
-    """Return the policy in the engine: the given local scheduler, else ``of_pair``, else FCFS.
+    """Return the scheduling policy in the engine.
+
+    The policy is the given local scheduler, else ``of_pair``, else FCFS.
 
     Args:
-        draft: The draft of an experiment with ``engine_code``.
-        of_pair: Local scheduler of the pair that the draft's ``scheduler`` names.
-        known: Names of scheduling policies that engines implement.
+        draft: The experiment before its values are checked; it sets ``engine_code``.
+        of_pair: Local scheduler of the pair (router and local scheduler) that the experiment's
+            ``scheduler`` names.
+        known: Names of the scheduling policies that engines implement.
     """
     if "local" in draft:
         return str(draft["local"])

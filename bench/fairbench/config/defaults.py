@@ -1,7 +1,7 @@
 """Presets of papers, and the default values of an experiment.
 
-The values of a preset override defaults, including defaults of the workload. Flags and experiment
-files override the values of a preset.
+The values of a preset override default values, including the defaults of a workload. Flags and
+experiment files override the values of a preset.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
 RATE_PER_REPLICA = "rate_per_replica"
-"""A preset's key for the rate of each well-behaved client, in programs/s per replica."""
+"""The key of a preset for each well-behaved client's request rate, in programs/s per replica."""
 
 
 class _Table(BaseModel):
@@ -51,7 +51,7 @@ class _Table(BaseModel):
 
 
 class Fact(_Table):
-    """A value that the authors of a paper used, and the source of the value.
+    """A value that the authors of a paper used in their experiments, and the source of the value.
 
     ``key`` is a key of an experiment file, a setting ``NAME.PARAM``, or ``rate_per_replica``.
     """
@@ -62,14 +62,17 @@ class Fact(_Table):
 
 
 class Unserved(_Table):
-    """A workload that a preset excludes, and the reason; the key ``unless`` allows the workload."""
+    """A workload that a preset refuses, and the reason.
+
+    If the user sets the key ``unless``, the preset accepts the workload.
+    """
 
     unless: str
     because: str
 
 
 class Preset(_Table):
-    """A preset: facts about the experiments of a paper, and the workloads that are excluded."""
+    """A preset: the settings of a paper's experiments, and workloads that do not fit the paper."""
 
     name: str
     description: str
@@ -79,22 +82,22 @@ class Preset(_Table):
 
     @property
     def values(self) -> dict[str, Any]:
-        """All facts by key: keys of an experiment file, and settings ``NAME.PARAM``."""
+        """All values of the preset: keys of an experiment file, and settings ``NAME.PARAM``."""
         return {one.key: one.value for one in self.facts if one.key != RATE_PER_REPLICA}
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """Only the facts that are keys of an experiment file, without settings."""
+        """The values of the preset that are keys of an experiment file, without settings."""
         return {key: value for key, value in self.values.items() if "." not in key}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The known facts that are settings, written ``NAME.PARAM``."""
+        """The values of the preset that are known settings, written ``NAME.PARAM``."""
         return {key: value for key, value in self.values.items() if "." in key}
 
     @property
     def rate_per_replica(self) -> float | None:
-        """Programs/s of each well-behaved client per replica, or None if unknown."""
+        """The request rate of each well-behaved client in programs/s per replica, if set."""
         found = [one.value for one in self.facts if one.key == RATE_PER_REPLICA]
         return float(found[0]) if found else None
 
@@ -108,7 +111,8 @@ def preset_names() -> list[str]:
 def read_preset(ref: str) -> Preset:
     """Read a preset by bundled name, or by path if ``ref`` has a slash or ends in .toml.
 
-    Raises UsageError for an unknown name, and DataError (file, line or key) for an invalid file.
+    Raises UsageError for an unknown name, and DataError (which names file, line or key) for an
+    invalid file.
     """
     file, shown = file_of("preset", ref, files(__package__) / "presets")
     data = read_toml(file, shown)
@@ -121,9 +125,9 @@ def read_preset(ref: str) -> Preset:
 
 
 def preset_for(ref: str, backend: BackendConfig | None) -> Preset:
-    """Return the preset with a name or path.
+    """Return the preset with the name or path ``ref``.
 
-    Raises UsageError if the backend is not the simulator.
+    Raises UsageError if the experiment runs on real or emulated servers.
     """
     preset = read_preset(ref)
     if backend is not None:
@@ -148,7 +152,7 @@ def check_preset(preset: Preset, draft: Draft, workload: str) -> None:
 
 
 def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
-    """Return the workload with the rate of the preset, if any, in every scenario."""
+    """Return the workload with the preset's request rate, if any, in every scenario."""
     rate = preset.rate_per_replica
     if rate is None:
         return workload
@@ -175,9 +179,9 @@ WARMUP_SHARE = 0.1
 def workload_defaults(draft: Mapping[str, object], workload: WorkloadSpec) -> dict[str, Any]:
     """Return the workload's number of clients, warm-up, drain limit and duration, as defaults.
 
-    If the draft has a number of programs, there is no default duration. If the draft's duration
-    differs from the workload's duration, the warm-up is at most ``WARMUP_SHARE`` of the draft's
-    duration.
+    If the experiment has a number of programs, it has no default duration. If the experiment's
+    duration differs from the workload's duration, the warm-up is at most ``WARMUP_SHARE`` of the
+    experiment's duration.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", usual_scenario(workload)))),
@@ -199,17 +203,17 @@ def usual_scenario(workload: WorkloadSpec) -> str:
 
 
 def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the default GPU, model and engine of the workload; {} for most workloads."""
+    """Return the GPU, model and engine that a workload has as defaults; {} for most workloads."""
     return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 
 def has_own_code(draft: Mapping[str, object]) -> bool:
-    """Return whether the code of an installed engine decides in the replicas (``engine_code``)."""
+    """Return whether an installed engine's own code schedules in the replicas (``engine_code``)."""
     return draft.get("engine_code") is not None
 
 
 def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
-    """Return the names of the draft's router and local scheduler.
+    """Return the names of an experiment's router and local scheduler.
 
     Raises UsageError for unknown names of schedulers.
     """
@@ -233,10 +237,10 @@ def parts_of(draft: Mapping[str, object]) -> tuple[str, str]:
 
 
 def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the parts of the experiment whose parameters have an effect, such as the router.
+    """Return the parts of the experiment, such as the router, whose parameters have an effect.
 
-    The result is () for an endpoint, because its servers are benchmarked as they are. A router of
-    another project has no parameters.
+    The result is () for an endpoint, because fairbench does not configure the servers of an
+    endpoint. A router from a different project has no parameters in fairbench.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -255,7 +259,7 @@ def used_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def engine_of(draft: Mapping[str, object]) -> str | None:
-    """Return the engine that a draft simulates, or None for the default engine.
+    """Return the name of the engine that an experiment simulates, or None for the default engine.
 
     Raises UsageError if the engine's name is unknown.
     """
@@ -281,7 +285,7 @@ def read_workload(value: Any) -> WorkloadSpec:
 
 
 def text_of(draft: Mapping[str, object], key: str) -> str:
-    """Return the text under a key of the draft.
+    """Return the text that an experiment has under a key.
 
     Raises UsageError if the value is not a text.
     """
@@ -299,10 +303,10 @@ SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
 def moved_weights(
     settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of used parts without the settings of weights, and a table of weights.
+    """Return the settings without their client weights, and the weights as a table by client.
 
-    Weights in settings named in ``assigned`` (given by flags) override ``weights`` of the file,
-    which override weights in all other settings.
+    Weights in settings that flags assigned (``assigned``) override ``weights`` of the file, which
+    override weights in all other settings.
     """
     kept, found = dict(settings), dict(weights)
     for key in SPELLINGS.intersection(settings):
@@ -314,7 +318,7 @@ def moved_weights(
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
     """Return the table under a key, or {} if the key is missing.
 
-    Raises UsageError if the value is no table.
+    Raises UsageError if the value under the key is not a table.
     """
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
@@ -326,11 +330,11 @@ def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
 def resolve_weights(
     workload: WorkloadSpec, clients: Any, given: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the weights of a run: weights from the workload, overridden by ``given``.
+    """Return the client weights of a run: the weights of the workload, overridden by ``given``.
 
     Clients without a given weight have weight 1. A given weight of 1 is omitted unless the workload
     has a different weight. If all weights are 1, the result is None. Errors in ``clients`` or
-    ``given`` are reported later, by ``ExperimentSpec``.
+    ``given`` are ignored here, because ``ExperimentSpec`` reports them later.
     """
     own = workload.client_weights or {}
     if not (given or own):

@@ -1,4 +1,4 @@
-"""Declarations of flags, tables of flags, and parsers of the texts after flags."""
+"""Declarations of flags, tables of flags, and parsers of the texts that follow flags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Flag:
     - ``default`` is the default value, or a text that describes the default value.
     - ``key`` names the value that the flag sets: a key of an experiment file, ``engine.PARAM`` or
       another setting, ``backend.KEY``, or ``trace.KEY`` of a replayed trace. An empty key stands
-      for the flag's name; the flag's name is appended to a key that ends with a dot.
+      for the flag's name; a key that ends with a dot is completed by the flag's name.
     """
 
     help: str
@@ -52,12 +52,12 @@ class Flag:
         return self.help if self.default == "" else f"{self.help} [default: {self.default}]"
 
     def but(self, help: str = "", **changes: Any) -> Flag:
-        """Return a copy of the flag for another command, with a new help text or new values."""
+        """Return a copy of the flag for another command, with a new help text or new properties."""
         return replace(self, help=help or self.help, **changes)
 
 
 def flags_of(table: type) -> dict[str, Flag]:
-    """Return by name the flags of a table, which is a TypedDict with ``Annotated`` types."""
+    """Return the flags of a table by name; the table is a TypedDict with ``Annotated`` types."""
     found = {}
     for name, hint in get_type_hints(table, include_extras=True).items():
         flag: Flag = hint.__metadata__[0]
@@ -68,7 +68,7 @@ def flags_of(table: type) -> dict[str, Flag]:
 
 
 def value_or_default(flags: Mapping[str, Any], table: Mapping[str, Flag], name: str) -> Any:
-    """Return the given value of a flag, or the default value in the table."""
+    """Return the value that the user gave a flag, or the default value that the table declares."""
     return flags.get(name, table[name].default)
 
 
@@ -81,7 +81,7 @@ def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
 
 
 class PlacedFlags(NamedTuple):
-    """The given flags, separated into keys of an experiment file, settings, backend and trace."""
+    """The given flags by kind: keys of an experiment file, settings, backend and trace values."""
 
     keys: dict[str, Any]
     settings: dict[str, Any]
@@ -90,7 +90,10 @@ class PlacedFlags(NamedTuple):
 
 
 def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFlags:
-    """Separate flags by the kind of value that they set; flags with value None are not given."""
+    """Separate flags by the kind of value that they set.
+
+    A flag with value None counts as not given.
+    """
     found = PlacedFlags({}, {}, {}, {})
     for name, declared in table.items():
         group, _, key = declared.key.rpartition(".")
@@ -114,7 +117,7 @@ STARTED = ("emulator", "sglang", "vllm")
 def split_commas(flag: str, text: str) -> list[str]:
     """Split a flag's value at commas into words.
 
-    Raises UsageError for an empty or a repeated word.
+    Raises UsageError for an empty word or a repeated word.
     """
     words = [word.strip() for word in text.split(",")]
     if "" in words or len(set(words)) < len(words):
@@ -123,7 +126,7 @@ def split_commas(flag: str, text: str) -> list[str]:
 
 
 def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
-    """Return a parser for comma-separated values; ``read`` parses each of them."""
+    """Return a parser for comma-separated values; the function ``read`` parses each value."""
 
     def values(flag: str, text: str) -> list[Any]:
         try:
@@ -136,9 +139,10 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
 
 
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
-    """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
+    """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table of times.
 
-    If no word is given, the result is None. Raises UsageError for an invalid or repeated target.
+    The keys of the table are ``[NAME.]LATENCY``. If no word is given, the result is None. Raises
+    UsageError for an invalid or repeated target.
     """
     given: dict[str, str] = {}
     words = [text.replace(",", " ").split() or [text] for text in texts or ()]
@@ -161,9 +165,9 @@ def split_words(flag: str, text: str | Iterable[str]) -> list[str] | None:
 
 
 def parse_weights(text: str | None) -> dict[str, float] | None:
-    """Parse the weights ``NAME=WEIGHT,NAME=WEIGHT``; None gives None.
+    """Parse client weights ``NAME=WEIGHT,NAME=WEIGHT``; return None if ``text`` is None.
 
-    Raises UsageError if the text has another form.
+    Raises UsageError if the text is not of the form ``NAME=WEIGHT``.
     """
     if text is None:
         return None
@@ -187,7 +191,7 @@ def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
 def parse_assignment(text: str) -> tuple[str, Any]:
     """Split ``NAME.PARAM=VALUE``; VALUE is parsed as TOML, or taken as text if it is not TOML.
 
-    Raises UsageError if a text has another form.
+    Raises UsageError if a text is not of the form ``NAME.PARAM=VALUE``.
     """
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not re.fullmatch(r"[^.\s]+\.[^\s]+", key):
@@ -212,13 +216,16 @@ def parse_assignments(texts: Iterable[str] | None) -> dict[str, Any]:
 def columns_of(_: str, texts: list[str]) -> dict[str, str]:
     """Parse the values ``FIELD=COLUMN`` of the flag ``--map``.
 
-    Raises UsageError if a value has another form.
+    Raises UsageError if a value is not of the form ``FIELD=COLUMN``.
     """
     return records.parse_map(texts, workloads.NEEDED)
 
 
 def names_of(flag: str, texts: list[str]) -> dict[str, str]:
-    """Parse ``FIELD=NAME`` texts. Raises UsageError for an invalid text or a repeated field."""
+    """Parse ``FIELD=NAME`` texts.
+
+    Raises UsageError for a text of a wrong form, or for a repeated field.
+    """
     names: dict[str, str] = {}
     for text in texts:
         field, _, name = text.partition("=")

@@ -32,7 +32,7 @@ from fairbench.workloads.traces import AUTO, FORMATS
 
 
 class LogFlags(TypedDict, total=False):
-    """Flags of all commands that read a log or trace; they tell how to read the file."""
+    """Flags of all commands that read a log or trace; the flags say how to read the file."""
 
     trace_format: Annotated[
         str | None,
@@ -89,7 +89,7 @@ class LogFlags(TypedDict, total=False):
 
 
 class TraceFlags(LogFlags, total=False):
-    """Flags of commands that read traces, in which blocks of prompts may have any size."""
+    """Flags of commands that read traces, whose prompts may consist of blocks of any size."""
 
     trace_block_size: Annotated[
         int | None,
@@ -182,13 +182,13 @@ class SetupFlags(TypedDict, total=False):
 
 
 class SeedFlags(TypedDict, total=False):
-    """The flag of ``compare``, ``plan`` and ``sweep``, which repeat runs with several seeds."""
+    """The flags of ``compare``, ``plan`` and ``sweep``, which repeat runs with several seeds."""
 
     seed: Annotated[int | None, Flag("The first seed.", COMMON, 0)]
 
 
 class SingleFlags(TraceFlags, EveryFlags, total=False):
-    """Flags of ``run``, ``compare`` and ``plan`` that ``sweep`` does not have, or has as lists."""
+    """Flags of ``run``, ``compare`` and ``plan`` that ``sweep`` lacks or that take lists there."""
 
     workload: Annotated[
         str | None, Flag("Workload of the clients.", COMMON, "tot", "NAME|FILE.toml")
@@ -241,7 +241,7 @@ class SingleFlags(TraceFlags, EveryFlags, total=False):
 
 
 class ServedFlags(TypedDict, total=False):
-    """Flags of ``run`` and ``compare``, which simulate a cluster or start real servers."""
+    """Flags of ``run`` and ``compare``, which either simulate a cluster or measure servers."""
 
     dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, 1)]
     prefill: Annotated[
@@ -317,7 +317,7 @@ ENGINE_CODE = Flag(
 
 
 class CompareFlags(SetupFlags, SingleFlags, ServedFlags, SeedFlags, total=False):
-    """Flags of ``fairbench compare``; its ``--help`` describes them."""
+    """Flags of ``fairbench compare``, which the command's ``--help`` describes."""
 
     engine_code: Annotated[
         str | Sequence[str] | None,
@@ -333,7 +333,7 @@ COMPARE = flags_of(CompareFlags)
 
 
 class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):
-    """Flags of ``fairbench plan`` that describe its load, explained in its ``--help``."""
+    """Flags of ``fairbench plan`` that describe the load, explained in the command's ``--help``."""
 
     request_rate: Annotated[
         float | None,
@@ -359,7 +359,7 @@ def _server(help: str, default: Any = "", metavar: str | None = None, **rest: An
 
 
 class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
-    """Flags of ``fairbench run``; its ``--help`` describes them."""
+    """Flags of ``fairbench run``, which the command's ``--help`` describes."""
 
     scheduler: Annotated[
         str | None,
@@ -601,12 +601,12 @@ RAY_ADDRESS = Flag(
 def _axis(
     name: str, metavar: str = "A,B", read: Callable[[str], Any] = str, about: str = ""
 ) -> Flag:
-    """Declare a flag of ``sweep`` that takes several values of the flag ``name`` of ``run``."""
+    """Declare a flag of ``sweep`` that takes a list of values of the flag ``name`` of ``run``."""
     return RUN[name].but(about, metavar=metavar, option="", read=values_of(read), axis=True)
 
 
 class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
-    """Flags of ``fairbench sweep``; its ``--help`` describes them."""
+    """Flags of ``fairbench sweep``, which the command's ``--help`` describes."""
 
     schedulers: Annotated[Sequence[str] | None, _axis("scheduler")]
     workloads: Annotated[Sequence[str] | None, _axis("workload")]

@@ -1,10 +1,11 @@
 """Origins of values: which values of an experiment the user chose, and which are defaults.
 
-A stored experiment contains every value, so that a run can be repeated. The table ``given`` of a
-stored experiment contains the values that flags, settings or a file set. Values outside the table
-``given`` are defaults of the fairbench version that stored the file. ``fairbench gate`` computes
-the defaults of a stored experiment again. Any command does so, too, if a flag replaces a value on
-which the defaults depend. If a file lacks the table ``given``, the table is added at reading.
+A stored experiment contains every value, defaults included, so that a run can be repeated. The
+table ``given`` of a stored experiment contains the values that flags, settings or a file set.
+Values outside the table ``given`` are defaults of the fairbench version that stored the file.
+``fairbench gate`` recomputes the defaults of a stored experiment. Any command recomputes the
+defaults that depend on a value which a flag replaces. When a stored file without the table
+``given`` is read, the table is added.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 
 def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return an experiment file with the table ``given``, which is added if it is missing.
+    """Return an experiment file with the table ``given``.
 
-    In a stored file of an older version, ``given`` gets the values of keys that the manifest lists
-    as ``chosen``. If the manifest has no such list, ``given`` gets all values that differ from
-    defaults. In a stored file that was edited by hand, the values that differ from defaults are
-    added to ``given``. In a file that was written by hand, every value counts as chosen.
+    If the table is missing, the chosen values are added as ``given``. For a file of an older
+    version, ``given`` gets the values of the keys that the manifest lists as ``chosen``. If the
+    manifest has no list ``chosen``, the table ``given`` gets all values that differ from defaults.
+    If a stored file was edited by hand, ``given`` also gets the values that differ from defaults.
+    In a file that a user wrote by hand, every value counts as chosen.
     """
     if _has_given(file) and not is_edited(file):
         return file
@@ -69,12 +71,12 @@ def with_given(file: Mapping[str, Any], chosen: Collection[str] | None = None) -
 
 
 def lacks_given(file: Mapping[str, Any]) -> bool:
-    """Return whether a file is a stored experiment without the table ``given``."""
+    """Return whether a file is a stored experiment without the table ``given`` of chosen values."""
     return _is_stored(file) and not _has_given(file)
 
 
 def is_edited(file: Mapping[str, Any]) -> bool:
-    """Return whether a file lacks ``given``, or was edited after fairbench wrote ``given``."""
+    """Return whether a file lacks ``given``, or was edited after fairbench stored the file."""
     return not _has_given(file) or bool(file[GIVEN].get(DIGEST) != digest_of(file))
 
 
@@ -92,9 +94,10 @@ def _is_stored(file: Mapping[str, Any]) -> bool:
 def _merged(
     found: Mapping[str, Any], given: Mapping[str, Any], rest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the table ``given`` of an edited file: stored entries, and values other than defaults.
+    """Return the table ``given`` of an edited file.
 
-    The workload of an edited file always counts as chosen by the user.
+    The table has the stored entries, and all values that differ from defaults. The workload of an
+    edited file always counts as chosen by the user.
     """
     settings = flat_settings(table_of(rest, "settings"))
     own = {key: settings.get(key, one) for key, one in flat_settings(given["settings"]).items()}
@@ -103,7 +106,7 @@ def _merged(
 
 
 def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> dict[str, Any]:
-    """Return the values of a stored experiment under the keys ``chosen`` of the run's manifest."""
+    """Return a stored experiment's values whose keys the manifest lists as ``chosen``."""
     settings = flat_settings(experiment["settings"])
     weights = experiment.get("weights", {})
     gpu = experiment["gpu"] if PROFILE in chosen else experiment["gpu"].partition("/")[0]
@@ -119,7 +122,7 @@ def _given_by_keys(experiment: Mapping[str, Any], chosen: Collection[str]) -> di
 
 
 def _unexplained(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that differ from the defaults of preset, workload, scheduler and GPU.
+    """Return a file's values that differ from the defaults of preset, workload, scheduler and GPU.
 
     For an invalid file, all values are returned; the error is reported when the file is resolved.
     """
@@ -171,7 +174,7 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 
 
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """Return the file without the times and the number of clients that equal the defaults.
+    """Return the file without those times and numbers of clients that equal the defaults.
 
     The warm-up is checked before and after the duration, because the default warm-up may depend on
     the duration.
@@ -186,11 +189,11 @@ def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dic
 
 
 def chosen_part(file: Mapping[str, Any], *, other_workload: bool = False) -> dict[str, Any]:
-    """Return the values that the user chose in an experiment file with ``given``.
+    """Return the values that the user chose in an experiment file that has the table ``given``.
 
-    A bundled workload is returned as a name, and any other workload as the stored table. With
-    ``other_workload``, parameters of the stored workload are left out; the scenario is left out
-    unless the user chose it.
+    A bundled workload is returned as a name, and any other workload as the stored table. If
+    ``other_workload`` is True, parameters of the stored workload are left out; the scenario is left
+    out unless the user chose it.
     """
     given, rest = file[GIVEN], without_given(file)
     implied = set(IMPLIED)
@@ -216,10 +219,10 @@ def given_values(
     """Return the values that the user chose for an experiment.
 
     Args:
-        flags: Keys of the experiment that the user's flags set.
-        assignments: Settings ``NAME.PARAM`` that the user's flags set.
-        file: Experiment file, returned by ``with_given``; flags override values of the file. {}
-            without a file.
+        flags: Keys of an experiment file and their values, as set by the user's flags.
+        assignments: Settings ``NAME.PARAM`` and their values, as set by the user's flags.
+        file: Experiment file as returned by ``with_given``, or {} without a file; flags override
+            values of the file.
     """
     if _is_stored(flags):  # The flags contain all values of a stored experiment.
         flags, file = {}, with_given(flags)

@@ -1,4 +1,4 @@
-"""Policies of an engine's own code in a simulation, and server flags that configure the code."""
+"""Policies of an installed engine's own code, and the server flags that configure this code."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EVICTION_FLAGS = {"sglang": {"--radix-eviction-policy": "eviction"}}
 
 
 def is_plugged_in(policy: str, engine: str | None) -> bool:
-    """Return whether ``policy`` is a scheduler of fairbench that runs inside ``engine_code``.
+    """Return whether ``policy`` is fairbench's and can run inside an installed engine's code.
 
-    A policy of the engine takes precedence over a scheduler of fairbench with an equal name.
+    A policy of the engine takes precedence over a scheduler of fairbench with the same name.
     """
     if policy in OWN_POLICIES.get(engine or DEFAULT_ENGINE, ()):
         return False
@@ -34,7 +34,7 @@ def is_plugged_in(policy: str, engine: str | None) -> bool:
 
 
 def evicts_inside(policy: object, engine: object) -> bool:
-    """Return whether fairbench has the eviction policy ``policy`` and the engine does not."""
+    """Return whether ``policy`` is an eviction policy that fairbench has and the engine has not."""
     own = OWN_EVICTIONS.get(str(engine or DEFAULT_ENGINE), ())
     return policy in EVICTIONS and policy not in own
 
@@ -56,13 +56,16 @@ NO = "no-"  # prefix of a server flag that turns a parameter off
 
 
 def settings_of_flags(words: Sequence[str], engine: str) -> dict[str, Any]:
-    """Return the settings NAME.PARAM, and the key ``eviction``, for flags of an engine's server.
+    """Return the settings NAME.PARAM that correspond to flags of an engine's server.
+
+    The eviction policy has the key ``eviction``.
 
     Args:
-        words: The flags and their values, such as ``--max-num-seqs 64`` or ``--max-num-seqs=64``.
+        words: The server's flags and their values, such as ``--max-num-seqs 64`` or
+            ``--max-num-seqs=64``.
         engine: Name of the engine whose flags are given.
 
-    Raises UsageError for a flag that the engine's own code does not receive in a simulation.
+    Raises UsageError for a server flag that has no effect on the engine's code in a simulation.
     """
     kind = ENGINES[engine]
     usual = imported(kind.params)()

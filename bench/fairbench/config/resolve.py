@@ -1,4 +1,4 @@
-"""Conversion of user input to a full spec: flags override a file, which overrides defaults."""
+"""Conversion of user input to an experiment: flags override a file, which overrides defaults."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "dura
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """Read an experiment file as tables. Raises DataError naming the file, and the key or line."""
+    """Read an experiment file as tables.
+
+    Raises DataError with the name of the file, and with the key or line.
+    """
     if path.name.removesuffix(".gz").endswith((".csv", ".jsonl")):
         raise DataError(f"{path}: must be an experiment in TOML; for a trace, write --trace {path}")
     data = read_toml(path, str(path))
@@ -80,9 +83,9 @@ def read_spec(path: Path) -> ExperimentSpec:
 
 
 def with_new_defaults(file: Mapping[str, Any], path: Path) -> ExperimentSpec:
-    """Return the spec of a stored experiment, with defaults of this version for unchosen values.
+    """Return the spec of a stored experiment with the defaults of this version.
 
-    Raises DataError with the name of the file.
+    Values that the user chose are kept. Raises DataError with the name of the file.
     """
     return resolve({}, {}, file, path=path, new_defaults=True)
 
@@ -98,10 +101,10 @@ def resolve(
     """Return the full spec of an experiment from flags, settings and a file.
 
     ``flags`` override keys of the file, and ``assignments`` override the file's settings. If
-    ``new_defaults`` is True, only the chosen values of a stored file are kept. ``path`` is the path
-    of the file whose content is ``file``. Raises UsageError with one line that names the field, the
-    value and the allowed values. Raises DataError, which also names the file, if a value of the
-    file is wrong.
+    ``new_defaults`` is True, only the values that the user chose are kept from a stored file.
+    ``path`` is the path of the file whose content is ``file``. Raises UsageError for a wrong flag;
+    the message names the field, the value and the allowed values. Raises DataError if a value of
+    the file is wrong; the message also names the file.
     """
     draft = Draft(flags, assignments or {})
     try:
@@ -115,7 +118,7 @@ def resolve(
 
 
 def _of_preset(ref: str, error: UsageError) -> DataError:
-    """Return an error about values of a preset, with advice to override these values."""
+    """Return an error about wrong values of a preset, with advice to override these values."""
     text = str(error)
     for key in error.keys & defaults.DEFAULTS.keys():
         other = f"give {key} = {defaults.DEFAULTS[key]}, or leave the preset out"
@@ -124,7 +127,7 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
-    """Return the spec of a draft with flags, completed by values of a file and by defaults."""
+    """Return the experiment of a draft with flags, completed by a file and by defaults."""
     backend = None
     if "backend" in draft or "backend" in file:
         backend = serving.resolve_backend(draft.get("backend"), file.get("backend"))
@@ -179,7 +182,10 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
 
 
 def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None:
-    """Add values of preset, machine of the workload, and defaults. Return the preset."""
+    """Add to a draft experiment the values of its preset and its workload's GPU, and defaults.
+
+    Return the preset.
+    """
     workload, preset = (
         defaults.read_workload(draft.get("workload", defaults.DEFAULTS["workload"])),
         None,
@@ -198,7 +204,10 @@ def _fill_usual(draft: Draft, backend: serving.Chosen) -> defaults.Preset | None
 def _checked_engine(
     draft: Draft, backend: serving.Chosen, workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> str | None:
-    """Return the engine, None for the default. Raises UsageError for settings of other engines."""
+    """Return the name of the engine, or None for the default engine.
+
+    Raises UsageError if a setting belongs to an engine that is not simulated.
+    """
     engine, settings = defaults.engine_of(draft), dict(draft.settings)
     if backend is not None:
         own = workload.scheduler_settings(defaults.text_of(draft, "scenario"))
@@ -222,7 +231,10 @@ def _checked_engine(
 def _tables(
     draft: Draft, file: Mapping[str, Any], workload: WorkloadSpec, resolved: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the tables settings, goodput and weights; flags override single entries of each."""
+    """Return the tables settings, goodput and weights.
+
+    A flag overrides single entries of a table.
+    """
     flags = draft.of_flags()
     assigned = draft.settings.of_flags()
     settings, weights = defaults.moved_weights(
@@ -237,7 +249,7 @@ def _tables(
 
 
 def check_size(spec: ExperimentSpec) -> None:
-    """Raise UsageError for impossible clients, or for too many programs."""
+    """Raise UsageError for clients that the workload cannot have, or for too many programs."""
     plans = spec.client_plans()
     programs = sum(map(expected_programs, plans))
     if programs <= MAX_PROGRAMS:
@@ -290,7 +302,10 @@ def experiment(
 
 
 def with_own_policy(given: PlacedFlags) -> PlacedFlags:
-    """Return the flags; with ``engine_code``, ``schedule_policy`` becomes the local scheduler."""
+    """Return the flags.
+
+    With ``engine_code``, the flag ``schedule_policy`` becomes the local scheduler.
+    """
     backend = dict(given.backend)
     if "kind" in backend or (policy := backend.pop("schedule_policy", None)) is None:
         return given
@@ -305,12 +320,14 @@ def with_own_policy(given: PlacedFlags) -> PlacedFlags:
 def with_flags_of_code(
     given: PlacedFlags, file: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PlacedFlags:
-    """Return the flags; for ``engine_code``, the words of ``server_args`` become settings and keys.
+    """Return the flags with server flags converted for ``engine_code``.
+
+    The words of ``server_args`` become settings and keys of the experiment.
 
     Args:
         given: The flags that the user gave.
         file: The experiment file, which may name the engine.
-        settings: Settings of the user, which the flags must not contradict.
+        settings: Settings that the user gave, which the flags must not contradict.
     """
     backend = dict(given.backend)
     if "kind" in backend or (words := backend.pop(ARGS, None)) is None:
@@ -337,10 +354,10 @@ MOST_SOUGHT = 20
 
 @lru_cache(maxsize=4)
 def _first_flood_s(params: TraceParams) -> float:
-    """Return the start (s) of the earliest flood in a replayed trace; infinite without a flood.
+    """Return the start (in seconds) of the first flood in a replayed trace.
 
-    A trace whose arrivals are drawn from rates is not searched for floods: it has no recorded
-    flood, and may have millions of requests.
+    Without a flood, the start is infinite. A trace whose arrivals are drawn from rates is not
+    searched: it records no flood, and may have millions of requests.
     """
     from fairbench.metrics.floods import floods
     from fairbench.metrics.traffic import weighted_tokens
@@ -364,10 +381,11 @@ SAID = {
 
 
 def with_trace(given: PlacedFlags) -> PlacedFlags:
-    """Return the flags, with the workload of the trace in place of the flags of the trace.
+    """Return the flags with the flags that describe a trace replaced by the workload of the trace.
 
-    For a trace, ``clients`` is the number of made-up clients, and ``time_scale`` applies to the
-    trace. Raises UsageError for conflicting flags, and DataError for a file that is not a trace.
+    For a trace, ``clients`` is the number of made-up clients, and ``time_scale`` changes the speed
+    of the trace. Raises UsageError for contradicting flags, and DataError for a file that is not a
+    trace.
     """
     from fairbench.workloads.trace_workload import (
         SCENARIO,
@@ -405,7 +423,7 @@ def with_trace(given: PlacedFlags) -> PlacedFlags:
 def trace_params(given: PlacedFlags) -> TraceParams:
     """Return the parameters with which the trace is read.
 
-    Raises UsageError for unknown fields of the trace.
+    Raises UsageError for fields that a trace does not have.
     """
     trace = given.trace
     columns = dict(trace.get("columns", {}))

@@ -21,10 +21,10 @@ from fairbench.schedulers.registry import local_class, pair_name, params_classes
 
 
 def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
-    """Merge the backend from flags with the backend of a file; None means the simulator.
+    """Merge the backend that flags give with the backend of a file; return None for the simulator.
 
-    If the flags name another kind of backend than the file, the file's backend is ignored.
-    Raises UsageError with the name of the wrong key.
+    If the flags name another kind of backend than the file, the backend of the file is ignored.
+    Raises UsageError, which names the wrong key.
     """
     given, stored = _backend_table(given), _backend_table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
@@ -71,7 +71,7 @@ def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
 def check_machine(
     backend: BackendConfig, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError if a machine setting is changed that the backend does not support.
+    """Raise UsageError if a setting of the machine is changed that the backend does not support.
 
     Values that equal the defaults ``usual`` of the workload count as unchanged.
     """
@@ -88,7 +88,7 @@ def check_machine(
 
 
 def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
-    """Raise UsageError if clients behave in a way that only simulations support.
+    """Raise UsageError if clients on real servers behave in a way that needs a simulation.
 
     Clients on real servers cannot react to the state of the cluster, and cannot repeat only the
     beginning of an answer.
@@ -142,7 +142,10 @@ def check_run_options(
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
-    """Return whether a backend supports an option of ``LiveOptions``; None is the simulator."""
+    """Return whether a backend supports an option of ``LiveOptions``.
+
+    The backend None is the simulator.
+    """
     return backend is not None and option in backend.run_options
 
 
@@ -152,7 +155,7 @@ def python_misplaced() -> UsageError:
 
 
 def kinds_with(option: str) -> str:
-    """Return a text with the names of the backends that support an option of ``LiveOptions``."""
+    """Return a text that lists the backends which support an option of ``LiveOptions``."""
     return " or ".join(kind for kind, cls in KINDS.items() if option in cls.run_options)
 
 
@@ -174,7 +177,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """Return the file without the backend, and without values that only this backend supports."""
+    """Return the file without its backend and without values that only this backend supports."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -187,7 +190,7 @@ def without_unsupported(file: Mapping[str, Any], backend: Chosen) -> dict[str, A
 
 
 def resolve_served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
-    """Check the GPU, model and scheduler in the draft, and fill in missing values.
+    """Check the GPU, model and scheduler of an experiment on servers, and fill in missing values.
 
     Raises UsageError.
     """
@@ -198,7 +201,7 @@ def resolve_served(backend: Chosen, draft: Mapping[str, object]) -> dict[str, st
 
 
 def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
-    """Raise UsageError for a parameter of a scheduler if no scheduler of fairbench runs."""
+    """Raise UsageError for a scheduler's parameter if the servers run no scheduler of fairbench."""
     if _is_managed(backend):
         return
     known = params_classes()
@@ -241,7 +244,7 @@ def check_order(
 def _check_choice(
     backend: Chosen, engine: str | None, local: str, settings: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an engine that lets no scheduler choose prompts or decoding."""
+    """Raise UsageError if the engine does not let schedulers choose between prefill and decode."""
     said = f"local = {local!r}: chooses between prompts and decoding"
     if not _has_profile(backend) or (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(f"{said}, which only the simulated {DEFAULT_ENGINE} supports").of(
@@ -290,7 +293,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, object]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return the profile's id and model; the model in a profile file overrides the default."""
+    """Return a timing profile's id and model. The model in a profile file overrides the default."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):

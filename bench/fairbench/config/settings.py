@@ -1,4 +1,4 @@
-"""Settings ``NAME.PARAM=VALUE``: parameters of schedulers, of the machine and of the workload."""
+"""Settings ``NAME.PARAM=VALUE``: parameters of schedulers, machines and workloads."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ STORED_AS: Mapping[str, str] = {
     "cluster.eviction_delay_s": "engine.eviction_delay_s",
     "timing.error_pct": "engine.timing_error_pct",
 }
-"""Settings whose key in stored files differs from the key in ``--set``; users may write either key.
+"""Settings with an old key in stored files and a new key in ``--set``. Users may write either key.
 
-In older versions of fairbench, these settings were parameters of the engine. Stored files use the
-old key, so that the identity of an experiment does not change.
+In older versions of fairbench, the settings in this table were parameters of the engine. Stored
+files use the old key, so that the identity of an experiment does not change.
 """
 
 _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings under current keys; of two entries for one setting, the later is kept."""
+    """Return settings under their current keys.
+
+    If a setting is given twice, the later value is kept.
+    """
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
@@ -85,11 +88,11 @@ def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 
 MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIMING: TimingParams}
-"""The parts of the machine with their parameter classes, in the order of an experiment file."""
+"""The parts of the simulated machine, with parameter classes, in the order of stored files."""
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """Return the parts of the machine for an engine; None means the default engine."""
+    """Return the parts of the simulated machine for an engine; None means the default engine."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
@@ -105,11 +108,11 @@ def params_by_part() -> params.PartParams:
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
 ) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """Return the workload with its parameters, and every setting of the ``used`` parts.
+    """Return the workload with its parameters, and every setting of the parts in ``used``.
 
     Values in ``given`` override values of the workload, which override the defaults of ``Params``
-    classes. All values in ``given`` are checked, even if a value's part is unused. Raises
-    UsageError with the wrong key and its allowed values.
+    classes. All values in ``given`` are checked, even values for schedulers or parts that the
+    experiment does not use. Raises UsageError with the wrong key and the values that are allowed.
     """
     known = params_by_part()
     if workload.name in known:
@@ -138,7 +141,10 @@ def resolve_settings(
 
 
 def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError for settings of engines other than ``engine`` (None: the default engine)."""
+    """Raise UsageError for settings of engines other than ``engine``.
+
+    None means the default engine.
+    """
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
         given = params.own_settings(kind.part, settings) if other != chosen else {}
@@ -151,9 +157,9 @@ def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> No
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
-    """Return the different names before the dots of settings.
+    """Return the distinct names of parts: the text before the dot in each setting.
 
-    Raises UsageError for a setting without a dot.
+    Raises UsageError if a setting contains no dot.
     """
     for key, value in settings.items():
         if "." not in key:

@@ -1,4 +1,4 @@
-"""The frozen spec of an experiment, and the draft from which a spec is made."""
+"""The specification of an experiment, and the draft that is completed to a specification."""
 
 from __future__ import annotations
 
@@ -52,39 +52,42 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ExperimentSpec(BaseModel):
     """A complete experiment, which is saved with every result and determines the records.
 
-    A text in brackets is the meaning of a field whose value is None.
+    Text in brackets says what the value None of a field means.
 
     - ``scheduler``: a scheduler's name, or ``router+local``.
     - ``dp``: number of replicas; ``prefill`` of them only compute prompts, and ``decode`` of them
-      only generate tokens [all replicas do both].
+      only generate tokens [all replicas compute prompts and generate tokens].
     - ``gpu``: id of a timing profile, or ``NO_PROFILE`` for real servers.
-    - ``model``: model of the profile; for real servers, a path or a name on a hub.
+    - ``model``: the model of the timing profile; for real servers, a path or a name on a model hub.
     - ``request_rate``: programs/s of each well-behaved client over the whole cluster [the
       workload's rate times ``dp``].
     - ``duration_s``: seconds during which programs arrive [until every well-behaved client has sent
       ``num_programs``].
     - ``window``: the measured period: ``arrivals`` (after the warm-up, while programs arrive) or
       ``whole`` (the whole run) [arrivals].
-    - ``settings``: every parameter ``NAME.PARAM`` of router, local scheduler and ``MACHINE``.
+    - ``settings``: every parameter ``NAME.PARAM`` of the router, the local scheduler and the
+      simulated machine (``MACHINE``).
     - ``weights``: weights by client, or by tenant with a name that ends in / [1 for all]; clients
       that are not named have weight 1.
-    - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the workload's.
-    - ``percentiles``: latency percentiles of summaries, separated by commas (default: the usual
-      percentiles).
-    - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: its
-      saturation detector.
-    - ``routers``: number of routers that share the workers (default: 1).
-    - ``engine``: engine that simulated workers follow [the default engine].
+    - ``goodput``: latency targets by LATENCY or NAME.LATENCY, which override the targets of the
+      workload.
+    - ``percentiles``: latency percentiles of summaries, separated by commas [the usual
+      percentiles].
+    - ``gateway``: policy of the queue in front of the router [no queue]; ``saturation``: the rule
+      by which the gateway recognises full workers.
+    - ``routers``: number of routers that share the workers [1].
+    - ``engine``: the engine whose behaviour the simulated workers follow [the default engine].
     - ``engine_code``: path of the Python whose installed engine schedules the requests, with the
       policy ``local`` [fairbench's model of the engine]; ``charge_pass``: whether the measured CPU
       time of the engine's scheduling passes delays the iterations.
-    - ``eviction``: eviction policy of KV memory, or of ``engine_code`` if set [the engine's LRU];
-      ``memory_records``: whether the clients that hold KV memory are recorded under LRU, too.
-    - ``preset``: the preset that provided defaults; has no effect on records.
-    - ``backend``: servers of the experiment [the simulator]; the scheduler of an endpoint is
-      ``AS_SERVED``.
-    - ``given``: the values that the user chose (``config.origins``) [unknown]; has no effect on
-      records.
+    - ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether the
+      run records, under LRU too, which clients hold KV memory.
+    - ``preset``: name of the preset that provided default values; it has no effect on the records
+      of a run.
+    - ``backend``: servers on which the experiment runs [the simulator]; the scheduler of an
+      endpoint is ``AS_SERVED``.
+    - ``given``: the values that the user chose (see ``config.origins``) [unknown]; they have no
+      effect on the records of a run.
     """
 
     model_config = ConfigDict(
@@ -179,7 +182,7 @@ class ExperimentSpec(BaseModel):
         return self
 
     def _check_targets(self, names: Sequence[str]) -> None:
-        """Raise ValueError for targets that are impossible or cannot be measured by the backend."""
+        """Raise ValueError for latency targets that are impossible or not measurable."""
         try:
             targets = client_targets(self.workload, self.goodput or {}, names)
         except UsageError as error:
@@ -198,12 +201,15 @@ class ExperimentSpec(BaseModel):
 
     @property
     def routed_workers(self) -> int:
-        """The number of workers among which the router chooses: all, or all prefill workers."""
+        """The number of workers among which the router chooses.
+
+        A disaggregated cluster's router chooses among prefill workers only.
+        """
         return self.prefill or self.dp
 
     @property
     def tenant_weights(self) -> dict[str, float]:
-        """The weights of tenants whose weight is not 1, by name."""
+        """The weights of tenants whose weight is not 1, by the tenant's name."""
         tenants = tenants_of(self.workload.name_clients(self.clients))
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
@@ -214,7 +220,7 @@ class ExperimentSpec(BaseModel):
         return None if params.policy == OFF else params
 
     def source(self) -> Source | None:
-        """Return the data set of the run, or None for random lengths."""
+        """Return the data set that provides the run's lengths, or None for random lengths."""
         if self.dataset_path is None:
             return None
 
@@ -222,7 +228,7 @@ class ExperimentSpec(BaseModel):
         return workloads.load_source(kind, self.dataset_path, self.tokenizer, self.dataset_map)
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
-        """Return for each client the plan of its programs.
+        """Return for each client a plan of the programs that it sends.
 
         Raises UsageError if a value of the experiment is impossible.
         """
@@ -242,15 +248,19 @@ class ExperimentSpec(BaseModel):
 
 
 class Origin(IntEnum):
-    """Origins of a value, from weak to strong; a stronger origin overrides weaker origins."""
+    """Where a value comes from, ordered by strength.
+
+    A stronger origin, such as a flag, overrides a weaker origin, such as a default.
+    """
 
     DEFAULT, WORKLOAD, PRESET, FILE, FLAG = range(5)
 
 
 class Layered(UserDict[str, object]):
-    """Values with their origins, filled in from the strongest to the weakest origin.
+    """Values with their origins, filled in from the strongest origin to the weakest.
 
-    The origin of a key stays when code replaces or removes the value.
+    The origins are flag, file, preset, workload and default. If code replaces or removes a value,
+    the origin of the key stays.
     """
 
     def __init__(self) -> None:
@@ -262,7 +272,7 @@ class Layered(UserDict[str, object]):
         return iter(sorted(self.data, key=self.origin))
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add each value of an origin whose key has no value from a stronger origin."""
+        """Add each value of an origin, except for keys that a stronger origin has set."""
         for key, value in values.items():
             if self.origins.setdefault(key, origin) is origin:
                 self.data[key] = value
@@ -272,7 +282,7 @@ class Layered(UserDict[str, object]):
         return self.origins.get(key, Origin.DEFAULT)
 
     def is_said(self, key: str) -> bool:
-        """Return whether the user gave a value for this key of the experiment."""
+        """Return whether the user gave a value for a key of the experiment."""
         return self.origin(key) >= Origin.FILE
 
     def of_flags(self) -> dict[str, object]:
@@ -293,11 +303,11 @@ class Draft(Layered):
         self.origins |= {f"backend.{key}": Origin.FLAG for key in table}
 
     def fill(self, values: Mapping[str, object], origin: Origin) -> None:
-        """Add each value of an origin whose key has no value from a stronger origin.
+        """Add each value of an origin, except for keys that a stronger origin has set.
 
-        The key ``scheduler`` names a router and a local scheduler, and therefore overrides the keys
-        ``router`` and ``local`` of a weaker file or preset. In the same way, the key ``gateway``
-        overrides the key ``saturation``.
+        The key ``scheduler`` names a router and a local scheduler; therefore ``scheduler``
+        overrides ``router`` and ``local`` of a weaker origin. Likewise, the key ``gateway``
+        overrides ``saturation`` of a weaker origin.
         """
         if origin > Origin.DEFAULT:
             hidden = {"router", "local"} if "scheduler" in self else set()
@@ -338,27 +348,30 @@ def to_toml(spec: ExperimentSpec) -> str:
 
 
 def digest_of(tables: Mapping[str, Any]) -> str:
-    """Return a short digest of an experiment's tables, without tag, backend and ``given``."""
+    """Return a short digest of an experiment's tables.
+
+    The values of tag, backend and ``given`` are ignored.
+    """
     kept = {key: value for key, value in tables.items() if key not in ("tag", "backend", GIVEN)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def without_given(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an experiment's tables without ``given``, for comparisons of experiments."""
+    """Return an experiment's tables without the table ``given``, for comparisons of experiments."""
     return {key: value for key, value in tables.items() if key != GIVEN}
 
 
 def file_tables(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the tables of an experiment's file."""
+    """Return the tables that the file ``experiment.toml`` of an experiment contains."""
     return tomllib.loads(to_toml(spec))
 
 
 def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the content of a spec's experiment file, without ``given``."""
+    """Return the tables of an experiment's file without the table ``given`` of chosen values."""
     return without_given(file_tables(spec))
 
 
 def identity(spec: ExperimentSpec) -> str:
-    """Return a hash of a spec without tag, preset and ``given``."""
+    """Return a hash that identifies an experiment. The hash ignores tag, preset and ``given``."""
     text = to_toml(spec.model_copy(update={"tag": None, "preset": None, GIVEN: None}))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -31,7 +31,7 @@ SIZES = frozenset({"num_programs", "duration_s"})
 
 
 def _flat(table: Any) -> Any:
-    """Flatten nested settings to ``"NAME.PARAM"``, as TOML parses ``NAME.PARAM`` as a table."""
+    """Flatten nested settings to ``"NAME.PARAM"``, which TOML parses as a table."""
     if not isinstance(table, Mapping):
         return table
     flat: dict[str, Any] = {}
@@ -50,13 +50,15 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 
 
 class Sweep(BaseModel):
-    """A sweep: the combinations of values in each ``grid`` over ``base``, without ``exclude``.
+    """A sweep, which runs an experiment with many combinations of values.
 
-    The tables ``base``, ``grid`` and ``exclude`` have the keys of an experiment file; settings are
-    written as ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
-    values. ``num_runs`` is the number of seeds for each point of the sweep. If ``quick`` is true, a
-    few programs (``QUICK_PROGRAMS``) replace the durations. ``_flagged`` contains the keys and
-    settings whose values come from flags.
+    Each table in ``grid`` yields all combinations of its values, added to ``base``; combinations
+    that match ``exclude`` are left out. The tables ``base``, ``grid`` and ``exclude`` have the keys
+    of an experiment file; settings are written as ``"NAME.PARAM"``. A value of ``grid`` or
+    ``exclude`` is a single value or an array of values. ``num_runs`` is the number of seeds with
+    which each experiment of the sweep runs. If ``quick`` is true, each experiment stops after a few
+    programs (``QUICK_PROGRAMS``) instead of its duration. ``_flagged`` contains the keys and
+    settings of the sweep whose values come from flags.
     """
 
     model_config = ConfigDict(
@@ -84,7 +86,8 @@ def sweep_names() -> list[str]:
 def read_sweep(ref: str) -> Sweep:
     """Read a sweep by bundled name, or by path if ``ref`` has a slash or ends in .toml.
 
-    Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
+    Raises UsageError for an unknown name, and DataError (which names file, line or key) for a wrong
+    file.
     """
     file, shown = file_of("sweep", ref, files(__package__) / "sweeps")
     data = read_toml(file, shown)
@@ -95,9 +98,9 @@ def read_sweep(ref: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """Build a sweep from the tables of its file.
+    """Build a sweep from the tables of a sweep file.
 
-    Raises UsageError with the name of the wrong key.
+    Raises UsageError, which names the wrong key of the file.
     """
     try:
         sweep = Sweep.model_validate(dict(data))
@@ -111,21 +114,24 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the experiment as a grid with one point; lists in the experiment are single values."""
+    """Return an experiment as a sweep's grid with one point.
+
+    A list in the experiment counts as one value.
+    """
     tables = experiment_tables(spec)
     flat = flat_settings(tables.pop("settings", {})) | tables
     return {key: [value] for key, value in flat.items() if key != "tag"}
 
 
 def sweep_toml(sweep: Sweep) -> str:
-    """Return a TOML file from which an equal sweep can be read, without secrets of servers."""
+    """Return a TOML file from which an equal sweep can be read. The file contains no secrets."""
     return dumps(storable(sweep.model_dump(mode="json")))
 
 
 def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Parse the text ``NAME.PARAM=V,W`` into a key and its values.
 
-    Raises UsageError if the text has another form.
+    Raises UsageError if the text is not of the form ``NAME.PARAM=V,W``.
 
     A value is parsed as TOML, or taken as a text if the value is not valid TOML.
     """
@@ -139,10 +145,10 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """Return a copy of the sweep that has the values in ``axes`` in every grid.
+    """Return a copy of the sweep in which every grid has the values in ``axes``.
 
-    If ``axes`` set a duration or a number of programs, ``quick`` is turned off. Raises the same
-    errors as ``make_sweep``.
+    If ``axes`` set a duration or a number of programs, the copy is no longer ``quick``. Raises the
+    same errors as ``make_sweep``.
     """
     flags = current_keys(axes)
     grid = [{**one, **flags} for one in sweep.grid]
@@ -153,7 +159,10 @@ def with_axes(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
 
 def quick_form(sweep: Sweep) -> Sweep:
-    """Return the quick form of a sweep: few programs per point, at least ``QUICK_RUNS`` seeds."""
+    """Return a short form of a sweep, for a first look.
+
+    Each experiment has few programs and at least ``QUICK_RUNS`` seeds.
+    """
     num_runs = max(sweep.num_runs, QUICK_RUNS)
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})
 
@@ -170,8 +179,8 @@ def sweep_of(
     """Build a sweep from a file or bundled name, from named flags, or from both.
 
     A flag with the value None counts as not given. A value in ``flags`` or ``settings`` may be a
-    list of several values. Raises UsageError if neither a file nor any flag or setting is given, or
-    for wrong values.
+    list; the sweep then runs every value of the list. Raises UsageError if neither a file nor any
+    flag or setting is given, or for wrong values.
     """
     check_names(flags, SWEEP)
     check_sides(flags)
@@ -193,9 +202,9 @@ QUICK_PROGRAMS = 40
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
     """Return every distinct experiment of a sweep, for all seeds, in the order of the grids.
 
-    ``file`` is the path of the sweep's file, for messages. Raises UsageError for a sweep without
-    points or with too many points, and for an impossible point. Raises DataError naming the file if
-    a value of the file causes the error.
+    ``file`` is the path of the sweep's file, which error messages name. Raises UsageError for a
+    sweep without experiments, with too many experiments, or with an impossible experiment. Raises
+    DataError naming the file if a value of the file causes the error.
     """
     try:
         return _grid_points(sweep)

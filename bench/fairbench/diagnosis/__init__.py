@@ -1,4 +1,4 @@
-"""The diagnosis of an access log: clients that flood, clients that wait, and a remedy."""
+"""The diagnosis of an access log: heavy clients, clients that wait for them, and a remedy."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""An access log: its requests with recorded waits, and the part that is replayed."""
+"""An access log: its requests, the recorded waits, and the part of the log that is replayed."""
 
 from __future__ import annotations
 
@@ -46,18 +46,21 @@ NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 @dataclass(frozen=True)
 class AccessLog:
-    """The requests of a file, as a ``table`` to replay and as ``traffic``.
+    """The requests of a log, as a ``table`` for the replay and as ``traffic`` for the analysis.
 
-    - ``format`` and ``sha256`` describe the file; ``synthetic`` names parts that were made up.
-    - ``measured`` is the quantity that counts as the wait of a request, or NO_WAITS if the file has
-      no waits.
-    - ``offset_s`` is the arrival of the table's first request on the clock of the traffic.
-    - ``nameless`` is a message for a log without a column of client names, else "".
-    - ``cached`` is the name of a column of cached tokens, which the replay ignores, else "".
+    - ``format`` and ``sha256`` describe the file; ``synthetic`` names the fields that fairbench had
+      to make up.
+    - ``measured`` names the recorded quantity that counts as the wait of a request, or is NO_WAITS
+      if the file has no waits.
+    - ``offset_s`` is the time (seconds) in ``traffic`` at which the first request of ``table``
+      arrives.
+    - ``nameless`` is a message for a log without a column of client names, or else "".
+    - ``cached`` is the name of a column of cached tokens, which the replay ignores, or else "".
     - ``counted`` is false for a log without token counts. The requests of a log without token
       counts are assumed to be of equal size, and cannot be replayed.
-    - ``remarks`` describe records that were corrected.
-    - ``stalls`` has the stall metrics, with the keys of ``stall_summary``.
+    - ``remarks`` are sentences about records that were corrected.
+    - ``stalls`` has the metrics of stalls (pauses in an answer), with the keys of
+      ``stall_summary``.
     """
 
     file: str
@@ -83,7 +86,7 @@ class AccessLog:
 def read_log(params: TraceParams) -> AccessLog:
     """Read a log as ``run --trace`` does, with the waits that ``fairbench score`` finds.
 
-    Raises DataError or UsageError for a file that is no trace.
+    Raises DataError or UsageError for a file that is not a trace.
     """
     check_params(params)
     read, requests = read_with_requests(params, FIELDS, tuple(SIGNS))
@@ -121,13 +124,16 @@ def _stalls_in(scored: Scored) -> dict[str, Any]:
 
 
 def traffic_of_table(table: TraceTable, wait_s: Floats) -> Traffic:
-    """Return the requests of a trace as traffic, with the wait of each request in seconds."""
+    """Return the requests of a trace as traffic for the analysis.
+
+    ``wait_s`` are the waits in seconds.
+    """
     tokens = weighted_tokens(table.input_tokens, table.output_tokens)
     return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
 
 
 def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Scored | None:
-    """Return the file as scored records, or None if no column tells when first tokens came.
+    """Return the file as records to score, or None if no column has the times of first tokens.
 
     Raises DataError if a record contains an impossible value.
     """
@@ -137,7 +143,7 @@ def _scored(params: TraceParams, requests: FileRequests, counted: bool) -> Score
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable, float]:
-    """Return the requests to replay, and the first arrival on the traffic's clock, in seconds.
+    """Return the requests to replay, and the time (s) of the first arrival in the traffic.
 
     A log of at most ``MOST_REPLAYED`` requests is replayed completely. If a log has more requests,
     the replayed part is the time around the first flood or, without a flood, the busiest period. If
@@ -161,7 +167,7 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[TraceTable,
 
 
 def _busiest(arrival_s: Floats) -> tuple[float, float | None]:
-    """Return start and end (s) of the shortest time that contains ``MOST_REPLAYED`` requests."""
+    """Return start and end (s) of the shortest period with ``MOST_REPLAYED`` requests."""
     spans = arrival_s[MOST_REPLAYED - 1 :] - arrival_s[: len(arrival_s) - MOST_REPLAYED + 1]
     first = int(np.argmin(spans))
     return float(arrival_s[first]), float(np.nextafter(arrival_s[first] + spans[first], inf))

@@ -1,4 +1,4 @@
-"""The diagnosis of a log: floods, delayed clients, replays under several schedulers, replicas."""
+"""The diagnosis of a log: floods, clients that wait, replays under several schedulers, replicas."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ AGREES, NOTICED_S = 2.0, 0.5
 class DiagnosisInput:
     """The inputs of a diagnosis of an access log.
 
-    - ``flags`` are flags of ``fairbench run`` for the replays.
-    - ``dp`` is the number of replicas, None for the fewest that serve the load without floods.
-    - ``schedulers`` are replayed; the first scheduler is the scheduler that the log's servers use.
-    - ``slos`` are the targets of the plan, by default the time to first token of the well-behaved
-      clients. If ``plan`` is true, the diagnosis also plans the number of replicas.
+    - ``flags`` are the flags of ``fairbench run`` with which the log is replayed.
+    - ``dp`` is the number of replicas, or None for the fewest replicas that can serve the load
+      outside floods.
+    - ``schedulers`` names the schedulers of the replays; the first of them is the scheduler of the
+      log's servers.
+    - ``slos`` are the targets of the capacity plan, by default the well-behaved clients' time to
+      first token. If ``plan`` is true, the diagnosis also plans the number of replicas.
     """
 
     flags: Mapping[str, Any]
@@ -54,14 +56,15 @@ class DiagnosisInput:
 class Diagnosis:
     """The findings of a diagnosis of an access log.
 
-    - ``waits`` is the traffic with the recorded waits, or with the waits of the first replay if the
-      log has no waits. ``harm`` is computed from the waits that ``waits`` holds.
-    - ``replays`` are the finished replays; the replayed requests arrived from ``part_s[0]`` to
-      ``part_s[1]``, in seconds.
-    - ``dp`` is the number of replicas, and ``dp_given`` tells whether the user chose the number.
-    - ``plan`` is the answer of the capacity plan.
-    - ``present`` is the current scheduler, with which the other schedulers are compared.
-    - ``missing`` names the parts that are missing after an interruption, such as replays.
+    - ``waits`` is the traffic with the recorded waits; if the log has no waits, the waits of the
+      first replay are used. ``harm`` says which clients waited because of others, computed from
+      ``waits``.
+    - ``replays`` are the finished replays; they replay the requests that arrived from ``part_s[0]``
+      to ``part_s[1]``, in seconds.
+    - ``dp`` is the number of replicas, and ``dp_given`` is whether the user chose this number.
+    - ``plan`` is the answer of the capacity plan, or None without a plan.
+    - ``present`` is the scheduler of the log's servers, with which other schedulers are compared.
+    - ``missing`` names the parts of the diagnosis, such as replays, that an interruption prevented.
     """
 
     log: access_log.AccessLog
@@ -78,7 +81,7 @@ class Diagnosis:
 
     @property
     def first(self) -> ReplayedRun | None:
-        """The replay under the present scheduler, or None if this replay was interrupted."""
+        """The replay under the log's own scheduler, or None if this replay was interrupted."""
         return next((one for one in self.replays if one.scheduler == self.present), None)
 
     @property
@@ -88,9 +91,9 @@ class Diagnosis:
 
     @property
     def judged_s(self) -> list[tuple[float, float]]:
-        """Start and end (s) of the period in which schedulers are compared.
+        """The start and end (s) of each period in which schedulers are compared.
 
-        The period is the time of the replayed floods or, without floods, the whole replayed time.
+        The periods are the replayed floods or, without floods, the whole replayed time.
         """
         start_s, end_s = self.part_s
         replayed = [
@@ -102,14 +105,14 @@ class Diagnosis:
 
 
 def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
-    """Return the names of the clients that flood, without repetitions."""
+    """Return the names of the clients that send the floods, each name once."""
     return tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
 
 
 def diagnose(log: access_log.AccessLog, asked: DiagnosisInput, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
-    After a signal, the diagnosis has the finished parts and names the missing parts. Raises
+    After a signal, the diagnosis contains the finished parts and names the missing parts. Raises
     UsageError for flags that do not fit together, and DataError for a log without clients.
     """
     if log.nameless:
@@ -164,10 +167,10 @@ def _unreplayed(
 
 
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
-    """Return percentiles of the waits in a log or a replay, within the judged times.
+    """Return percentiles of the waits in a log or a replay, in seconds.
 
-    ``others_p50_s`` and ``others_p95_s`` are over all requests of clients that do not flood,
-    ``heavy_p50_s`` is over all requests of the heavy clients. If no request counts, a percentile is
+    ``others_p50_s`` and ``others_p95_s`` are over all requests of clients that do not flood;
+    ``heavy_p50_s`` is over all requests of the heavy clients. A percentile over no requests is
     None.
     """
     inside = np.zeros(len(traffic.client), dtype=np.bool_)
@@ -187,7 +190,7 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
 
 
 def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
-    """Return ``others_waits`` for the answered requests of the log.
+    """Return the result of ``others_waits`` for the answered requests of the log.
 
     The result is None if the log has no times to first token.
     """
@@ -199,20 +202,23 @@ def logged_waits(found: Diagnosis) -> dict[str, float | None] | None:
 
 
 class WaitComparison(NamedTuple):
-    """The TTFT P95 (s) of the clients that do not flood, in a log and in the log's first replay."""
+    """The P95 time to first token (s) of clients that do not flood.
+
+    The comparison has a value for the log and one for the log's first replay.
+    """
 
     logged_s: float
     replayed_s: float
 
 
 def unlike_replay(found: Diagnosis) -> WaitComparison | None:
-    """Return the waits in the log and in the first replay if these waits disagree, else None."""
+    """Return the waits in the log and in the first replay if these differ much, else None."""
     waits = compared_waits(found)
     return None if waits is None or is_alike(waits) else waits
 
 
 def is_alike(waits: WaitComparison) -> bool:
-    """Return whether the waits in the log and in the first replay agree."""
+    """Return whether the waits in the log and in the first replay are similar."""
     if abs(waits.logged_s - waits.replayed_s) <= NOTICED_S:
         return True
     return max(waits) <= AGREES * min(waits)
@@ -242,7 +248,7 @@ def best_fair(found: Diagnosis) -> ReplayedRun | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Return the floods of the traffic ``of``, with the indices of clients in the traffic ``to``.
+    """Return the floods of the traffic ``of`` with the client indices of the traffic ``to``.
 
     Floods of clients that do not occur in ``to`` are left out.
     """
@@ -256,7 +262,7 @@ def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
 
 
 def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
-    """Return a mask of the requests that belong to a flood."""
+    """Return a mask that is True for each request that belongs to a flood."""
     inside: Flags = np.zeros(len(traffic.client), dtype=np.bool_)
     for one in found:
         inside |= requests_of(traffic, one)
@@ -266,7 +272,7 @@ def _in_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
 def _question(
     replay: LogReplay, slos: Sequence[str], schedulers: Sequence[str], high: int
 ) -> PlanQuestion:
-    """Return the question for a plan: how many replicas, up to ``high``, meet the targets."""
+    """Return the question of a capacity plan: how many replicas, at most ``high``, are enough."""
     flags = {key: value for key, value in replay.all_flags().items() if value is not None}
     gpu = flags.pop("gpu", DEFAULTS["gpu"])
     # The replay of a trace is deterministic, so a single seed is enough.

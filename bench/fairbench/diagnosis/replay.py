@@ -31,10 +31,10 @@ SAMPLE = 3_000  # The GPU time is estimated from at most this number of requests
 
 @dataclass(frozen=True)
 class LogReplay:
-    """The parts that all replays of a log have in common.
+    """The data that all replays of a log share.
 
-    - ``file`` is the trace to replay, and ``flags`` are flags of ``run``.
-    - ``start_s`` is the first arrival of a replayed request, in seconds of the log.
+    - ``file`` is the trace to replay, and ``flags`` are flags of ``fairbench run``.
+    - ``start_s`` is the first arrival of a replayed request, in seconds from the start of the log.
     - ``names`` maps the names of clients in the replay to the names in the log.
     - ``clock`` converts the log's times to timestamps, None if the log has no timestamps.
     """
@@ -53,12 +53,12 @@ class LogReplay:
         return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
 
     def all_flags(self, **more: Any) -> dict[str, Any]:
-        """Return the flags of an experiment that replays the file, and ``more`` flags."""
+        """Return the flags of an experiment that replays the file, extended by ``more`` flags."""
         return {"trace": str(self.file), **self.flags, **more}
 
 
 class ReplayedRun(NamedTuple):
-    """A replay under a scheduler: the summary, and the traffic with waits on the log's clock."""
+    """The result of a replay: the scheduler, the summary, and the traffic with the log's times."""
 
     scheduler: str
     traffic: Traffic
@@ -74,16 +74,16 @@ def prepared(
     clock: ClockTime | None,
     name: str,
 ) -> LogReplay:
-    """Write the requests to replay into a folder; return the settings that all replays share.
+    """Write the requests to replay into a folder, and return the data that all replays share.
 
     Args:
         folder: The folder in which the trace file is written.
         part: The requests of the log to replay.
-        start_s: The first arrival of these requests, in seconds of the log.
+        start_s: The first arrival of the requests to replay, in seconds from the start of the log.
         heavy: The names of the heavy clients in the log.
         flags: Flags of ``fairbench run`` for the replay.
         clock: The conversion of times to the timestamps of the log, or None.
-        name: Name of the log file, for tables.
+        name: Name of the log file, which tables show.
     """
     file = folder / f"{Path(name).name.partition('.')[0] or 'access'}.jsonl"
     write_trace(part, file)
@@ -94,15 +94,16 @@ def prepared(
 
 
 def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
-    """Return the fewest replicas that serve the usual requests at a load of ``USUAL_LOAD`` at most.
+    """Return the fewest replicas on which the requests outside floods are a light load.
 
-    The estimate uses the GPU time of a sample of the requests, with the hit rate of a cache without
-    evictions.
+    The load, which is demanded GPU time divided by available GPU time, is at most ``USUAL_LOAD``.
+    The estimate uses the GPU time of a sample of requests, and the hit rate of a cache that never
+    evicts.
 
     Args:
-        replay: The parts that all replays have in common.
+        replay: The data that all replays share.
         part: The requests of the log to replay.
-        usual: The rows in ``part`` of the requests outside the floods, shape (n_usual,).
+        usual: The rows of ``part`` with requests outside the floods, shape (n_usual,).
     """
     if not len(usual) or part.span_s <= 0:
         return 1
@@ -122,7 +123,7 @@ def usual_replicas(replay: LogReplay, part: TraceTable, usual: Ints) -> int:
 def replayed(
     replay: LogReplay, schedulers: Sequence[str], dp: int, context: RunContext
 ) -> Iterator[ReplayedRun]:
-    """Simulate the log under each scheduler in parallel; yield the finished replays.
+    """Simulate the log under each scheduler in parallel, and yield each finished replay.
 
     After a signal, no further replay begins, and unfinished replays are left out. Raises UsageError
     for a part of the log that cannot be simulated.
@@ -167,7 +168,7 @@ def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
 
 
 def _by_log(replay: LogReplay, scheduler: str, run: _Simulated) -> ReplayedRun:
-    """Return a replay with the log's names of clients and the log's times."""
+    """Return a replay that has the log's names of clients and the log's times."""
     order = np.argsort(run.arrival_s, kind="stable")
     names = tuple(replay.names[name] for name in run.clients)
     arrival_s = run.arrival_s[order] + replay.start_s

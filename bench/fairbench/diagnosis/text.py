@@ -52,7 +52,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the clients that waited because of floods, and on when they waited."""
+    """Yield sentences on which clients waited because of floods, and when they waited."""
     basis = _basis(found)
     if not found.floods or not found.waits.knows_waits:
         return
@@ -65,19 +65,22 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _basis(found: Diagnosis) -> str:
-    """Return in words where the waits in the log come from."""
+    """Return a phrase that says how the waits in the log are known."""
     return "in the log" if found.log.measured else f"in the replay under {found.present}"
 
 
 def overload_in(found: Diagnosis) -> Overload | None:
-    """Return the period in which most clients wait although no client floods, or None."""
+    """Return the period in which most clients wait although none sends a flood, or None."""
     if found.floods or found.log.measured == RESPONSE or not found.waits.knows_waits:
         return None
     return overload_of(found.waits)
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the best fair scheduler's effect, marked if replay and log differ."""
+    """Yield sentences on the best fair scheduler's effect.
+
+    They are marked if replay and log differ.
+    """
     first = found.first
     if first is None:
         return
@@ -108,7 +111,10 @@ def _marked(line: str) -> str:
 
 
 def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
-    """Yield a sentence on the effect of the best fair scheduler; nothing if a replay is missing."""
+    """Yield a sentence on the effect of the best fair scheduler.
+
+    If a replay is missing, nothing is yielded.
+    """
     best = best_fair(found)
     if best is None:
         if not found.missing:
@@ -131,14 +137,20 @@ def _change_line(found: Diagnosis, first: ReplayedRun) -> Iterator[str]:
 
 
 def _why(before_s: float) -> str:
-    """Return why fair queueing changes little, given the P95 under the present scheduler."""
+    """Return why fair queueing changes little.
+
+    ``before_s`` is the P95 time to first token (s) under the present scheduler.
+    """
     if before_s <= LONG_S:
         return "The simulated replicas keep up with the load."
     return "Clients wait for the whole load, so more replicas help, not another order."
 
 
 def answer_lines(found: Diagnosis) -> list[str]:
-    """Return the answers as sentences: floods, harm, the effect of fair queueing, replicas."""
+    """Return the answers as sentences.
+
+    They cover floods, delayed clients, the effect of fair queueing, and replicas.
+    """
     replicas = [replica_line(found)] if found.plan else []
     replicas += concurrency_lines(found)
     answers = [*flood_lines(found), *harm_lines(found), *stalled_lines(found)]
@@ -148,21 +160,21 @@ def answer_lines(found: Diagnosis) -> list[str]:
 
 
 def stalls_in(found: Diagnosis) -> Mapping[str, Any]:
-    """Return the stalls in the log, with the keys of a summary and with heavy clients marked."""
+    """Return the metrics of stalls in the log, with heavy clients marked."""
     rows = found.log.stalls.get("clients", ())
     marked = [{**row, "misbehaving": row["client"] in found.heavy} for row in rows]
     return {**found.log.stalls, "clients": marked}
 
 
 def stalled_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on who stalls whom in the log, and on the prompts that stalled answers."""
+    """Yield sentences on which clients stall others, and on the prompts that stall answers."""
     if "stalls" not in found.log.stalls["notes"]:
         for _, line in stall_lines(stalls_in(found)):
             yield f"{line[0].upper()}{line[1:]}."
 
 
 def limit_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence on the share of the limit that the present scheduler reaches."""
+    """Yield a sentence that compares the log's scheduler with the best that is possible."""
     if found.first is not None:
         for line in replay_line(found.first.scheduler, found.first.summary):
             yield _marked(line) if unlike_replay(found) else line
@@ -197,7 +209,7 @@ def replica_line(found: Diagnosis) -> str:
 
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield sentences on the assumptions: simulated cluster, replayed part, and synthetic parts."""
+    """Yield sentences on the assumptions: simulated cluster, replayed part, made-up fields."""
     if not found.log.counted:
         yield (
             "The log has no token counts: all requests count alike, nothing is replayed, and no "
@@ -249,13 +261,13 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def missing_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence on the parts that are missing after an interruption, if any."""
+    """Yield a sentence on the parts that an interruption prevented, if there are any."""
     if found.missing:
         yield f"Interrupted. Missing: {', '.join(found.missing)}."
 
 
 def diagnosis_title(found: Diagnosis) -> str:
-    """Return the diagnosis in a few words, as the title of a page."""
+    """Return the result of the diagnosis in a few words, as the title of a page."""
     causes = found.log.stalls.get("stall_causes", ())
     by = next((row["by"] for row in causes if row["by"] not in (None, row["client"])), None)
     staller = f"prompts of {printable(by)} stall other clients' answers" if by else ""
@@ -276,7 +288,7 @@ def diagnosis_title(found: Diagnosis) -> str:
 
 
 def log_line(found: Diagnosis) -> str:
-    """Return a line that describes the log."""
+    """Return a line that describes the log, such as its size and period."""
     log = found.log
     count, clients = len(log.traffic.client), len(log.traffic.clients)
     return (
@@ -314,9 +326,10 @@ def _list(lines: list[str]) -> Table:
 
 
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
-    """Return the headings of the table of replays; a heading has two lines unless ``whole``.
+    """Return the headings of the table of replays.
 
-    On two lines, the heading of the P95 is shortened, because the P50 stands next to the P95.
+    A heading has two lines unless ``whole`` is True. On two lines, the heading of the P95 column is
+    short, because it stands beside the heading of the P50.
     """
     who = "others" if found.floods else "all clients"
     heavy = cut_middle(found.heavy[0], NAME) if len(found.heavy) == 1 else "heavy clients"
@@ -333,9 +346,10 @@ NAME = 13  # In a table's heading, a client's name is cut to this number of char
 
 
 def replay_rows(found: Diagnosis) -> list[list[str]]:
-    """Return a row for the log if the log has waits, and a row for each replay.
+    """Return the table's rows: one for the log if the log has waits, and one for each replay.
 
-    A row has waits, fairness and throughput; the log has no fairness and no throughput.
+    A row has waits, fairness and throughput; in the row of the log, fairness and throughput are
+    empty.
     """
     recorded = logged_waits(found)
     table = [] if recorded is None else [_row(found, AS_RECORDED, recorded, {})]

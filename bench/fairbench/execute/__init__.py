@@ -1,4 +1,7 @@
-"""Execution of experiments. Modules of this package neither print nor end the process."""
+"""Execution of experiments.
+
+Execution of experiments, without printing and without ending the process.
+"""
 
 from typing import TYPE_CHECKING
 

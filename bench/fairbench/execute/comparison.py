@@ -1,4 +1,4 @@
-"""Comparisons of experiments: reading of stored runs, execution of missing runs, grouping."""
+"""Comparisons of experiments: read stored runs, run missing runs, group experiments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NUM_RUNS = 5  # default number of seeds in a new comparison
 
 @dataclass(frozen=True, slots=True)
 class ToRun:
-    """An argument of `compare` that has no runs yet, as an experiment with the first seed."""
+    """An argument of ``compare`` that has no runs yet, as an experiment with the first seed."""
 
     name: str
     spec: ExperimentSpec
@@ -57,14 +57,14 @@ def experiment_key(experiment: Experiment) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """The arguments of `compare` in their order, and the seeds of new runs."""
+    """The arguments of ``compare`` in their order, and the seeds of new runs."""
 
     members: tuple[SchedulerResults | ToRun, ...]
     seeds: tuple[int, ...]
 
     @property
     def to_run(self) -> list[ToRun]:
-        """The arguments for which no runs are stored."""
+        """The arguments of ``compare`` for which no runs are stored."""
         return [one for one in self.members if isinstance(one, ToRun)]
 
     @property
@@ -74,7 +74,7 @@ class ComparisonPlan:
         return {key for one in stored for key in values_of(one.first.summary)}
 
     def sweep(self) -> Sweep:
-        """Return the missing runs as a sweep, which users can resume and report."""
+        """Return the missing runs of a comparison as a sweep, which users can resume and report."""
         names = "-".join(one.spec.scheduler for one in self.to_run)
         count = len(self.seeds)
         together = self.seeds == tuple(range(self.seeds[0], self.seeds[0] + count))
@@ -96,10 +96,10 @@ def plan_comparison(
 ) -> ComparisonPlan:
     """Read stored experiments, and resolve the experiments to run.
 
-    An argument is the directory of one experiment over any seeds, an experiment FILE.toml, or the
-    name of a scheduler. A named scheduler runs with the configuration and seeds of the first
-    directory, if any. ``flags`` and ``settings`` apply only to new runs. Raises UsageError if an
-    argument is wrong.
+    An argument is a directory with runs of one experiment (with any seeds), an experiment
+    FILE.toml, or the name of a scheduler. A scheduler that is given by name runs with the
+    configuration and seeds of the first directory, if any. ``flags`` and ``settings`` apply only to
+    new runs. Raises UsageError if an argument is wrong.
     """
     check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
@@ -120,7 +120,7 @@ def plan_comparison(
 
 
 def codes_of(flags: Mapping[str, Any]) -> list[str]:
-    """Return the values of ``engine_code`` among the compared experiments."""
+    """Return the values of ``engine_code`` among the experiments to compare."""
     codes = flags.get("engine_code") or []
     return [codes] if isinstance(codes, str) else list(codes)
 
@@ -131,7 +131,7 @@ def _to_run(
     settings: Mapping[str, Any],
     model: SchedulerResults | None,
 ) -> list[ToRun]:
-    """Return the experiments of an argument without runs: one for each ``engine_code``."""
+    """Return the experiments of an argument without runs, one for each value of ``engine_code``."""
     if not (codes := codes_of(flags)):
         return [ToRun(argument, _spec(argument, flags, settings, model))]
     made = [{**flags, "engine_code": code} for code in codes]
@@ -184,7 +184,7 @@ def _nothing_new(given: Iterable[str]) -> UsageError:
 
 
 def is_stored(argument: str) -> bool:
-    """Return whether an argument is a directory; the name of a scheduler takes precedence."""
+    """Return whether an argument is a directory and not the name of a scheduler."""
     return argument not in PAIRS and Path(argument).is_dir()
 
 
@@ -250,7 +250,7 @@ def called(sides: Sequence[SchedulerResults]) -> list[SchedulerResults]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedExperiments:
-    """Groups of experiments, each with the baseline first, and the outcome of new runs."""
+    """Groups of experiments, each with its baseline first, and the outcome of the new runs."""
 
     groups: Sequence[Sequence[SchedulerResults]]
     outcome: SweepOutcome | None = None
@@ -268,14 +268,14 @@ def compare_experiments(
     progress: ProgressReceiver | None,
     metrics: Sequence[str] = (),
 ) -> ComparedExperiments:
-    """Run the missing experiments of a comparison, and return all experiments in groups.
+    """Run the missing experiments of a comparison, and return all of its experiments in groups.
 
-    ``arguments`` are arguments of ``plan_comparison``, or a single directory, whose schedulers are
-    compared in each configuration. ``baseline`` is the name of a scheduler in this directory
-    (default: the first scheduler). ``resume`` is the directory of a stored comparison that is
-    continued. New runs are saved in a new directory in ``parent``. The names in ``metrics`` are
-    checked before any run. Raises UsageError for experiments that cannot be compared, and the
-    errors of ``carry_out``.
+    ``arguments`` are arguments as for ``plan_comparison``, or a single directory, whose schedulers
+    are compared in each configuration. ``baseline`` is the name of a scheduler in a single
+    directory (default: the first scheduler). ``resume`` is the directory of a stored comparison
+    that is continued. New runs are saved in a new directory in ``parent``. The names in ``metrics``
+    are checked before any run starts. Raises UsageError for experiments that cannot be compared,
+    and the errors of ``carry_out``.
     """
     codes = len(codes_of(flags))
     alone = resume is None and len(arguments) == 1 and codes < 2
@@ -297,7 +297,7 @@ def carry_out(plan: ComparisonPlan, parent: Path, context: RunContext) -> Compar
     """Run the missing experiments of a plan in a new directory, and read all experiments.
 
     Raises UsageError if a run is impossible on this machine, RunFailed if an argument has no
-    finished run, and Interrupted after an interruption.
+    finished run, and Interrupted after a signal.
     """
     outcome, ran = None, dict[str, SchedulerResults]()
     if plan.to_run:
@@ -334,7 +334,10 @@ def go_on(
 def grouped(
     folder: Path, sides: Sequence[SchedulerResults], baseline: str | None = None
 ) -> list[list[SchedulerResults]]:
-    """Group schedulers by configuration, baseline first; a configuration needs two schedulers."""
+    """Group schedulers by configuration, with the baseline first.
+
+    A configuration with a single scheduler is left out.
+    """
     names = list(dict.fromkeys(side.scheduler for side in sides))
     if baseline is not None and baseline not in names:
         raise unknown_name("baseline", baseline, names)

@@ -1,4 +1,4 @@
-"""Drivers, the processes that send the requests of a run, and the merge of their results."""
+"""Drivers, which are processes that send a run's requests, and the merge of their results."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from fairbench.live.records import (
 
 
 class Pipe(Protocol):
-    """A connection between a driver and the controlling process, possibly on another machine."""
+    """A connection between a driver and its controlling process, possibly on another machine."""
 
     def send(self, message: Any, /) -> None:
         """Send a message. Raises OSError if the other end of the pipe is closed."""
         ...
 
     def recv(self) -> Any:
-        """Receive a message. Raises EOFError or OSError if the other end is closed."""
+        """Receive a message. Raises EOFError or OSError if the other end of the pipe is closed."""
         ...
 
 
 class ReadClock(NamedTuple):
-    """A message that asks for the time on the driver's clock, in seconds."""
+    """A message that asks a driver for the time on its clock, in seconds."""
 
 
 class Begin(NamedTuple):
@@ -57,7 +57,10 @@ class Begin(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A message that the driver is ready; the reply is the start time on the driver's clock."""
+    """A message that the driver is ready.
+
+    The reply is the time on the driver's clock at which it starts.
+    """
 
 
 class Stop(NamedTuple):
@@ -91,7 +94,7 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
 
 
 def _hear_stop(pipe: Pipe, stop: Event) -> None:
-    """Wait for the message ``Stop``, and set the event, while the driver sends requests."""
+    """Wait for the message ``Stop`` and set the event ``stop``, while the driver sends requests."""
     with suppress(EOFError, OSError):
         pipe.recv()
     stop.set()
@@ -137,7 +140,10 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The process and the name of a driver; ``host`` is the driver's machine, None for this one."""
+    """The process and the name of a driver.
+
+    ``host`` is the machine of the driver, or None for this machine.
+    """
 
     name: str
     pipe: Connection
@@ -146,12 +152,12 @@ class Driver:
 
 
 class Crew(Protocol):
-    """A number of drivers that can be started on this machine or on other machines."""
+    """A set of drivers that can be started on this machine or on other machines."""
 
     def started(
         self, folder: Path, interrupted: Callable[[], bool]
     ) -> AbstractContextManager[Sequence[Driver]]:
-        """Start the drivers, which wait for messages and write logs into ``folder``.
+        """Start the drivers, which then wait for messages and write logs into ``folder``.
 
         Raises RunFailed if a driver does not start, and KeyboardInterrupt if ``interrupted``
         returns True.
@@ -177,14 +183,14 @@ class Team:
         self._on_progress, self._interrupted = on_progress, interrupted
 
     def clocks(self) -> list[Offset]:
-        """Return the present offset (seconds) of each driver's clock from this machine's clock."""
+        """Return each driver's clock offset: its clock minus this machine's clock, in seconds."""
         numbers = range(len(self._pipes))
         return [
             compare_clocks(partial(self._read_clock, number), time.monotonic) for number in numbers
         ]
 
     def clocks_again(self) -> list[Offset | None]:
-        """Return the clock offsets after the run; None for a driver that has ended."""
+        """Return each driver's clock offset after the run, or None for a driver that has ended."""
         found: list[Offset | None] = []
         for number in range(len(self._pipes)):
             try:
@@ -202,10 +208,10 @@ class Team:
             self.tell(number, start_s + offset.offset_s)
 
     def results(self) -> list[DriveResult]:
-        """Return the result of each driver; an interruption or a failed driver stops all.
+        """Return the result of each driver. An interruption or a failed driver stops all drivers.
 
-        Raises RunFailed for a driver that disappears before it has sent its result. After a driver
-        has sent its result, it may disappear.
+        Raises RunFailed if a driver disappears before it has sent its result. A driver that has
+        sent its result may disappear.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
@@ -256,7 +262,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """Return the next message of a driver that is no record; records are stored."""
+        """Return the next message of a driver that is not a record. Records are stored."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
@@ -269,9 +275,9 @@ class Team:
         return self._pipes[number].recv()
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
-        """Return whether a driver has sent a message in time.
+        """Return whether a driver sends a message within ``timeout_s`` seconds.
 
-        Raises RunFailed if the driver has died.
+        Raises RunFailed if the driver process has died.
         """
         # The pipe to the driver is read first, because the driver may have sent messages before its
         # death.
@@ -318,9 +324,9 @@ def drive_sharded(
     on_progress: Callable[[DriveProgress], None],
     interrupted: Callable[[], bool],
 ) -> DriveResult:
-    """Send the load of an experiment with several drivers; each driver sends for some clients.
+    """Send the load of an experiment with several drivers, of which each sends for some clients.
 
-    Finished requests are written to the drivers' folders immediately, and to ``folder`` at the end.
+    Each finished request is written to a driver's folder immediately, and to ``folder`` at the end.
     Raises RunFailed if a driver dies, and any error that a driver reports.
     """
     with crew.started(folder, interrupted) as drivers:

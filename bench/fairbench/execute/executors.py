@@ -1,4 +1,4 @@
-"""The choice of executors (which run simulations) and launchers (which start servers) by name."""
+"""The choice, by name, of executors (which run simulations) and launchers (which start servers)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXECUTORS = (LOCAL, *doors.registered(doors.EXECUTOR_GROUP))
 
 
 def check_executor(name: str, ray_address: str | None = None) -> None:
-    """Raise UsageError for an unknown executor, and for a Ray address without the Ray executor."""
+    """Raise UsageError for an unknown executor, or a Ray address without the Ray executor."""
     if name not in EXECUTORS:
         raise unknown_name("executor", name, EXECUTORS)
     if name == LOCAL and ray_address is not None:
@@ -29,7 +29,7 @@ def check_executor(name: str, ray_address: str | None = None) -> None:
 def executor_named(name: str, ray_address: str | None = None) -> Executor:
     """Return an executor by name; ``ray_address`` is the address of a Ray cluster.
 
-    Raises UsageError as ``check_executor`` does, and if Ray is missing.
+    Raises UsageError as ``check_executor`` does, or if the package Ray is missing.
     """
     check_executor(name, ray_address)
     if name == LOCAL:
@@ -44,7 +44,7 @@ DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs a shell line on
 
 
 class LauncherFlags(NamedTuple):
-    """The user's flags on where servers start; None means that a flag is not given."""
+    """The user's flags on where servers start, with None for each flag that is not given."""
 
     ray_address: str | None = None
     hosts: str | None = None
@@ -88,18 +88,19 @@ DRIVER_LAUNCHERS = (LOCAL, *_FROM_DOORS)
 
 
 def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
-    """Return a launcher of servers by name; ``drivers`` is the name of the drivers' launcher.
+    """Return a launcher of servers by name.
 
-    Raises UsageError for an unknown name, or for a flag that neither launcher supports.
+    ``drivers`` is the name of the launcher that starts load drivers. Raises UsageError for an
+    unknown name, or for a flag that neither launcher supports.
     """
     check_launchers(name, flags, drivers=drivers)
     return LAUNCHERS[name].make(flags)
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return the launcher of load drivers; None means this machine.
+    """Return the launcher of load drivers, or None if drivers start on this machine.
 
-    Raises UsageError for an unknown launcher.
+    Raises UsageError for an unknown launcher of drivers.
     """
     check_launchers(LOCAL, LauncherFlags(), drivers=name)
     return None if name == LOCAL else LAUNCHERS[name].make(flags)

@@ -1,10 +1,11 @@
 """The start of drivers as processes on this machine or on other machines.
 
-A driver on another machine runs the following command, connects to this machine and sends records:
+A driver on another machine runs the command below, connects to this machine and sends records:
 
     python -m fairbench.execute.far_drivers HOST PORT NUMBER
 
-The key for the connection is passed in the environment, because process lists show command lines.
+The key of the connection is passed in the environment, because lists of processes show command
+lines.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ MODULE = "fairbench.execute.far_drivers"
 
 
 class Telling:
-    """A pipe that also sends the records that the driver has written into a folder.
+    """A driver's pipe that also sends the records that the driver wrote into a folder.
 
     Records are sent a few times a second, and always before any other message is sent.
     """
@@ -52,7 +53,7 @@ class Telling:
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Send a message after all records that were sent before.
+        """Send a message after all records that the driver has written so far.
 
         Only one thread may call this method.
         """
@@ -68,7 +69,7 @@ class Telling:
 
 
 def main(host: str, port: str, number: str) -> None:
-    """Connect a driver to the controlling process, receive its work, and send the load."""
+    """Connect a driver to the controlling process, receive the driver's work, and send the load."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
         # The process that controls the drivers has closed the connection.
@@ -99,14 +100,14 @@ START_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class LocalCrew:
-    """Several load drivers on this machine."""
+    """Several load drivers that run on this machine."""
 
     drivers: int
     serve: Callable[[Connection], None] = serve
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Start the drivers; they end when their pipes close."""
+        """Start the drivers, each of which ends when its pipe closes."""
         children: list[Child] = []
         try:
             children.extend(start_child(self.serve) for _ in range(self.drivers))
@@ -119,9 +120,9 @@ class LocalCrew:
 
 
 def address_facing(host: str) -> str:
-    """Return the IPv4 address of this machine that ``host`` can reach.
+    """Return the IPv4 address under which ``host`` can reach this machine.
 
-    Raises UsageError if this machine has no such address.
+    Raises UsageError if this machine has no IPv4 address that ``host`` can reach.
     """
     if ":" in host:
         raise UsageError(
@@ -140,9 +141,10 @@ def address_facing(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCrew:
-    """Drivers at the given places, which connect to ``address`` on this machine.
+    """Drivers on other machines (``places``), which connect to ``address`` on this machine.
 
-    A driver authenticates with a key that is new for each start, because messages are unpickled.
+    A driver authenticates itself with a key that is new for each start, because messages are
+    unpickled.
     """
 
     places: Sequence[ReplicaPlace]
@@ -152,7 +154,10 @@ class RemoteCrew:
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Start the drivers, with logs ``driver-N.log``; a driver ends when its pipe closes."""
+        """Start the drivers, with log files ``driver-N.log``.
+
+        A driver ends when its pipe closes.
+        """
         key = secrets.token_bytes(32)
         with ExitStack() as stack:
             listening = stack.enter_context(socket.create_server((self.address, 0)))
@@ -197,7 +202,7 @@ class RemoteCrew:
         processes: Sequence[Process],
         interrupted: Callable[[], bool],
     ) -> Iterator[list[Connection]]:
-        """Yield the pipes of all drivers in order of number, after all drivers have connected."""
+        """Wait until all drivers have connected. Yield their pipes in order of driver number."""
         found: dict[int, Connection] = {}
         until = time.monotonic() + self.patience_s
         try:
@@ -230,7 +235,7 @@ def _is_lost(place: ReplicaPlace) -> Callable[[], bool]:
 def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
     """Return the number and the connection of the next driver that sends the key.
 
-    Return None if no driver connects, if the key is wrong, or if the driver has died.
+    The result is None if no driver connects, if the key is wrong, or if the driver has died.
     """
     try:
         caller, _ = listening.accept()

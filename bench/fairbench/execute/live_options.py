@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LiveFlags(NamedTuple):
-    """The user's flags on how servers and drivers start; these flags do not change the records."""
+    """The user's flags on how servers and drivers start, which do not change the records."""
 
     server_python: str | None = None
     ready_timeout_s: float = READY_S
@@ -35,7 +35,7 @@ class LiveFlags(NamedTuple):
     driver_launcher: str = LOCAL
 
     def options(self) -> LiveOptions:
-        """Return the options for real servers with the named launchers.
+        """Return the options for real servers, with the launchers that the flags name.
 
         Raises UsageError for an unknown launcher.
         """
@@ -49,7 +49,7 @@ class LiveFlags(NamedTuple):
 def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
     """Return the options of a live run, or None if the experiment is simulated.
 
-    Raises UsageError if the run is impossible on this machine, or if a given flag has no effect.
+    Raises UsageError if the run is impossible on this machine, or if a flag has no effect.
     """
     if spec.backend is not None:
         options = flags.options()
@@ -71,14 +71,14 @@ NO_FLAGS = LiveFlags()
 
 
 class LivePoint(NamedTuple):
-    """A point of a sweep that runs on real servers."""
+    """A run of a sweep that takes place on real servers."""
 
     name: str
     spec: ExperimentSpec
 
 
 def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list[LivePoint]:
-    """Return the unfinished runs of a sweep on real servers, in the order of the points."""
+    """Return the unfinished runs of a sweep on real servers, in the order of the sweep."""
     finished = store.finished()
     return [
         LivePoint(name, spec)
@@ -88,7 +88,7 @@ def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list
 
 
 def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
-    """Group the live points so that all points of a group can share workers."""
+    """Group the runs on real servers so that all runs of a group can share workers."""
     groups: list[list[LivePoint]] = []
     for point in points:
         group = next((one for one in groups if live.same_workers(one[0].spec, point.spec)), None)
@@ -100,7 +100,7 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
 
 
 def try_untested(specs: Sequence[ExperimentSpec]) -> None:
-    """Allow engine releases that are newer than the supported releases.
+    """Allow engine releases that are newer than those fairbench supports.
 
     Raises UsageError if no run uses an engine's real server.
     """

@@ -1,7 +1,8 @@
-"""Live runs. The directory of a run exists from the start, so that no result is lost.
+"""Live runs.
 
-Several live runs, such as the points of a sweep, can share servers. This module needs the packages
-of the extra "live".
+Runs on real servers. The directory of a run exists from the start, so that no result is lost.
+Several runs, such as the runs of a sweep, can share servers. This module needs the packages of the
+extra "live".
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def run_live_in(
     context: RunContext,
     cluster: Workers | None = None,
 ) -> tuple[RunResult, Path]:
-    """Run an experiment in a new directory in ``parent``; return the saved result and directory.
+    """Run an experiment in a new directory in ``parent``, and return result and directory.
 
-    Raises Interrupted if interrupted before the servers were ready; no directory remains in that
-    case. After any other failure, the directory keeps logs and records for ``recover_run``; a
-    directory without records is removed, and the logs are moved. ``cluster`` contains workers that
-    are already running, or is None.
+    Raises Interrupted if a signal comes before the servers are ready; no directory remains. After
+    any other failure, the directory keeps logs and records for ``recover_run``; if no record
+    exists, the logs are moved elsewhere and the directory is removed. ``cluster`` contains workers
+    that are already running, or is None.
     """
     watch = Stopwatch.start()
     with removing_new_folders(parent):
@@ -78,7 +79,7 @@ def run_live_in(
 def _driving(
     spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[tuple[Driving, str]]:
-    """Yield the function that sends the load, and the address of this machine for drivers."""
+    """Yield the function that sends the load, and this machine's address for the drivers."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
         here = drive_here if alone else partial(drive_sharded, LocalCrew(options.drivers))
@@ -102,10 +103,10 @@ def cluster_in(
     *,
     fresh: bool = False,
 ) -> Iterator[Workers | None]:
-    """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
+    """Start workers for several runs, with logs in ``parent``. For an endpoint, yield None.
 
-    Raises KeyboardInterrupt if a signal comes before the workers are ready. After such an
-    interruption, ``parent`` is removed if ``fresh`` is True.
+    Raises KeyboardInterrupt if a signal comes before the workers are ready. After a signal,
+    ``parent`` is removed if ``fresh`` is True.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None
@@ -122,7 +123,7 @@ def cluster_in(
 
 @contextmanager
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
-    """Remove the directory if the block is interrupted or fails before the first record.
+    """Remove a run's directory if the block is interrupted or fails before the first record.
 
     After an error, such as a server that does not start, the logs are moved to a temporary
     directory, which the message names.
@@ -143,10 +144,10 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
 def run_live_points(
     store: SweepStore, points: Sequence[LivePoint], options: LiveOptions, context: RunContext
 ) -> list[FailedPoint]:
-    """Run all points on real servers; store and return the failures.
+    """Run all points (experiments of a sweep) on real servers.
 
-    Points that can share servers are run on the same started servers. If a point fails, the servers
-    are started again.
+    The failures are stored and returned. Points that can share servers are run on the same started
+    servers. After a failed point, the servers are started again.
     """
     with context.progress.watching():
         run = _Runs(store, options, context)
@@ -157,14 +158,14 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """The runs of a sweep's points; the methods yield results as ``Executor.run`` does."""
+    """The runs of a sweep's points, whose methods yield results as ``Executor.run`` does."""
 
     store: SweepStore
     options: LiveOptions
     context: RunContext
 
     def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run groups of points that can share servers; yield each begun point and the result."""
+        """Run groups of points that share servers, and yield each point with its result."""
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
@@ -177,7 +178,10 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Run points on one start of servers until a point fails; remove begun points."""
+        """Run points on the same started servers until a point fails.
+
+        Each point that has begun is removed from ``left``.
+        """
         interrupted = self.context.interrupted
         starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)
         with starting as cluster:

@@ -29,9 +29,9 @@ def run_and_save(
 ) -> tuple[RunResult, Path]:
     """Run an experiment in a new directory in ``parent``; return result and directory.
 
-    ``options`` is None for a simulation. If a run is interrupted, it ends early and is saved.
-    Raises Interrupted if interrupted before the servers were ready (no files remain), UsageError if
-    the run is impossible, and RunFailed if the run cannot continue.
+    ``options`` is None for a simulation. An interrupted run ends early and is saved. Raises
+    Interrupted if a signal comes before the servers are ready (no files remain), UsageError if the
+    run is impossible, and RunFailed if the run cannot continue.
     """
     check_writable(parent)
     with context.progress.watching():
@@ -58,7 +58,7 @@ def run_unsaved(
 def run_simulated(
     parent: Path, spec: ExperimentSpec, context: RunContext
 ) -> tuple[RunResult, Path]:
-    """Simulate and save a run; if the experiment is impossible, no directory remains.
+    """Simulate and save a run. If the experiment is impossible, no directory remains.
 
     If the run fails or is killed, the directory keeps the records written so far (see
     ``recover_run``).
@@ -78,7 +78,7 @@ def recover_run(path: Path) -> RunResult:
     """Save the finished requests of a killed run, and mark the run as incomplete.
 
     Requests that were unfinished when the run was killed are left out. Raises UsageError if the
-    directory does not belong to a killed run, or if the run is still running.
+    directory is not of a killed run, or if the run is still running.
     """
     if (path / MANIFEST).exists():
         raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")

@@ -1,4 +1,4 @@
-"""Execution of several runs: repeats over seeds, and the points of a sweep."""
+"""Execution of several runs: repeats of one experiment over seeds, and sweeps."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Runs in the order of their seeds, and the combined summary (``combine_summaries``).
+    """Runs of one experiment in the order of their seeds, and the combined summary.
 
-    ``combined`` is None after an interruption before the first run.
+    ``combined`` is None if an interruption came before the first run.
     """
 
     path: Path
@@ -47,12 +47,12 @@ def repeat(
     options: LiveOptions | None,
     context: RunContext,
 ) -> Repeats:
-    """Run ``num_runs`` seeds from ``spec.seed`` on, and save all runs in one new directory.
+    """Run ``num_runs`` seeds, beginning with ``spec.seed``.
 
-    The directory also contains ``intervals.json`` and the logs of servers. Servers are started
-    once, and the caches of the servers are emptied between runs. After an interruption, runs that
-    had begun are kept. Raises Interrupted if interrupted before servers were ready, and the error
-    of a failed run.
+    All runs are saved in one new directory. The directory also contains ``intervals.json``
+    (confidence intervals) and the logs of the servers. Servers are started once; between runs,
+    their caches are emptied. After an interruption, runs that had already begun are kept. Raises
+    Interrupted if a signal comes before the servers are ready, and the error of a failed run.
     """
     check_writable(parent)
     specs = [spec.model_copy(update={"seed": spec.seed + n}) for n in range(num_runs)]
@@ -74,9 +74,10 @@ def repeat(
 def simulate_all(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Simulate and save all experiments; return summaries in order (after an interruption: fewer).
+    """Simulate and save all experiments, and return their summaries in order.
 
-    Raises the error of a failed run after all other runs have ended.
+    After an interruption, some summaries are missing. Raises the error of a failed run after all
+    other runs have ended.
     """
     results = simulate_each(specs, parent, context)
     for result in results.values():
@@ -88,7 +89,10 @@ def simulate_all(
 def simulate_each(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> dict[int, Any]:
-    """Simulate and save all experiments; return the summary or Failure of ended runs by index."""
+    """Simulate and save all experiments.
+
+    Return, by index, the summary or the Failure of each run that ended.
+    """
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
@@ -121,7 +125,10 @@ REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 
 def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
-    """Yield the notes that limit comparisons of a run, each with ``place`` and the run's seed."""
+    """Yield notes that limit how a run can be compared.
+
+    Each note begins with ``place`` (the configuration) and the run's seed.
+    """
     notes = summary["notes"]
     for key in REMARKS:
         if key in notes:
@@ -130,7 +137,7 @@ def remarks_on(summary: Summary, place: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
-    """The compared configurations, the failures, and ``comparison.json`` of a sweep."""
+    """The outcome of a sweep: compared configurations, failures, and ``comparison.json``."""
 
     store: SweepStore
     cells: Sequence[SchedulerResults]
@@ -138,13 +145,13 @@ class SweepOutcome:
     comparison: dict[str, Any]
 
     def remarks(self) -> Iterator[str]:
-        """Yield the notes on live runs that limit comparisons."""
+        """Yield notes on runs on real servers that limit how the runs can be compared."""
         for cell in self.cells:
             for one in cell.runs:
                 yield from remarks_on(one.summary, f"{cell.place}, {cell.scheduler}, ")
 
     def require_whole(self) -> None:
-        """Raise RunFailed if any point of the sweep failed."""
+        """Raise RunFailed if any experiment of the sweep failed."""
         if self.failures:
             raise RunFailed(f"runs failed: {len(self.failures)}; see {self.store.path / 'failed'}")
 
@@ -156,11 +163,11 @@ def run_sweep(
     context: RunContext,
     command: str = "sweep",
 ) -> SweepOutcome:
-    """Run the unfinished points of a sweep, compare all points, and store the comparison.
+    """Run the unfinished experiments of a sweep, compare all, and store the comparison.
 
-    If a point fails, the sweep continues with the next point. Raises UsageError while another
-    process runs this sweep, and Interrupted after an interruption. ``command`` is the fairbench
-    command that continues the sweep with ``--resume``.
+    If an experiment fails, the sweep continues with the next experiment. Raises UsageError while
+    another process runs this sweep, and Interrupted after a signal. ``command`` is the command by
+    which users continue the sweep (with ``--resume``).
     """
     # Without this lock, two processes could execute the same runs.
     with run_folder(store.path, "alone"):
@@ -190,5 +197,5 @@ def run_sweep(
 
 
 def cell_json(cell: SchedulerResults) -> dict[str, Any]:
-    """Return the results of a scheduler in a configuration as an entry of ``comparison.json``."""
+    """Return a scheduler's results in one configuration as an entry of ``comparison.json``."""
     return {"place": cell.place, "cell": cell.scheduler, **cell.combined}

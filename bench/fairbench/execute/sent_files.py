@@ -1,4 +1,4 @@
-"""Files that are sent to the nodes of a cluster, and the check of software versions there."""
+"""Files that are sent to the nodes of a cluster, and a check of the nodes' software versions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fairbench.workloads.traces.read import find_trace_file
 
 @dataclass(frozen=True, slots=True)
 class SentFiles:
-    """The files and versions that each node receives once.
+    """The files and software versions that each node of a cluster receives once.
 
-    ``files`` contains the content of files that tasks read, by path relative to the working
-    directory. ``fixed`` contains digests of files with absolute paths, which must exist on every
-    node. ``code`` contains, by environment variable, the names and contents of the files in
-    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``.
+    ``files`` contains the content of each file that a task reads, by path relative to the working
+    directory. ``fixed`` contains digests of files that are given by absolute paths, and that must
+    exist on every node. ``code`` contains the names and contents of the user's Python files, by the
+    environment variable that names them (``FAIRBENCH_SCHEDULERS`` or ``FAIRBENCH_PROGRAMS``).
     """
 
     environment: Mapping[str, str]
@@ -73,7 +73,7 @@ class SentFiles:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError naming the node if software or files of the node differ."""
+        """Raise UsageError, which names the node, if software or files of the node differ."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
@@ -89,7 +89,7 @@ class SentFiles:
 
     @contextmanager
     def unpacked(self, folder: Path) -> Iterator[None]:
-        """Unpack the files into ``folder``, and make it the working directory within the block."""
+        """Unpack the files into ``folder``, which is the working directory within the block."""
         for name, content in self.files.items():
             write_file(folder / name, content)
         variables = dict(self.variables)

@@ -1,6 +1,6 @@
-"""Simulations as tasks of an executor: single runs, and the simulations of a sweep.
+"""Simulations as tasks of an executor, both single runs and the runs of a sweep.
 
-``outdated_runs`` finds stored runs whose decisions came from engine code that has changed since.
+``outdated_runs`` finds stored runs whose engine code has changed since they were stored.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, timing profile, data set and tokenizer.
 
     The workload file needs no copy, because the experiment contains it. Files of
-    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out.
-    A data set on the Hugging Face hub is not a file.
+    ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are left out, because every experiment has
+    them. A data set on the Hugging Face hub does not count as a file.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -47,7 +47,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _called_file(value: Any) -> Iterator[str]:
-    """Yield every text under a key ``file``, such as the trace in parameters of arrivals."""
+    """Yield every text under a key ``file``, such as the trace among the parameters of arrivals."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key == "file" and isinstance(one, str):
@@ -59,7 +59,7 @@ def _called_file(value: Any) -> Iterator[str]:
 
 
 def simulation(spec: ExperimentSpec, parent: Path) -> Saving:
-    """Return an executor task that simulates and saves a run, and returns its summary."""
+    """Return an executor's task that simulates and saves a run, and returns the run's summary."""
     return Saving(partial(_simulate_and_save, spec), parent, files_of(spec))
 
 
@@ -88,10 +88,10 @@ class SimulationJob(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[SimulationJob]:
-    """Return the simulations of ``specs`` that ``store`` lacks as jobs, longest job first.
+    """Return the simulations of ``specs`` that ``store`` lacks, the longest first.
 
-    If ``with_alone`` is set, more jobs simulate each client alone on the cluster. Raises UsageError
-    if the engine code of a finished run has changed since.
+    If ``with_alone`` is set, further jobs simulate each client alone on the cluster. Raises
+    UsageError if the engine code of a finished run has changed since then.
     """
     check_same_code(store, specs)
     jobs = _jobs(store, specs, with_alone=with_alone)
@@ -143,7 +143,10 @@ def keep_all(
     count: int,
     context: RunContext,
 ) -> list[FailedPoint]:
-    """Store and report the results of tasks that end; ``results`` yields ((key, name), result)."""
+    """Store and report the result of each task that ends.
+
+    ``results`` yields ((key, name), result).
+    """
     failures = []
     for number, ((key, name), result) in enumerate(results, start=1):
         if error := keep_outcome(store, key, name, result, context.interrupted):
@@ -163,7 +166,7 @@ def _requests_of_one(spec: ExperimentSpec, plan: ClientPlan) -> int:
 
 
 class FailedPoint(NamedTuple):
-    """A failed run: its name, and the reason in one line."""
+    """A failed run, as the run's name and the reason in one line."""
 
     name: str
     error: str
@@ -172,10 +175,10 @@ class FailedPoint(NamedTuple):
 def keep_outcome(
     store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
 ) -> str:
-    """Store the error of a failed task and return its reason, or remove an old error, return "".
+    """Store the error of a failed task and return the reason.
 
-    ``result`` is the summary of a finished run, or a Failure. A task that was interrupted does not
-    count as failed.
+    For a finished run, remove an older error and return "". ``result`` is the summary of a finished
+    run, or a ``Failure``. A task that was interrupted does not count as failed.
     """
     if not isinstance(result, Failure) and result["complete"]:
         store.clear_failure(key)
@@ -188,7 +191,10 @@ def keep_outcome(
 
 
 def tell_ended(context: RunContext, name: str, error: str, number: int, count: int) -> None:
-    """Report that a task has ended, and whether it failed; after an interruption, do nothing."""
+    """Report that a task has ended, and whether it failed.
+
+    After an interruption, nothing is reported.
+    """
     if not context.interrupted():
         context.progress.ended(f"{name} failed" if error else name, number, count)
 
@@ -224,7 +230,7 @@ class TimeEstimate(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Return whether the work is so large that users are shown the estimate."""
+        """Return whether the work is so large that users should see the estimate first."""
         return self.requests > LARGE
 
     def __str__(self) -> str:
@@ -237,7 +243,7 @@ class TimeEstimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> TimeEstimate:
-    """Estimate simulations with the given numbers of requests, run on all processors."""
+    """Estimate the time of simulations on all processors; ``requests`` has each one's requests."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
     # fraction of a processor's time that a simulation gets beside other processes
@@ -251,7 +257,7 @@ def _processors() -> int:
 
 
 def _runnable_processes() -> float:
-    """Return the recent number of runnable processes; 0 if the system does not report one."""
+    """Return the recent number of runnable processes, or 0 if the system does not report it."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -259,7 +265,7 @@ def _runnable_processes() -> float:
 
 
 def _addition_s() -> float:
-    """Measure the seconds of an addition in Python, as a measure of this machine's speed."""
+    """Measure the seconds of an addition in Python, which show how fast this machine is."""
     begun_s, left = process_time(), ADDITIONS
     while left:
         left += -1
@@ -267,7 +273,10 @@ def _addition_s() -> float:
 
 
 class OutdatedRun(NamedTuple):
-    """A stored run whose engine code has changed: run, Python, stored code and installed code."""
+    """A stored run whose engine code has changed.
+
+    Fields name the run, the Python, and the digests of the stored and the installed code.
+    """
 
     identity: str
     python: str
@@ -287,11 +296,11 @@ def outdated_runs(
     """Return the finished runs whose engine code has changed since they were stored.
 
     Args:
-        finished: The stored runs, by the identity of their experiments.
+        finished: The stored runs, by the identity (hash) of their experiments.
         specs: Experiments; an experiment without ``engine_code`` or without a stored run is
             skipped.
 
-    Raises UsageError if a Python, or the engine of a Python, is no longer installed.
+    Raises UsageError if a Python of ``engine_code``, or its engine, is no longer installed.
     """
     installed = cache(_installed)
     found = []
@@ -311,7 +320,7 @@ def _installed(python: str, engine: str | None) -> dict[str, Any]:
 
 
 def check_same_code(store: SweepStore, specs: Iterable[ExperimentSpec]) -> None:
-    """Raise UsageError if the engine code of a sweep's finished runs has changed since."""
+    """Raise UsageError if the engine code of a sweep's finished runs has changed since then."""
     coded = [spec for spec in specs if spec.engine_code]
     if outdated := outdated_runs(store.finished() if coded else {}, coded):
         runs = "1 finished run was" if len(outdated) == 1 else f"{len(outdated)} finished runs were"

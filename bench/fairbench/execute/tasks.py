@@ -1,4 +1,4 @@
-"""Tasks, the interruption of tasks, executors, and progress reports."""
+"""Tasks, their interruption, executors that run them, and progress reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STUCK_S = 1.0
 
 
 class Interruption:
-    """A flag that is called like a function, and returns whether an interruption was requested."""
+    """A flag that is called like a function and returns whether an interruption was requested."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -41,7 +41,7 @@ class Interruption:
         return self._noticed
 
     def ask(self, signum: int, _: FrameType | None) -> None:
-        """Handle a signal; raise KeyboardInterrupt if the code did not notice an earlier signal."""
+        """Handle a signal. If the code ignored an earlier signal, raise KeyboardInterrupt."""
         now_s = time.monotonic()
         if self.signum is None:
             self.signum, self._asked_s = signum, now_s
@@ -50,7 +50,10 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of an interrupted command: 128 plus the signal's number, 130 for Ctrl-C."""
+        """The exit code of an interrupted command.
+
+        The code is 128 plus the signal's number, so 130 for Ctrl-C.
+        """
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
@@ -60,12 +63,13 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Within the block, let SIGINT and SIGTERM only set the yielded ``Interruption``.
+    """Make SIGINT and SIGTERM only set the yielded ``Interruption`` within the block.
 
-    By default, Python raises KeyboardInterrupt even in the middle of a state change. The code in
-    the block polls the interruption flag, stops at a safe point and saves its results. If the code
-    does not poll for a second, as in an endless loop of a user's scheduler, another signal raises
-    KeyboardInterrupt. Outside the main thread, signals have their usual effect.
+    Without this function, Python could raise KeyboardInterrupt in the middle of a state change. The
+    code in the block checks the ``Interruption`` often, stops at a safe point and saves its
+    results. If the code does not check for a second, as in an endless loop of a user's scheduler,
+    another signal raises KeyboardInterrupt. Outside the main thread, signals have their usual
+    effect.
     """
     asked = Interruption()
     if threading.current_thread() is not threading.main_thread():
@@ -80,14 +84,14 @@ def interruptible() -> Iterator[Interruption]:
 
 
 Task = Callable[[Interruption], Any]
-"""A piece of work, which can be pickled, polls the interruption flag, and saves its results."""
+"""A piece of work that can be pickled, polls the interruption flag, and saves its results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads files; ``reads`` are the file names that the user gave.
+    """A task that reads files, whose names (given by the user) are in ``reads``.
 
-    An executor on other machines sends the files ``reads`` to the machine of the task.
+    An executor that runs tasks on other machines sends the files in ``reads`` along.
     """
 
     work: Task
@@ -99,9 +103,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A task that saves files in only one folder; ``reads`` are the files that the task reads.
+    """A task that saves files in a single folder; ``reads`` are the files that the task reads.
 
-    An executor on other machines sends back the saved files.
+    An executor that runs tasks on other machines sends the saved files back.
     """
 
     work: Callable[[Path, Interruption], Any]
@@ -113,7 +117,7 @@ class Saving:
 
 
 class Failure(NamedTuple):
-    """A failed task: the error to raise, and the traceback of an unexpected error."""
+    """A failed task, with the error to raise and the traceback of an unexpected error."""
 
     error: FairbenchError
     details: str
@@ -125,17 +129,17 @@ class Executor(Protocol):
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Yield (index, result) as tasks end; a failed task has a ``Failure`` as result.
+        """Yield (index, result) as tasks end. The result of a failed task is a ``Failure``.
 
-        Tasks are started in the given order. After an interruption, no more tasks begin, running
-        tasks are asked to stop, and the results of the stopped tasks are still yielded. No task
-        runs after the generator is closed.
+        Tasks are started in the given order. After an interruption, no task is started, running
+        tasks are asked to stop, and their results are still yielded. No task runs after the
+        generator is closed.
         """
         ...
 
 
 def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
-    """Run the task; return the result of the task, or a ``Failure``."""
+    """Run the task; return the task's result or, if it fails, a ``Failure``."""
     try:
         return task(interrupted)
     except FairbenchError as error:
@@ -158,7 +162,7 @@ class Child(NamedTuple):
 def start_child(target: Callable[..., None], *arguments: Any) -> Child:
     """Call ``target(pipe, *arguments)`` in a new child process.
 
-    The child blocks signals until the child's own handlers are installed.
+    The child blocks signals until its own signal handlers are installed.
     """
     ours, theirs = SPAWN.Pipe()
     process = SPAWN.Process(target=target, args=(theirs, *arguments))
@@ -169,7 +173,7 @@ def start_child(target: Callable[..., None], *arguments: Any) -> Child:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore signals in a child process, because the parent handles the same signals."""
+    """Ignore signals in a child process, because the parent receives and handles them."""
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -190,7 +194,7 @@ def _signals_held_back() -> Iterator[None]:
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Hide this process's script, so that processes started in the block do not run the script."""
+    """Hide the main script of this process, so that child processes do not run it again."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -212,7 +216,7 @@ class LocalProcesses:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks; if a process dies, only the task of this process fails."""
+        """Run the tasks. If a worker process dies, only the task that it ran fails."""
         left = list(reversed(range(len(tasks))))
         workers: list[Child] = []
         idle: list[Child] = []
@@ -255,7 +259,7 @@ def _receive(worker: Child) -> tuple[Any | Failure, bool]:
 
 
 def _dismiss(workers: Sequence[Child]) -> None:
-    """Stop all worker processes: ask busy processes to stop, and wait for the end of all."""
+    """Stop all worker processes: ask busy processes to stop, and wait until all have ended."""
     for worker in workers:
         worker.pipe.close()
         worker.process.terminate()
@@ -280,7 +284,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _stop_without_parent() -> None:
-    """Wait until the parent process ends, then ask the task to stop, so that its work is saved."""
+    """Wait until the parent process ends, then ask the running task to stop and save its work."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -295,15 +299,18 @@ class ProgressReceiver(Protocol):
         ...
 
     def update(self, state: Any) -> None:
-        """Report how far a piece of work is.
+        """Report how far a task or a run has come.
 
-        ``state`` is a text, a ``sim.progress.Progress``, or the progress that ``live.run.run_live``
-        reports.
+        ``state`` is a text, a ``sim.progress.Progress``, or a progress report of
+        ``live.run.run_live``.
         """
         ...
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Show the progress of tasks; yield a function to call with each finished task's index."""
+        """Show the progress of tasks.
+
+        The yielded function is called with each finished task's index.
+        """
         ...
 
     def ended(self, name: str, number: int, count: int) -> None:
@@ -329,7 +336,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The interruption flag, the progress receiver and the executor of a run's tasks."""
+    """The interruption flag, the progress receiver and the executor with which tasks run."""
 
     interrupted: Interruption = field(default_factory=Interruption)
     progress: ProgressReceiver = field(default_factory=Silent)
@@ -340,7 +347,7 @@ class RunContext:
     ) -> Iterator[tuple[int, Any]]:
         """Yield (index, result) as tasks end, like ``Executor.run``, and show the progress.
 
-        ``costs`` are the relative durations of tasks (default: all equal).
+        ``costs`` are the relative durations of the tasks (default: all equal).
         """
         running = self.executor.run(tasks, self.interrupted)
         shown = self.progress.tasks(costs or [1.0] * len(tasks))
@@ -359,6 +366,6 @@ class RunContext:
 def run_context(
     progress: ProgressReceiver | None = None, executor: Executor | None = None
 ) -> Iterator[RunContext]:
-    """Yield a context; SIGINT and SIGTERM set the flag, and tasks run in local processes."""
+    """Yield a context in which signals set the flag and tasks run in local processes."""
     with interruptible() as interrupted:
         yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

@@ -1,4 +1,4 @@
-"""The expected load of a workload on a cluster, for ``fairbench workload check``."""
+"""The expected load that a workload puts on a cluster, for ``fairbench workload check``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_CALLS = 3000
 
 
 class MeanCall(NamedTuple):
-    """Token counts of a request: input, cached part of the input, output, and output limit."""
+    """The token counts of a request: input, cached part of the input, output, and output limit."""
 
     input_tokens: int
     cached_tokens: int
@@ -55,7 +55,7 @@ class EndlessCache:
 
 
 def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
-    """Return a program's requests in order, and add their prompts and answers to the cache."""
+    """Return the calls of a program in order, and add their prompts and answers to the cache."""
     llm = _DryLLM(program, cache)
     try:
         program.run(llm).send(None)
@@ -65,7 +65,7 @@ def calls_of(program: Job, cache: EndlessCache) -> list[MeanCall]:
 
 
 class _DryLLM:
-    """A ``core.LLM`` that records calls and answers immediately."""
+    """A stand-in for the model (``core.LLM``) that records calls and answers immediately."""
 
     def __init__(self, program: Job, cache: EndlessCache) -> None:
         self.calls: list[MeanCall] = []
@@ -89,7 +89,7 @@ class _DryLLM:
 
 
 class LoadGroup(NamedTuple):
-    """Clients with equal programs, parameters and behaviour (heavy or well-behaved)."""
+    """Clients that have equal programs, equal parameters and equal behaviour."""
 
     plans: tuple[ClientPlan, ...]
 
@@ -118,7 +118,7 @@ class LoadGroup(NamedTuple):
 
 
 def groups_of(plans: Sequence[ClientPlan]) -> list[LoadGroup]:
-    """Return the groups of clients in the order of each group's first client."""
+    """Return the clients in groups, ordered by the first client of each group."""
     found: dict[object, list[ClientPlan]] = {}
     for plan in plans:
         arrivals = (type(plan.arrivals).__name__, getattr(plan.arrivals, "phases", None))
@@ -128,7 +128,7 @@ def groups_of(plans: Sequence[ClientPlan]) -> list[LoadGroup]:
 
 
 class AskedLoad(NamedTuple):
-    """A sampled program: client, requests, and number of programs that the sample represents."""
+    """A program of a sample: its client, its requests, and the number of programs it represents."""
 
     client: str
     weight: float
@@ -136,10 +136,10 @@ class AskedLoad(NamedTuple):
 
 
 def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
-    """Yield sampled programs of a group, each with its client, client by client.
+    """Yield a sample of a group's programs, each with its client, client by client.
 
-    A client is sampled in proportion to the number of its programs, so that requests of a heavy
-    client have the right weight. For a replayed trace, the first programs of a client represent all
+    A client is sampled in proportion to its number of programs, so that requests of a heavy client
+    have the right weight. For a replayed trace, the first programs of a client represent all
     programs.
     """
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
@@ -163,7 +163,7 @@ def sampled(group: LoadGroup, seed: int) -> Iterator[tuple[str, Job]]:
 
 
 def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLoad]]:
-    """Return sampled programs of each group; all programs share one unlimited cache.
+    """Return a sample of each group's programs; all programs share one unlimited cache.
 
     The first half of a client's programs warms up the cache, so that tokens shared by all programs
     do not count as misses.
@@ -184,7 +184,7 @@ def calls_of_groups(groups: Sequence[LoadGroup], seed: int) -> list[list[AskedLo
 
 
 def _weighted(group: LoadGroup, calls: Mapping[str, Sequence[list[MeanCall]]]) -> list[AskedLoad]:
-    """Return the later half of each client's programs, with weights that represent the group."""
+    """Return the later half of each client's programs, weighted to represent the whole group."""
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     late = {client: made[len(made) // 2 :] for client, made in calls.items()}
     there = sum(sizes[client] for client in late)
@@ -204,7 +204,7 @@ PEAK_S, PEAK_PARTS = 60.0, 10
 
 
 class LoadedMachine(NamedTuple):
-    """A replica: durations of iterations, KV pool in tokens, and limit on running requests."""
+    """A replica: its iteration times, KV memory in tokens, and limit on running requests."""
 
     profile: TimingProfile
     pool_tokens: int
@@ -212,7 +212,10 @@ class LoadedMachine(NamedTuple):
 
 
 def gpu_s(calls: Sequence[MeanCall], machine: LoadedMachine, *, cached: bool) -> float:
-    """Return the GPU seconds of requests on a replica, with an unlimited cache or no cache."""
+    """Return the GPU seconds of requests on a replica.
+
+    The cache is unlimited if ``cached`` is true, or else there is none.
+    """
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
 
@@ -224,7 +227,7 @@ def _prefill_s(call: MeanCall, machine: LoadedMachine, cached: bool) -> float:
 
 
 def _decode_s(call: MeanCall, machine: LoadedMachine) -> float:
-    """Return the GPU seconds of decode for a request in a full batch of similar requests."""
+    """Return the GPU seconds of a request's decode in a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
     # The KV memory of a request in tokens; engines reserve only slightly more.
     held = max(1, call.input_tokens + call.output_tokens)
@@ -240,9 +243,9 @@ def busiest_minute(
     duration_s: float,
     dp: int,
 ) -> dict[str, float | None]:
-    """Return load, ratio to the mean load, and start time of the busiest minute.
+    """Return the load and the start of the busiest minute, and its ratio to the mean load.
 
-    GPU times are computed as if nothing were cached. If no client sends requests, ``peak`` is None.
+    GPU times are computed without any cached tokens. If no client sends requests, ``peak`` is None.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)
@@ -275,9 +278,9 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """Return facts about the workload of an experiment as JSON types, without a run.
 
     ``load`` is the requested GPU time divided by the available GPU time, with an unlimited cache
-    and without a cache. ``peak_load`` is the load of the busiest minute without a cache, and
-    ``peak`` the ratio of this load to the mean load. Rates are per second for all clients of a
-    group, expected over all seeds.
+    and without a cache. ``peak_load`` is the load of the busiest minute without a cache; ``peak``
+    is the ratio of ``peak_load`` to the mean load. Rates are per second, summed over the clients of
+    a group, and expected over all seeds.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)
@@ -311,7 +314,7 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def machine_of(spec: ExperimentSpec) -> LoadedMachine:
-    """Return a replica of an experiment's cluster: times, KV pool, limit on running requests."""
+    """Return one replica of an experiment's cluster, with its times and limits."""
     profile = load_profile(spec.gpu)
     engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile)
     return LoadedMachine(profile, engine.pool_tokens, engine.most_running)

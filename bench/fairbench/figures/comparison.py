@@ -65,9 +65,9 @@ def bars(cells: Cells) -> Figure:
 
 
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
-    """Return the metrics to draw by key, each with an axis label and a factor to the label's unit.
+    """Return the metrics to draw, each with an axis label and a factor to the label's unit.
 
-    Metrics without a value under any scheduler, such as shares below saturation, are left out.
+    A metric that has no value under any scheduler, such as a share below saturation, is left out.
     """
     tail = tail_key(cells)
     metrics = {
@@ -109,7 +109,7 @@ def tradeoff(cells: Cells) -> Figure:
 def cdfs(cells: Cells) -> Figure:
     """Draw the latency distribution of the well-behaved clients over all seeds.
 
-    Requests that never finished or were refused count, too, so the curve may end below 100%.
+    Requests that were refused or never finished count, too, so a curve may end below 100%.
     """
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -135,7 +135,7 @@ def tail_key(cells: Cells) -> str:
 
 
 def tail_label(tail: str) -> str:
-    """Return the axis label of the metric ``tail_key``."""
+    """Return the axis label of the metric key ``tail``, a latency percentile."""
     return f"well-behaved {CATALOGUE[tail].column.split()[0]}, s"
 
 
@@ -145,7 +145,7 @@ def _of_places(
     title: str,
     one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
 ) -> Figure:
-    """Draw a panel per configuration with the function ``one``, and a legend above all panels."""
+    """Draw a panel per configuration by calling ``one``, with a legend above all panels."""
     places, styles = by_place(cells), _styles(cells)
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
@@ -168,16 +168,16 @@ def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:
 
 
 Ends = tuple[float, float, float]
-"""A mean, and the low and the high end of its confidence interval."""
+"""The mean of a metric, and the low and high end of its confidence interval."""
 
 
 def arms(found: Sequence[Ends]) -> list[list[float]]:
-    """Return the lengths of error bars below and above the means."""
+    """Return the lengths of error bars below and above each mean."""
     return [[mean - low for mean, low, _ in found], [high - mean for mean, _, high in found]]
 
 
 def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
-    """Return a metric's mean and interval ends; without an interval, both ends equal the mean."""
+    """Return a metric's mean and interval ends. Without an interval, both ends equal the mean."""
     found: Any = cell.combined.get(key)
     if found is None:
         return None
@@ -187,7 +187,10 @@ def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
 
 
 def provenance_of(cells: Cells) -> str:
-    """Return the origin of the numbers: simulated or measured, hardware and seeds."""
+    """Return a caption that tells where the numbers come from.
+
+    The caption says simulated or measured, hardware and seeds.
+    """
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     return f"{where}; {seed_text(seeds)}" + (f": {METHOD}" if len(seeds) > 1 else "")
@@ -197,7 +200,7 @@ def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
     """Return ascending latencies in seconds, and the percentage of requests up to each latency.
 
     The result is None if no run is stored on disk, or no request finished. Percentages are of all
-    requests with known and unknown latencies, so the last percentage may be below 100.
+    requests, including those with unknown latency, so that the last percentage may be below 100.
     """
     found = [sample for run in cell.runs if run.run.path.is_dir() for sample in _well_behaved(run)]
     if not found or not sum(len(one.known_s) for one in found):
@@ -222,10 +225,11 @@ SHIFT_PT = 2.5  # Marks of different lines at equal x values are this many point
 
 
 def against_parameter(cells: Cells) -> Figure:
-    """Draw throughput, fairness and latency as lines over each swept axis, with 95% intervals.
+    """Draw metrics as lines over each swept parameter, with 95% intervals.
 
-    An axis is a scheduler parameter, a load or the number of replicas. The figure has a row of
-    panels per axis and configuration.
+    The metrics are throughput, fairness and latency. A swept parameter is a parameter of the
+    scheduler, a load, or the number of replicas. The figure has a row of panels for each pair of
+    swept parameter and configuration.
     """
     rows = [(axis, place, lines) for axis in axes_of(cells) for place, lines in axis.places.items()]
     names = dict.fromkeys(line.scheduler for _, _, lines in rows for line in lines)
@@ -253,7 +257,7 @@ def _draw_lines(
     key: str,
     unit: float,
 ) -> None:
-    """Draw a metric as a line per scheduler; small horizontal shifts keep intervals apart."""
+    """Draw a metric as one line per scheduler, shifted so that intervals do not overlap."""
     from matplotlib.transforms import offset_copy
 
     for number, line in enumerate(lines):
@@ -290,7 +294,8 @@ KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
 def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
     """Return a figure.
 
-    Raises UsageError for an unknown ``kind``, and if the plot extra is missing.
+    Raises UsageError for an unknown ``kind``, and if the packages of the extra ``plot`` are
+    missing.
     """
     if kind not in KINDS:
         raise unknown_name("kind of picture", kind, KINDS)
@@ -308,9 +313,9 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
 def write_pictures(
     cells: Sequence[SchedulerResults], output: Path, name: str, formats: Sequence[str]
 ) -> list[Path]:
-    """Write a figure of every kind, and return the files.
+    """Write a figure of every kind, and return the paths of the files.
 
-    Raises UsageError for an unwritable file.
+    Raises UsageError if a file cannot be written.
     """
     check_drawable()
     written: list[Path] = []

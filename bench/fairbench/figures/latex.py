@@ -38,10 +38,10 @@ Cells = Sequence[SchedulerResults]
 
 
 def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
-    """Return a ``tabular`` of metrics, with 95% intervals below the means.
+    """Return a LaTeX ``tabular`` of metrics, with 95% intervals below the means.
 
-    Without ``keys``, the table has as many metrics of the comparison as fit into the column. Raises
-    UsageError for an unknown metric, and for a metric without a value.
+    Without ``keys``, the table has as many metrics as fit into the column. Raises UsageError for an
+    unknown metric, and for a metric without a value.
     """
     columns = table_columns(cells, keys)
     lines = [
@@ -68,7 +68,7 @@ def latex_table(cells: Cells, keys: Sequence[str] = ()) -> str:
 
 
 def table_columns(cells: Cells, keys: Sequence[str]) -> list[Column]:
-    """Return the table columns of the metrics ``keys``; by default, of the metrics that fit."""
+    """Return the columns for the metrics ``keys``, or by default for as many as fit."""
     known = {key for cell in cells for key, one in cell.combined.items() if one is not None}
     if keys:
         chosen = [known_key(key) for key in keys]
@@ -124,7 +124,7 @@ def _heading(column: Column) -> str:
 
 
 def _latex_rows(cell: SchedulerResults, columns: Sequence[Column]) -> Iterator[str]:
-    """Yield a scheduler's row of means and, for several seeds, a row of intervals."""
+    """Yield the table row of a scheduler's means and, for several seeds, a row of intervals."""
     found = [shown(cell.combined.get(one.key), one, _seeds(cell)) for one in columns]
     yield rf"{' & '.join([escaped(cell.scheduler), *(escaped(one.text) for one in found)])} \\"
     if any(one.ends for one in found):
@@ -137,7 +137,7 @@ def _seeds(cell: SchedulerResults) -> int:
 
 
 def _dashed(ends: str) -> str:
-    """Return the two ends of an interval, joined by LaTeX's en dash."""
+    """Return the ends of an interval as LaTeX text, joined by an en dash."""
     return ends.replace("-", "--")
 
 

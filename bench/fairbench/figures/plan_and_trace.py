@@ -1,4 +1,4 @@
-"""Figures of a plan and of a recorded trace."""
+"""Figures of a capacity plan and of a recorded trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 
 def draw_plan(answer: Row, path: Path, title: str) -> None:
-    """Write the figure that shows the ``answer`` of a plan.
+    """Write a figure of the ``answer`` of a capacity plan to a file.
 
     Raises UsageError if the file cannot be written.
     """
@@ -66,7 +66,7 @@ def _line(
 
 
 def _tried(panel: Axes, rows: list[Row], size: str) -> None:
-    """Plot the tested sizes (replicas or users) of the planned cluster that miss the targets."""
+    """Mark the tested cluster sizes (replicas or users) that miss the targets."""
     points = [(row["load"], one[size]) for row in rows for one in row["tried"] if not one["enough"]]
     if points:
         panel.plot(
@@ -84,7 +84,7 @@ REST = "0.7"  # The line of the other clients together has this grey.
 
 
 def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | None = None) -> None:
-    """Write the figure that shows the load of a trace.
+    """Write a figure of the load of a trace over time to a file.
 
     Raises UsageError if the file cannot be written.
     """
@@ -95,7 +95,7 @@ def draw_trace(table: TraceTable, path: Path, title: str, clock: ClockTime | Non
 
 
 def rates(table: TraceTable) -> tuple[list[float], dict[str, list[float]]]:
-    """Return the ends of equal time bins, in seconds, and each client's requests/s per bin."""
+    """Return the ends (s) of equal time bins, and each client's requests/s in each bin."""
     width_s = max(table.span_s, 1e-9) / BINS
     place = np.minimum((table.arrival_s / width_s).astype(np.int64), BINS - 1)
     counts = np.bincount(table.client, minlength=len(table.clients))

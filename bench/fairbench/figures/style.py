@@ -28,7 +28,7 @@ LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 
 class SeriesStyle(NamedTuple):
-    """The label, colour, mark and dashes of a series; ``line`` is a matplotlib line style."""
+    """How a series is drawn: label, colour, mark, and matplotlib's line style ``line``."""
 
     label: str
     colour: str
@@ -51,14 +51,14 @@ HATCHES = ("", "///", "...", "xxx")
 
 
 def scheduler_style(name: str) -> SeriesStyle:
-    """Return the style of a scheduler; an unknown scheduler is grey."""
+    """Return the style of a scheduler, which is grey for an unknown scheduler."""
     if name not in SCHEDULERS:
         return SeriesStyle(name, UNKNOWN, "x", "-")
     return _style(LABELS[name], SCHEDULERS[name])
 
 
 def styles_of(names: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Return each scheduler's style; schedulers without a fixed style get unused styles."""
+    """Return each scheduler's style. Schedulers without a fixed style get unused styles."""
     listed = list(names)
     taken = {SCHEDULERS[name] for name in listed if name in SCHEDULERS}
     free = cycle([swatch for swatch in SERIES if swatch not in taken] or SERIES)
@@ -98,7 +98,10 @@ def check_plot(path: Path) -> None:
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw the ``with`` block's figures in a paper's style; equal figures have equal bytes."""
+    """Draw figures within the ``with`` block in the style of a paper.
+
+    Equal figures have equal bytes.
+    """
     import seaborn
     from matplotlib import rc_context
 
@@ -126,8 +129,7 @@ def panels(
 def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: int = 5) -> None:
     """Write the title and the legend of the panel ``legend`` above all panels.
 
-    ``provenance``, the origin of the numbers (simulated or measured, hardware, seeds), is written
-    below the panels, in as many lines as needed.
+    ``provenance`` (simulated or measured, hardware, seeds) is written below the panels.
     """
     handles, labels = legend.get_legend_handles_labels()
     longest = max(map(len, labels), default=0) + KEY_LETTERS
@@ -164,7 +166,7 @@ def _plain_numbers(axis: Axis) -> None:
 
 
 def save(figure: Figure, paths: Sequence[Path]) -> None:
-    """Write a figure to each of ``paths``, in the format of the path's suffix, without a date.
+    """Write a figure to each path, in the format of the path's suffix, without a date.
 
     Raises UsageError if the labels of a figure leave no room for the axes.
     """

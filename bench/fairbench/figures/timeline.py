@@ -22,7 +22,7 @@ def client_names(run: StoredRun) -> list[str]:
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
-    """Return each client's service per second in the intervals between ``edges_s``."""
+    """Return each client's service (tokens) per second between successive ``edges_s``."""
     clients = len(client_names(run))
     booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
     rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)
@@ -30,7 +30,7 @@ def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
 
 
 def response_times(run: StoredRun, edges_s: Floats) -> Floats:
-    """Return the mean seconds from arrival to end of the requests that arrived in each interval.
+    """Return the mean response time (s) of the requests that arrived in each interval.
 
     The shape is (clients, intervals); the value is NaN if no request that arrived in the interval
     finished.
@@ -50,7 +50,7 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 
 
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
-    """Return the busy fraction of all workers' time in each interval, shape (intervals,)."""
+    """Return the busy fraction of the workers' time in each interval, shape (intervals,)."""
     log = read_service(run)
     # Log rows of clients in the same batch have equal times, which must count only once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)

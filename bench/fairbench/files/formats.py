@@ -37,7 +37,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class FilePlace(NamedTuple):
-    """A value in a file, with the location of the value for error messages."""
+    """A value in a file, with its location for error messages."""
 
     where: str
     value: Any
@@ -46,7 +46,7 @@ class FilePlace(NamedTuple):
 def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
     """Yield the value and the location of each line of a JSON-lines file.
 
-    Raises DataError with the number of the line.
+    Raises DataError with the number of a line that is not JSON.
     """
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
@@ -56,8 +56,8 @@ def json_lines(file: Traversable, shown: str) -> Iterator[FilePlace]:
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[FilePlace]:
     """Yield JSON objects: one per line, or objects that span several lines.
 
-    If ``streamed`` is set, the number of lines is unlimited, because the caller keeps no content.
-    Raises DataError naming a line that is not a JSON object.
+    If ``streamed`` is set, the number of lines is unlimited, because the caller does not keep the
+    content. Raises DataError naming a line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None
@@ -77,7 +77,7 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 def _whole_objects(first: TextLine, rest: Iterator[TextLine], shown: str) -> list[FilePlace]:
     """Return the JSON objects of a file in which an object spans several lines.
 
-    If there are several objects, each must end on a line that contains only the closing brace. The
+    If there are several objects, each must end on a line that contains only a closing brace. The
     result is [] if the lines contain anything other than objects.
     """
     if not first.data.lstrip().startswith(b"{"):
@@ -118,25 +118,27 @@ def _json_object(content: Any, where: str) -> dict[str, Any]:
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
-    """Return the value of a file that contains one JSON text.
+    """Return the value of a file that contains a single JSON text.
 
-    Raises DataError with the line at which the error is.
+    Raises DataError with the number of the wrong line.
 
-    If ``strict`` is set, NaN, infinities, and numbers too large for a float are also refused.
+    If ``strict`` is set, the function also refuses NaN, infinities, and numbers too large for a
+    float.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
 
 def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool = False) -> Any:
-    """Return the value of a JSON text. Raises DataError for text that is invalid or not portable.
+    """Return the value that a JSON text describes.
 
-    Texts with deep nesting, integers of more than 64 bits, or lone surrogates are not portable.
+    Raises DataError for a text that is invalid or not portable. Deep nesting, integers of more than
+    64 bits and lone surrogates are not portable.
 
     Args:
         data: Encoded text.
-        where: Location of the text, which messages name.
-        several_lines: Whether messages name a line inside the text.
-        strict: Whether numbers that are not finite are also refused.
+        where: Location of the text, which error messages name.
+        several_lines: Whether error messages name a line inside the text.
+        strict: Whether numbers that are not finite are refused.
     """
     text = decoded(data, where)
     options: dict[str, Any] = {}
@@ -196,11 +198,11 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
 
 MAX_CELLS = 100_000  # limit on the number of cells in a line that is not separated by commas
 _SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
-"""A first line in which spreadsheets state the separator; this line is skipped."""
+"""A pattern for a first line by which spreadsheets state the separator, and which is skipped."""
 
 
 class CsvRow(NamedTuple):
-    """The cells of a row by column, and the line number at which the row ends."""
+    """The values of a CSV row by column, and the number of the line at which the row ends."""
 
     number: int
     cells: dict[str, str]
@@ -209,7 +211,7 @@ class CsvRow(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    The function ``lines`` explains ``streamed``.
+    For ``streamed``, see the function ``lines``.
     """
     # The CSV reader accepts a single cell as long as the longest allowed line.
     csv.field_size_limit(limit_bytes() // LARGEST_PART)
@@ -251,10 +253,11 @@ def _with_few_cells(text: str, separator: str, shown: str) -> str:
 
 
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[CsvRow]:
-    """Yield the rows below the line of column names; missing cells are empty.
+    """Yield the rows below the line of column names, with "" for missing values.
 
-    The function ``lines`` explains ``streamed``. Raises DataError naming the line if the file is
-    not CSV, is unreadable or too large, or has a row that is longer than the line of column names.
+    For ``streamed``, see the function ``lines``. Raises DataError, which names the line, if the
+    file is unreadable, too large or not CSV, or has a row that is longer than the line of column
+    names.
     """
     reader = csv_reader(file, shown, streamed=streamed)
     rows = reader.reader
@@ -316,7 +319,7 @@ def read_parquet(path: Path, *, any_type: bool = False) -> pa.Table:
 def _texts(schema: pa.Schema, shown: str, *, any_type: bool) -> list[str]:
     """Return the names of the columns that contain texts.
 
-    Raises DataError for a column of another type.
+    Raises DataError for a column of a type that is not allowed.
     """
     from pyarrow import types
 
@@ -345,7 +348,7 @@ MAX_BYTES = (
 
 
 def is_path(ref: str) -> bool:
-    """Return whether a text is the path of a TOML file rather than the name of a bundled file."""
+    """Return whether a text is the path of a TOML file and not the name of a bundled file."""
     return ref.endswith(".toml") or "/" in ref or "\\" in ref
 
 
@@ -356,9 +359,9 @@ def bundled_names(folder: Traversable) -> list[str]:
 
 
 def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
-    """Return a file, given by path or by name in ``folder``, and the file's name for messages.
+    """Return a file, given by its path or by its name in ``folder``, and a name for messages.
 
-    Raises UsageError for a name that the folder does not contain.
+    Raises UsageError for a name that ``folder`` does not contain.
     """
     if is_path(ref):
         return Path(ref), ref
@@ -371,8 +374,8 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
     """Return the tables of a TOML file; error messages call the file ``shown``.
 
     Raises DataError if the file is unreadable or not valid TOML. The error message quotes the
-    invalid line, unless ``secret`` is True. Dates, and integers of more than 64 bits, are refused,
-    because no key of fairbench accepts such values.
+    invalid line, unless ``secret`` is True. Dates and integers of more than 64 bits are refused,
+    because no key of fairbench accepts them.
     """
     text = _toml_text(file, shown)
     if found := _DEEP_KEY.search(text):
@@ -408,7 +411,7 @@ def _toml_text(file: Traversable, shown: str) -> str:
 
 
 def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the key of each value that a TOML file must not contain, with the reason."""
+    """Yield the key of each value that a TOML file must not contain, and the reason."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _unusable(inner, f"{key}.{name}" if key else name)
@@ -423,7 +426,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _error_place(message: str, text: str, *, secret: bool) -> str:
-    """Return a message of tomllib in the form ``line 3: Invalid value: dp = = 4``."""
+    """Return a message of tomllib with the line, such as ``line 3: Invalid value: dp = = 4``."""
     lines = text.rstrip("\n").split("\n")
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:
@@ -436,7 +439,7 @@ def _error_place(message: str, text: str, *, secret: bool) -> str:
 def dumps(data: Mapping[str, Any]) -> str:
     """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
-    The data must not contain the value None. Parsing the returned text gives the same data.
+    The data must not contain None. Parsing the returned text gives the same data.
     """
     return "\n".join(_toml_lines(data, ())).lstrip("\n") + "\n"
 

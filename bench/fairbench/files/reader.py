@@ -54,14 +54,14 @@ class MissingFile(DataError):
 
 
 class TextLine(NamedTuple):
-    """A line including the line end, and the line number, counted from 1."""
+    """A line of a text with its line end, and its line number, counted from 1."""
 
     number: int
     data: bytes
 
 
 class ReadMemory:
-    """A count of the memory for reading a file, with a limit; errors name the file ``shown``."""
+    """A count of the memory for reading a file, with a limit. Errors call the file ``shown``."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -70,11 +70,11 @@ class ReadMemory:
 
     @property
     def largest_line(self) -> int:
-        """The number of bytes that a line may have."""
+        """The largest number of bytes that a line of the file may have."""
         return self.limit // LARGEST_PART
 
     def take_bytes(self, size: int) -> None:
-        """Count bytes of memory that reading a file takes.
+        """Count ``size`` bytes of memory for reading the file.
 
         Raises DataError if the sum exceeds the file's limit.
         """
@@ -83,7 +83,7 @@ class ReadMemory:
             raise self.too_large()
 
     def too_large(self) -> DataError:
-        """Return the error for a file that is too large, including how to raise the limit."""
+        """Return the error for a file that is too large, which says how to raise the limit."""
         return DataError(
             f"{self._shown}: is too large: reading it takes more than {self.limit // MIB} MiB of "
             f"memory (the environment variable {VARIABLE} allows more)"
@@ -93,7 +93,7 @@ class ReadMemory:
 def limit_bytes() -> int:
     """Return the limit on the memory for reading a file.
 
-    Raises UsageError if the environment variable is invalid.
+    Raises UsageError if the environment variable of the limit is invalid.
     """
     text = os.environ.get(VARIABLE, "") or str(DEFAULT_MIB)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
@@ -113,11 +113,12 @@ def files_named(variable: str) -> list[Path]:
 def lines(
     file: Traversable, shown: str, *, blank: bool = False, streamed: bool = False
 ) -> Iterator[TextLine]:
-    """Yield the lines of a file, without a byte order mark; ``blank`` includes blank lines.
+    """Yield the lines of a file without a byte order mark.
 
-    If ``streamed`` is set, the size of each line is limited, but not the size of the file. Use
-    ``streamed`` only for fairbench's stored runs, and for content that the caller does not keep.
-    Raises DataError if the file is unreadable or too large.
+    Blank lines are left out unless ``blank`` is true. If ``streamed`` is set, the size of a line is
+    limited, and the size of the file is not. Use ``streamed`` only for fairbench's stored runs, or
+    if the caller does not keep the content. Raises DataError if the file is unreadable or too
+    large.
     """
     memory = ReadMemory(shown)
     most, least = memory.largest_line, memory.limit // MOST_PER_BYTE
@@ -140,7 +141,7 @@ def lines(
 def read_whole(file: Traversable, shown: str) -> bytes:
     """Return the whole content of a file as bytes.
 
-    Raises DataError if it is unreadable or too large.
+    Raises DataError if the file is unreadable or too large.
     """
     memory = ReadMemory(shown)
     with opened(file, shown) as stream:
@@ -173,7 +174,7 @@ def memory_of(text: bytes) -> int:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Decode UTF-8 text. Raises DataError naming ``where`` if the text is not UTF-8."""
+    """Decode UTF-8 text. Raises DataError, which names ``where``, if the text is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -181,9 +182,9 @@ def decoded(data: bytes, where: str) -> str:
 
 
 class Unpacked(io.RawIOBase):
-    """A gzip file with a limit on its compression ratio, against decompression bombs.
+    """A gzip file whose compression ratio is limited, as a protection against decompression bombs.
 
-    The file may consist of several gzip members, with zero bytes between and after members.
+    The file may consist of several gzip members, with zero bytes between and after the members.
     """
 
     def __init__(self, packed: IO[bytes], shown: str) -> None:
@@ -270,7 +271,7 @@ def _open_file(file: Traversable, shown: str) -> IO[bytes]:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe of which the first byte has already been read; this byte is returned again."""
+    """A pipe whose first byte was read already, and which returns this byte again."""
 
     def __init__(self, pipe: io.FileIO, start: bytes) -> None:
         self._pipe, self._start = pipe, start
@@ -294,7 +295,7 @@ class _Pipe(io.RawIOBase):
 def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed if the name of the file ends in ``.gz``.
 
-    If reading fails within the ``with`` block, DataError is raised.
+    Raises DataError if reading fails within the ``with`` block.
     """
     try:
         with _open_file(file, shown) as raw:
@@ -321,14 +322,14 @@ MAX_BYTES = 16 * 2**10  # limit on the bytes of a file that contains a key
 
 
 def is_key(text: str) -> bool:
-    """Return whether a text is valid as a key, which is sent in an HTTP header."""
+    """Return whether a text is a valid API key, which is sent in an HTTP header."""
     return text.isascii() and text.isprintable() and text == text.strip() != ""
 
 
 def read_key(file: Traversable, shown: str) -> str:
-    """Return the key that is stored in a file of one line.
+    """Return the API key that is stored in a file of one line.
 
-    Raises DataError without showing the key.
+    Raises DataError with a message that does not show the key.
     """
     with opened(file, shown) as stream:
         data = stream.read(MAX_BYTES + 1)
@@ -342,10 +343,10 @@ _LOADED: set[str] = set()  # paths of the Python files that ``module_of`` has lo
 
 
 def module_of(path: Path, named_by: str) -> ModuleType:
-    """Load a Python file as a module, once per process, and register the module for imports.
+    """Load a Python file as a module, once per process, and make the module importable.
 
-    Raises UsageError if the file cannot be run; ``named_by`` tells where the file's name comes
-    from.
+    Raises UsageError if the file cannot be run; ``named_by`` says which flag or variable named the
+    file.
     """
     digest = sha256(bytes(path)).hexdigest()
     # The name of the loaded module is unique to the path of its file.
@@ -369,9 +370,9 @@ def module_of(path: Path, named_by: str) -> ModuleType:
 def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tuple[str, Any]]:
     """Yield the subclasses of ``base`` in a user's file, with their names in the file.
 
-    The attribute ``key`` of a class contains the class's name in fairbench. A class that lacks both
-    ``key`` and a required method is skipped, because such a class is a base of other classes.
-    Raises UsageError if the file cannot be run, or if a class is incomplete.
+    The attribute ``key`` of a class is the name of the class in fairbench. A class that lacks both
+    ``key`` and a required method is skipped, because other classes can derive from it. Raises
+    UsageError if the file cannot be run, or if a class is incomplete.
     """
     module = module_of(path, named_by)
     for name, value in vars(module).items():
@@ -386,7 +387,7 @@ def classes_in(path: Path, named_by: str, base: type, key: str) -> Iterator[tupl
 
 
 def _missing_part(found: Any, key: str) -> str:
-    """Return, for a message, what a user's class lacks, or "" if the class is complete."""
+    """Return what a user's class lacks, for an error message, or "" if it is complete."""
     if not fullmatch(r"[\w-]+", str(getattr(found, key, ""))):
         return f'a {key} of letters, digits and -, such as {key} = "mine"'
     if isabstract(found):
@@ -397,11 +398,11 @@ def _missing_part(found: Any, key: str) -> str:
 
 
 def failure_in_own_file(error: Exception) -> RunFailed | None:
-    """Return a failure that names file and line if a user's file raised ``error``, else None.
+    """Return a RunFailed with file and line if a user's file raised ``error``, else None.
 
-    The note of the failure is the part of the traceback that begins in the user's file. Python
-    turns a StopIteration in a generator into a RuntimeError, for which the function reports the
-    location of the StopIteration.
+    The note of the RunFailed is the part of the traceback that begins in the user's file. Python
+    turns a StopIteration in a generator into a RuntimeError; the function then reports the location
+    of the StopIteration.
     """
     if isinstance(error, FairbenchError | MemoryError):
         return None
@@ -418,6 +419,6 @@ def failure_in_own_file(error: Exception) -> RunFailed | None:
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of the traceback, beginning with the first frame in a user's file."""
+    """Return the frames of the traceback from the first frame in a user's file on."""
     frames = traceback.extract_tb(error.__traceback__)
     return list(dropwhile(lambda frame: frame.filename not in _LOADED, frames))

@@ -1,4 +1,4 @@
-"""Parsers of cells: missing values, numbers, durations and times; and the clock of a log."""
+"""Parsers of single values: missing values, numbers, durations and times; and a log's clock."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ NIL = frozenset(
         *("[null]", "\\n", "<none>", "00000000-0000-0000-0000-000000000000", "0" * 32),
     }
 )
-"""Texts, in lower case, that programs write instead of a missing value or client name."""
+"""Texts, in lower case, that programs write for a missing value or client name."""
 
 NOTHING = NIL | {"none", "nan", "na", "n/a", "#n/a", "<na>"}
-"""Texts, in lower case, that programs write instead of a missing number or time."""
+"""Texts, in lower case, that programs write for a missing number or time."""
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _SPACED = re.compile(r"[+-]?\d{1,3}(?:([ '’\u00a0\u202f])\d{3})(?:\1\d{3})*")
-"""Whole numbers whose thousands are separated by spaces or apostrophes."""
+"""A pattern for whole numbers whose thousands are separated by spaces or apostrophes."""
 _POINTED = re.compile(r"\d{1,3}(\.\d{3})+")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d{1,20}),\d+")
 _PART = re.compile(
@@ -36,7 +36,7 @@ MAX_TIME_S = 1e12  # longest duration in seconds (30,000 years); a longer durati
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
+    """Return whether a value of a file is missing: null, NaN, blanks, or a text such as ``n/a``.
 
     For names of clients, use ``nameless``, because a client may be called None or NaN.
     """
@@ -44,19 +44,22 @@ def is_missing(value: Any) -> bool:
 
 
 def nameless(value: Any) -> bool:
-    """Return whether a cell of a file names no client: it is blank, or a text such as ``null``."""
+    """Return whether a value of a file names no client: blank, or a text such as ``null``."""
     return is_blank(value) or (isinstance(value, str) and value.strip().lower() in NIL)
 
 
 def is_blank(value: Any) -> bool:
-    """Return whether a cell is completely empty: null, NaN (as a number), or blanks."""
+    """Return whether a value of a file is empty: null, NaN (as a number), or blanks."""
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float) and isnan(value))
 
 
 def number_of(value: Any) -> int | float | None:
-    """Return a number, or the number in a text such as ``1,000``; None for any other value."""
+    """Return a number, or the number in a text such as ``1,000``.
+
+    The result is None for any other value.
+    """
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -82,17 +85,17 @@ def is_thousands(text: str) -> bool:
 
 
 def with_point(value: Any) -> Any:
-    """Return a text such as ``1.234,5`` as ``1234.5``; any other value stays unchanged."""
+    """Return a text such as ``1.234,5`` as ``1234.5``, and any other value unchanged."""
     if isinstance(value, str) and len(value) <= 40 and _DECIMAL_COMMA.fullmatch(value.strip()):
         return value.strip().replace(".", "").replace(",", ".")
     return value
 
 
 def without_points(values: list[Any]) -> list[Any]:
-    """Remove the points that separate thousands from texts of whole numbers, such as ``1.234``.
+    """Remove the points that separate thousands, as in ``1.234``, from texts of whole numbers.
 
-    Points are removed if three digits follow each point, and if at least one value has no point,
-    has several points, or does not end in ``.000``.
+    The points are removed only if three digits follow each point, and if at least one value has no
+    point, has several points, or does not end in ``.000``.
     """
     pointed = [one for one in values if isinstance(one, str) and "." in one]
     if not pointed or not all(_POINTED.fullmatch(one) for one in pointed):
@@ -118,7 +121,7 @@ def duration_s(value: Any) -> float | None:
 
 
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
-"""The number of nanoseconds in each unit."""
+"""The number of nanoseconds in each unit of time."""
 
 # The smallest number, in each unit, that is taken for a time since 1970.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
@@ -126,7 +129,7 @@ _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fi
 
 
 class Nanoseconds(int):
-    """A time in nanoseconds, even if the size of the number suggests another unit."""
+    """A time in nanoseconds, also if the size of the number suggests another unit."""
 
 
 def unit_of(value: Any) -> str:
@@ -141,9 +144,9 @@ def unit_of(value: Any) -> str:
 def nanoseconds(value: Any, unit: str) -> int:
     """Return a time or duration in nanoseconds.
 
-    Numbers without a unit have the unit ``unit``. An ISO 8601 text without a time zone is in UTC.
-    Raises ValueError for a value that is neither a number nor a time, and for times 146 years or
-    more before or after 1970.
+    A number without a unit is in the unit ``unit``. An ISO 8601 text without a time zone is in UTC.
+    Raises ValueError for a value that is neither a number nor a time, and for a time at least 146
+    years before or after 1970.
     """
     number = number_of(value)
     if number is None:
@@ -172,7 +175,7 @@ def is_moment(value: Any) -> bool:
 
 
 def is_calendar(value: Any) -> bool:
-    """Return whether a value is not a number, so that a time must be in ISO 8601."""
+    """Return whether a value is not a number and must therefore be an ISO 8601 time."""
     return not is_number(value)
 
 
@@ -190,7 +193,7 @@ def moment_of(value: Any) -> datetime:
 def zoned_moment_of(value: Any) -> datetime:
     """Parse an ISO 8601 time, or a time of a web server's log, and keep the zone of the text.
 
-    Raises ValueError if the value is no time.
+    Raises ValueError if the value is not a time.
     """
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
@@ -210,10 +213,10 @@ FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 
 
 class ClockTime(NamedTuple):
-    """The date of a log's time 0, and the UTC offset of times in the log.
+    """The calendar time of a log's second 0, and the UTC offset of the log's times.
 
-    ``zone`` is the printed offset: UTC, +02:00, or "" if the log states no offset. ``days`` is True
-    if the log spans several dates, so that times are printed with dates.
+    ``zone`` is the UTC offset as text: UTC, +02:00, or "" if the log states no offset. ``days`` is
+    True if the log spans several dates, so that times are printed with dates.
     """
 
     start_s: float
@@ -222,7 +225,7 @@ class ClockTime(NamedTuple):
 
     @property
     def iso(self) -> str:
-        """The date of the log's time 0 in ISO 8601."""
+        """The calendar time of the log's second 0 in ISO 8601."""
         text = self._moment(0.0, whole=False).isoformat(timespec="milliseconds")
         return text.removesuffix("+00:00") + ("Z" if self.zone == UTC_ZONE else "")
 
@@ -231,14 +234,14 @@ class ClockTime(NamedTuple):
         return f"{self._moment(at_s):%Y-%m-%d %H:%M:%S} {self.zone}".rstrip()
 
     def window(self, start_s: float, end_s: float) -> str:
-        """Return the window as a text, with dates if the log spans several dates."""
+        """Return a period as a text, with dates if the log spans several dates."""
         first, last = self._moment(start_s), self._moment(end_s)
         date = f"{first:%Y-%m-%d} " if self.days else ""
         again = f"{last:%Y-%m-%d} " if self.days and first.date() != last.date() else ""
         return f"{date}{first:%H:%M:%S} to {again}{last:%H:%M:%S} {self.zone}".rstrip()
 
     def _moment(self, at_s: float, *, whole: bool = True) -> datetime:
-        """Return a time in the log's zone, rounded to whole seconds if ``whole``."""
+        """Return a time in the log's time zone, rounded to whole seconds if ``whole``."""
         offset = self.zone if self.zone not in ("", UTC_ZONE) else "+00:00"
         zone = datetime.fromisoformat(f"2000-01-01T00:00{offset}").tzinfo
         since_s = self.start_s + at_s
@@ -247,11 +250,11 @@ class ClockTime(NamedTuple):
 
 
 def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
-    """Return the clock of a log, or None if the times of the log are not dates.
+    """Return the clock of a log, or None if the log's times are not calendar times.
 
     Args:
-        start_s: The Unix time of the log's time 0.
-        zone: UTC offset of times in the log, returned by ``zone_of``.
+        start_s: The Unix time of the log's second 0.
+        zone: UTC offset of times in the log, as returned by ``zone_of``.
         span_s: Seconds from the first request to the end of the log.
     """
     if not FIRST_DATE_S <= start_s <= start_s + span_s < LAST_DATE_S:
@@ -261,7 +264,7 @@ def clock_of(start_s: float, zone: str, span_s: float) -> ClockTime | None:
 
 
 def read_clock(text: str | None, span_s: float) -> ClockTime | None:
-    """Return the clock whose ``iso`` equals the text, or None if the text is None."""
+    """Return the clock whose ``iso`` is the text, or None if the text is None."""
     if text is None:
         return None
     return clock_of(moment_of(text).timestamp(), zone_of(text), span_s)

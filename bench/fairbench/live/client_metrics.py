@@ -1,4 +1,4 @@
-"""Metrics of each client of a server process: sums of tokens, fair shares, Prometheus export."""
+"""Metrics of a server's clients: sums of tokens, shares of the service, Prometheus export."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def service_of(input_tokens: float, output_tokens: float) -> float:
 
 
 class Look(NamedTuple):
-    """A sample at time ``at_s`` (s): each client's service so far, and the waiting clients."""
+    """A sample at ``at_s`` (seconds): each client's service so far, and the waiting clients."""
 
     at_s: float
     service: Mapping[str, float]
@@ -62,12 +62,11 @@ class Look(NamedTuple):
 
 
 class RecentShares:
-    """The service of each client in the last minute, relative to the client's fair share.
+    """Each client's service in the last minute, divided by the client's fair share.
 
-    The fair shares are the max-min division of the service by the clients' demands. The demand of a
-    client counts as unlimited if the client waited in more than half of the samples of the minute.
-    If a client waited in at most half of the samples, the demand is the service that the client
-    received.
+    The fair shares are the max-min division of the service according to the clients' demands. The
+    demand of a client is unlimited if the client waited in more than half of the last minute's
+    samples. Otherwise, the demand of a client is the service that the client received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -126,10 +125,10 @@ Totals: TypeAlias = "defaultdict[str, float]"
 
 
 class Ledger:
-    """Sums of tokens and of events for each client.
+    """Sums of tokens and counts of events for each client.
 
-    Beyond ``MAX_CLIENTS`` clients, the clients that were inactive for the longest time share one
-    entry. ``extend_tokens`` leaves out the tokens that a retracted request computes again.
+    Beyond ``MAX_CLIENTS`` clients, those that were inactive for the longest time share one entry.
+    ``extend_tokens`` does not count the tokens that a preempted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
@@ -147,12 +146,15 @@ class Ledger:
             self._exporter.count(what, client, amount)
 
     def waited(self, what: str, request: Request) -> None:
-        """Export how long a request has waited so far; ``what`` is a key of ``SECONDS``."""
+        """Export how long a request has waited so far.
+
+        ``what`` is the metric, a key of ``SECONDS``.
+        """
         if self._exporter is not None:
             self._exporter.waited(what, request)
 
     def totals_of(self, client: str) -> Totals:
-        """Return the sums of a client as an object that the caller may change."""
+        """Return the sums of a client as an object, which the caller may change."""
         totals = self._clients.pop(client, None)
         if totals is None:
             totals = defaultdict(int)
@@ -172,7 +174,7 @@ class Ledger:
 
 
 class OtherRanks(Protocol):
-    """The interface by which one rank's exporter reads the service at the server's other ranks."""
+    """The interface by which one rank's exporter reads the service at the other ranks."""
 
     rank: int
     lag_s: float
@@ -189,7 +191,7 @@ class OtherRanks(Protocol):
 
 
 class Host(Protocol):
-    """The interface by which the exporter reads a scheduler and the requests of its engine."""
+    """The interface by which the exporter reads a scheduler and the requests in its engine."""
 
     scheduler: LocalScheduler
     config: PluginConfig
@@ -206,9 +208,9 @@ class Host(Protocol):
 
 
 class Exporter:
-    """The Prometheus metrics ``fairbench_client_*``, which have the client as a label.
+    """The Prometheus metrics ``fairbench_client_*``, whose label is the client.
 
-    The server's metrics page shows these metrics beside its own metrics.
+    The metrics page of the server shows ``fairbench_client_*`` beside the server's own metrics.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -247,7 +249,7 @@ class Exporter:
     def waited(self, what: str, request: Request) -> None:
         """Add the seconds since a request's arrival to a histogram of the request's client.
 
-        Engines report arrival times of requests in the time of the monotonic clock.
+        Engines report the arrival times of requests on the monotonic clock.
         """
         client = self._client_label(request.client)
         if self._labels.get(client, MAX_HISTOGRAMS) >= MAX_HISTOGRAMS:
@@ -255,9 +257,10 @@ class Exporter:
         self._seconds[what].labels(client).observe(time.monotonic() - request.arrival_s)
 
     def update_gauges(self, home: Host) -> None:
-        """Update the gauges: balances at most once a second, shares every 5 s.
+        """Update the gauges.
 
-        Balances are also updated each time the engine becomes idle.
+        Scheduler balances are updated at most once a second, shares of the service every 5 s.
+        Balances are also updated whenever the engine becomes idle.
         """
         now_s, idle = time.monotonic(), home.idle
         if idle or now_s - self._balances_at_s >= BALANCE_EVERY_S:
@@ -302,7 +305,7 @@ class Exporter:
     def _client_label(self, client: str) -> str:
         """Return the label under which a client is shown.
 
-        A client label is never removed; beyond the limit, all new clients share one label.
+        A label is never removed; beyond ``MAX_CLIENTS`` labels, all new clients share one label.
         """
         if client not in self._labels:
             if len(self._labels) >= MAX_CLIENTS:

@@ -1,10 +1,10 @@
-"""Names of HTTP headers for driver, router, emulator and servers, and encodings in their values.
+"""Names of fairbench's HTTP headers, and the encoding of the values that they carry.
 
-Few third-party routers forward custom headers, but routers forward ``x-request-id``. With the
-request id, operators can find a request in all logs. (sglang-router 0.3.2 forwards few other
-headers; vllm-router 0.1.17 forwards all headers.) The driver also writes the facts that an emulated
-worker needs into the request id, because a router may drop custom headers. The emulator puts the
-number of its worker into the id of each answer.
+Few third-party routers forward custom headers, but all known ones forward ``x-request-id``. With
+the request id, operators can find a request in all logs. (sglang-router 0.3.2 forwards few other
+headers; vllm-router 0.1.17 forwards all headers.) The driver also writes the values that an
+emulated worker needs into the request id, because a router may drop custom headers. The emulator
+puts its worker number into the id of each answer.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """Return the request id of request ``number``, in which fairbench's headers are repeated."""
+    """Return an id for the request ``number`` that repeats fairbench's headers."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers with names in lower case, and with fairbench's headers in the request id.
+    """Return the headers in lower case, with those that the request id repeats added.
 
-    A header that was sent takes precedence over its copy in the request id.
+    A header that was received takes precedence over the copy in the request id.
     """
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
@@ -98,9 +98,10 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the client's name with a tag: milliseconds to each deadline, and the target pace.
+    """Return the client's name with a tag.
 
-    The promised pace is in milliseconds per token. Without deadlines and pace, the name stays
+    The tag states the milliseconds to each deadline, and the promised pace. The promised pace is in
+    milliseconds per output token. For a request without deadlines and pace, the name stays
     unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
@@ -114,15 +115,15 @@ def tagged(client: str, due: Due, now_s: float) -> str:
 
 
 def tagged_client(request: Request, now_s: float) -> str:
-    """Return the name of the request's client with the request's deadlines, as ``tagged`` does."""
+    """Return a request's client with the request's deadlines as a tag (see ``tagged``)."""
     due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
     return tagged(request.client, due, now_s)
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """Return the client's name without the tag, and the deadlines and pace that the tag states.
+    """Return the client's name without the tag, and the deadlines and pace in the tag.
 
-    The deadlines are seconds on a clock that now reads ``now_s`` and that runs ``scale`` times as
+    The deadlines are seconds on a clock that now reads ``now_s``, and that runs ``scale`` times as
     fast as the clock of the process that wrote the tag.
     """
     found = _TAGGED.fullmatch(name)

@@ -1,8 +1,8 @@
-"""The HTTP server of router and emulator, with limits on the number and idle time of connections.
+"""The HTTP server of router and emulator, which limits the number and idle time of connections.
 
-A server of asyncio accepts connections until no file descriptor is left, and then logs a traceback
-for each waiting connection. The server in this module accepts fewer connections than the limit on
-open files allows.
+asyncio's server accepts connections until no file descriptor is left, and then logs a traceback for
+each waiting connection. The server in this module accepts fewer connections than the limit on open
+files allows.
 
 Errors are sent in the format of OpenAI's API. The router raises the exception ``Problem`` to refuse
 a request.
@@ -46,9 +46,9 @@ MOST_SHOWN = 200  # limit on the characters of a path or a name that a message q
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Return an error as a JSON body.
+    """Return an error as the JSON body of a response.
 
-    ``param`` is the name of the request field that causes the error, if any.
+    ``param`` is the name of the request field that causes the error, or None.
     """
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(status, fallback)
@@ -70,11 +70,11 @@ def no_such_model(name: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer errors of aiohttp in JSON: unknown paths, wrong methods, bodies that are too long.
+    """Answer errors of aiohttp in JSON.
 
-    If the body of a request was not read completely, the answer announces that the connection
-    closes. Without this announcement, the client would send the next request on this connection,
-    and the request would be lost.
+    Examples are unknown paths, wrong methods and bodies that are too long. If the request's body
+    was not read completely, the answer announces that the connection will be closed. Otherwise, the
+    client would send its next request on the same connection, and that request would be lost.
     """
     answer = await _handled(request, handler)
     if not (answer.prepared or request.content.at_eof()):
@@ -106,9 +106,9 @@ def _request_line(request: web.Request) -> str:
 
 
 class Problem(Exception):
-    """The exception with which a request is refused; the client receives the message.
+    """An exception that refuses a request, with a message to the client.
 
-    ``worker`` is the number of the worker that has failed, or None.
+    ``worker`` is the number of the worker that failed, or None.
     """
 
     def __init__(
@@ -134,11 +134,11 @@ class Problem(Exception):
         return response
 
     def event(self, *, named: bool = False, done: bool = True) -> bytes:
-        """Return the error as the last events of a stream, in a form that clients understand.
+        """Return the error as the last events of a stream that has begun.
 
-        Clients of OpenAI's API and of SGLang recognise these events as an error. Clients of APIs
-        whose events are ``named`` ignore events without names. ``done`` is False if the API has no
-        event "[DONE]", or if the worker sends the event.
+        Clients of OpenAI's API and of SGLang recognise the events as an error. ``named`` says that
+        the API's events have names; its clients ignore events without names. ``done`` is False if
+        the API has no final event "[DONE]", or if the worker sends it.
         """
         body = error_body(self.status, str(self))
         if named:
@@ -157,17 +157,17 @@ async def problems_as_answers(request: web.Request, handler: Handler) -> web.Str
 
 
 def too_many(message: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
-    """Return the error 429, after which the client may send the request again."""
+    """Return the error with HTTP status 429, after which the client may send the request again."""
     return Problem(HTTPStatus.TOO_MANY_REQUESTS, message, retry_after_s=retry_after_s)
 
 
 def unavailable(message: str) -> Problem:
-    """Return the error 503, which means that no worker is available at present."""
+    """Return the error with HTTP status 503, which means that no worker is available at present."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, message, retry_after_s=RETRY_AFTER_S)
 
 
 def bad_request(message: str) -> Problem:
-    """Return the error 400 for an invalid request."""
+    """Return the error with HTTP status 400 for an invalid request."""
     return Problem(HTTPStatus.BAD_REQUEST, message)
 
 
@@ -192,9 +192,9 @@ log = logging.getLogger(__name__)
 
 
 def most_connections() -> int:
-    """Return how many client connections the limit on open files permits.
+    """Return how many client connections the limit on open files allows.
 
-    Each client connection may need a second connection, to a worker.
+    Each connection of a client may need a second connection, to a worker.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
@@ -228,11 +228,11 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 
 
 class Connections:
-    """The connections of a server; at most ``most`` may be open.
+    """The connections of a server, of which at most ``most`` may be open.
 
-    When the limit is reached, connections that wait for a request are closed, the longest idle
-    connections first. If every connection has a request in progress, new connections wait in the
-    kernel's backlog.
+    At the limit, connections without a request in progress are closed, those idle for the longest
+    time first. If every connection has a request in progress, new connections wait in the kernel's
+    backlog.
     """
 
     def __init__(self, most: int) -> None:
@@ -251,7 +251,7 @@ class Connections:
     def middleware(self) -> Middleware:
         """The middleware that records which connections have a request in progress.
 
-        This middleware must be the outermost.
+        This middleware must enclose all other middlewares.
         """
 
         @web.middleware
@@ -273,14 +273,14 @@ class Connections:
     ) -> None:
         """Accept connections at the given listening sockets.
 
-        ``aclose`` closes the listening sockets.
+        Calling ``aclose`` closes the listening sockets.
         """
         self._server, self._sockets, self.tls = server, sockets, tls
         self._watching = asyncio.create_task(self._close_idle())
         self._resume()
 
     async def stop_accepting(self) -> None:
-        """Accept no more connections. Connections that are open stay open."""
+        """Accept no more connections. Connections that are already open stay open."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -288,7 +288,7 @@ class Connections:
         self._sockets = ()
 
     async def aclose(self) -> None:
-        """Accept no more connections, and no longer close idle connections."""
+        """Accept no more connections, and stop closing idle connections."""
         await self.stop_accepting()
         tasks = [*self._opening, *([self._watching] if self._watching else ())]
         for task in tasks:
@@ -378,10 +378,10 @@ class Connections:
             log.warning("%s: idle connections are closed, new ones wait", why)
 
     async def _close_idle(self) -> None:
-        """Close connections that send no request for too long, until this task is cancelled.
+        """Repeatedly close connections that send no request for too long, until cancelled.
 
-        Times in which the event loop was blocked do not count, because requests may have arrived
-        then.
+        Times in which the event loop was blocked do not count as idle, because requests may have
+        arrived then.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -417,7 +417,7 @@ LONG_BODY_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """An HTTP server that runs at ``url``.
+    """An HTTP server that is running at ``url``.
 
     The signals SIGINT and SIGTERM set the event ``stop``.
     """
@@ -440,10 +440,10 @@ async def listening(
 
     If a client disconnects, the handler of its request is cancelled.
 
-    Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS.
-    If ``decompress`` is false, compressed request bodies stay compressed. The number of connections
-    stays within the limit on open files, and connections that send no request are closed. Raises
-    UsageError if the address is not available.
+    Port 0 means that any free port is used. If ``tls`` is given, the server accepts only HTTPS. If
+    ``decompress`` is False, compressed request bodies are not decompressed. The number of
+    connections stays within the limit on open files, and connections that send no request are
+    closed. Raises UsageError if the address is not available.
     """
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     # The signal handlers are set first, because starting the application may take seconds.
@@ -478,11 +478,11 @@ async def listening(
 
 @asynccontextmanager
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
-    """Serve a second application on a port of 127.0.0.1 inside the block, and yield its URL.
+    """Serve a second application on a local port within the block, and yield its URL.
 
     The second server does not handle signals, because the first server of this process does.
-    Compressed request bodies stay compressed. Raises UsageError, naming the ``flag``, if the port
-    is not available.
+    Compressed request bodies are not decompressed. Raises UsageError, which names the ``flag``, if
+    the port is not available.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()
@@ -498,7 +498,7 @@ def is_our_fault(record: logging.LogRecord) -> bool:
     """Return whether a log record reports an error of this server itself.
 
     Disconnects and malformed requests of clients are not errors of the server, and log records
-    about such requests could contain API keys.
+    about them could contain API keys.
     """
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
@@ -512,7 +512,7 @@ def _bound_sockets(host: str, port: int, shown: str) -> list[socket.socket]:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """Return ``parse(raw, *args)``; a long body is parsed in a thread.
+    """Return ``parse(raw, *args)``. A long body is parsed in a separate thread.
 
     Raises the same errors as ``parse``.
     """
@@ -522,7 +522,7 @@ async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
 
 
 def metrics_page(registry: CollectorRegistry) -> web.Response:
-    """Return the response for the page ``/metrics`` in the format of Prometheus."""
+    """Return the response to a request of ``/metrics``, in the format of Prometheus."""
     return web.Response(
         body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )

@@ -1,16 +1,17 @@
-"""The wire format of KV cache events: ZMQ frames and msgpack, in SGLang and in vLLM's releases.
+"""The wire format of KV cache events in SGLang and vLLM: ZMQ frames and msgpack.
 
 A message of the PUB socket has three frames: topic, sequence number (8 bytes, big-endian, starting
 at 0) and batch. To request a replay, a DEALER socket sends ``replay_request``. The ROUTER socket
-answers with the messages that are still stored, each after an empty frame, and ends with the
+answers with the messages that it still stores, each after an empty frame, and ends with the
 sequence number ``END``.
 
-This module writes SGLang's format (disaggregation/kv_events.py in SGLang): a batch is an array, and
-an event is a map. The module also reads three formats of vLLM (distributed/kv_events.py in vLLM):
+This module writes SGLang's format (disaggregation/kv_events.py in SGLang), in which a batch is an
+array and an event is a map. The module also reads the three formats that vLLM has used
+(distributed/kv_events.py in vLLM):
 
-- until 2025, a batch was an array of arrays;
-- on the main branch, a batch was a map of maps for some time, and replays lacked the topic;
-- the releases 0.28 to 0.32 use SGLang's format.
+- until 2025, a batch was an array of events, and an event was an array;
+- on the main branch, a batch and its events were maps for some time, and replays lacked the topic;
+- the releases 0.28 to 0.32 of vLLM use SGLang's format.
 
 New releases add fields to events; unknown fields are ignored.
 """
@@ -30,12 +31,12 @@ BlockHash: TypeAlias = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """An event: consecutive blocks were stored, and the first block follows ``parent_block_hash``.
+    """A KV event: consecutive blocks were stored, of which the first follows ``parent_block_hash``.
 
-    ``token_ids`` contains the tokens of all blocks, ``block_size`` tokens for each entry of
-    ``block_hashes``. A model with several kinds of attention has a group of layers for each kind
+    ``token_ids`` contains the tokens of all blocks, with ``block_size`` tokens for each entry of
+    ``block_hashes``. A model with several kinds of attention has one group of layers for each kind
     (``group_idx``). The blocks of different groups are stored and removed independently of each
-    other. The fields are declared in the order in which vLLM's arrays contain the values.
+    other. The fields are declared in the order in which vLLM's arrays contain their values.
     """
 
     block_hashes: Sequence[BlockHash]
@@ -65,7 +66,10 @@ Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class EventBatch(msgspec.Struct, array_like=True, gc=False):
-    """The KV events of one scheduler step. ``ts`` is a time in seconds on the worker's clock."""
+    """The KV events of one scheduler step.
+
+    ``ts`` is the time of the step in seconds on the worker's clock.
+    """
 
     ts: float
     events: list[Event]
@@ -73,7 +77,7 @@ class EventBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 class NumberedBatch(NamedTuple):
-    """A batch of events, and the sequence number of the batch among the worker's messages."""
+    """A batch of KV events, and its sequence number among the worker's messages."""
 
     seq: int
     batch: EventBatch
@@ -92,7 +96,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    """A batch with undecoded events, so that an unknown event leaves the known events readable."""
+    """A batch whose events are not decoded yet, so that an unknown event does no harm."""
 
     ts: float
     events: list[msgspec.Raw]
@@ -121,7 +125,7 @@ _KINDS = {cls.__name__ for cls in (BlockStored, BlockRemoved, AllBlocksCleared)}
 
 
 def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
-    """Return the three frames of a message with the sequence number ``seq``."""
+    """Return the three frames of a message with the batch and the sequence number ``seq``."""
     return topic, _seq_bytes(seq), _encoder.encode(batch)
 
 
@@ -153,7 +157,7 @@ def _is_map(packed: bytes) -> bool:
 
 
 def _event(packed: bytes) -> Event | None:
-    """Return the decoded event, or None for an event of an unknown kind."""
+    """Return the decoded KV event, or None for an event of an unknown kind."""
     is_map = _is_map(packed)
     try:
         return (_event_map if is_map else _event_array).decode(packed)
@@ -165,7 +169,7 @@ def _event(packed: bytes) -> Event | None:
 
 
 def replay_request(first: int) -> tuple[bytes, bytes]:
-    """Return the frames that request messages from sequence number ``first`` on."""
+    """Return the frames of a request for the messages from sequence number ``first`` on."""
     return b"", _seq_bytes(first)
 
 

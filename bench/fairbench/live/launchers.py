@@ -1,6 +1,7 @@
-"""Launchers, which find places for the servers of a run on this machine or on other hosts.
+"""Launchers, which choose on which machines the servers of a run start.
 
-Run as a program on another machine, this module reports the machine's software as a line of JSON:
+Run as a program on another machine, this module prints the machine's software versions or free
+ports as JSON:
 
 python -m fairbench.live.launchers versions [MODULE...]
 python -m fairbench.live.launchers ports COUNT
@@ -28,15 +29,15 @@ from fairbench.results.manifest import environment, library_version
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The servers that an experiment needs: ``replicas`` replicas with ``gpus`` GPUs each.
+    """The servers that an experiment needs: ``replicas`` replicas, each with ``gpus`` GPUs.
 
-    - ``python`` is the list of requirements on the Python that starts the servers.
+    - ``python`` lists the requirements on the Python that starts the servers.
     - ``chosen`` is the path of the Python that the user named, or None.
     - If ``share_gpus`` is true, several replicas may use one GPU.
-    - ``spread`` distributes the replicas over as many machines as possible.
+    - ``spread`` says whether the replicas are distributed over as many machines as possible.
     - ``name`` is the prefix of the replicas' names.
-    - ``asked`` is the text in messages for the setting of the number of replicas, with ``{}`` in
-      place of the number.
+    - ``asked`` is how messages write the setting of the number of replicas, with ``{}`` in place of
+      the number.
     """
 
     replicas: int
@@ -53,15 +54,16 @@ class Launcher(Protocol):
     """The interface of launchers, which find machines for servers."""
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError, before anything is started, if places for the servers are missing."""
+        """Raise UsageError, before any server starts, if machines or GPUs are too few."""
 
     def places(
         self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> AbstractContextManager[Sequence[process.ReplicaPlace]]:
-        """Yield a place for each replica. At the end of the block, all processes at the places end.
+        """Yield a place (a machine and its GPUs) for each replica.
 
-        Raises UsageError if there are too few places, or if a place does not meet the requirements.
-        Raises RunFailed if the places are not found within ``timeout_s`` seconds, and
+        At the end of the block, all processes that were started at the places end. Raises
+        UsageError if there are too few places, or if a place does not meet the requirements in
+        ``wanted``. Raises RunFailed if the places are not found within ``timeout_s`` seconds, and
         KeyboardInterrupt if ``interrupted`` returns True.
         """
 
@@ -90,7 +92,7 @@ OWN_CODE = "fairbench"  # name of fairbench's own code in the result of ``versio
 
 
 def versions(*modules: str) -> dict[str, str]:
-    """Return the software versions that affect results, and the versions of ``modules``."""
+    """Return the versions of software that affects results, and of the given ``modules``."""
     found = {name: f"{library_version(name)}" for name in modules}
     return {**environment(), **found}
 
@@ -106,16 +108,16 @@ WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
 
 def engine_modules(wanted: Wanted) -> Sequence[str]:
-    """Return the names of the engine's modules, whose versions must be equal at all places."""
+    """Return the engine's modules, whose versions must be equal on all machines."""
     return [name for name in wanted.python.modules if name != OWN_CODE]
 
 
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
-    """Raise UsageError, naming the machine, if software versions differ between machines.
+    """Raise UsageError, which names the machine, if software versions differ between machines.
 
-    ``found`` holds the result of ``versions`` for each machine. For emulators, which are code of
-    fairbench, all versions must equal the versions in this process. For the Python of an engine,
-    only the version of fairbench must equal the version in this process.
+    ``found`` holds the result of ``versions`` for each machine. Emulators are code of fairbench;
+    therefore all their versions must equal those of this process. For real engines, only the
+    version of fairbench must equal that of this process.
     """
     here = versions()
     if wanted.python.modules:
@@ -151,14 +153,14 @@ class Reach:
     def line(self, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         """Return the command line on this machine that runs ``command`` on the host.
 
-        In this line, ``command`` is a single word, as ``ssh`` and ``sh -c`` expect.
+        In the returned command line, ``command`` is one word, as ``ssh`` and ``sh -c`` expect.
         """
         assigned = [f"{key}={value}" for key, value in environment.items()]
         inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Run this module as a probe on the host, with the arguments ``words``; return its answer.
+        """Run this module on the host with the arguments ``words``, and return the printed answer.
 
         Raises UsageError if the module cannot be run, or if the answer is not of type ``kind``.
         """
@@ -190,7 +192,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class ReachedPlace:
-    """The place of a replica on a host that a command reaches."""
+    """The place of a replica on a host that is reached by a command such as ``ssh``."""
 
     reach: Reach
     python: str
@@ -220,13 +222,13 @@ class ReachedPlace:
 
 
 class CommandLauncher:
-    """A launcher that starts replicas on the given hosts, one host after another.
+    """A launcher that starts replicas on the given hosts, filling one host after another.
 
-    Several replicas on a host get different GPUs.
+    Replicas on the same host get different GPUs.
     """
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
-        """Check ``hosts`` and the ``command``, the words of a command line.
+        """Check ``hosts`` and ``command``, which is a list of the words of a command line.
 
         Raises UsageError without a host, for an invalid host, or if the command lacks ``{host}``.
         """
@@ -245,7 +247,7 @@ class CommandLauncher:
         self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
 
     def check(self, wanted: Wanted) -> None:
-        """Do nothing: hosts are checked when servers are started on them."""
+        """Do nothing, because hosts are checked when servers start on them."""
 
     @contextmanager
     def places(

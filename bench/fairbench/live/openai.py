@@ -1,8 +1,8 @@
-"""The protocol of OpenAI's APIs, for driver, router and emulator: answers, chats and streams.
+"""The protocol of OpenAI's APIs: answers, chats and streams, as all of fairbench uses them.
 
 The module also supports SGLang's path ``/generate``, the Responses API, and Anthropic's Messages
-API. Router and driver use this module to judge whether an answer has output, has ended for a good
-reason, or shows a fault.
+API. Router and driver judge with this module whether an answer has output, has ended normally, or
+shows a fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_NEW_TOKENS = 128  # default limit on output tokens of a request, equal t
 
 
 class MessagePart(msgspec.Struct):
-    """A part of a message; a part that has no text, such as an image, counts as empty text."""
+    """A part of a message. A part without text, such as an image, counts as empty text."""
 
     text: str | None = None
 
@@ -40,7 +40,7 @@ class Message(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """The output of a choice, or the new output in an event of a streamed choice."""
+    """The output of a choice (an alternative answer), or the new output in a streamed event."""
 
     content: Any = None
     reasoning_content: Any = None
@@ -70,7 +70,7 @@ class Choice(msgspec.Struct):
 
 
 class UsageDetails(msgspec.Struct):
-    """The object ``prompt_tokens_details`` or ``input_tokens_details`` in a ``usage``."""
+    """The object ``prompt_tokens_details`` or ``input_tokens_details`` in a ``usage`` object."""
 
     cached_tokens: Any = None
 
@@ -84,7 +84,7 @@ MOST_TOKENS = 2**53  # largest integer up to which a float represents every inte
 def _token_count(value: Any) -> int | None:
     """Return a token count as an int, or None if the count is None.
 
-    Raises ValueError if the count is invalid.
+    Raises ValueError if ``value`` is not a valid count.
     """
     if value is None:
         return None
@@ -96,11 +96,11 @@ def _token_count(value: Any) -> int | None:
 class ReportedUsage(msgspec.Struct):
     """The token counts (``usage``) that an answer reports.
 
-    A count is None if the server does not report the count.
+    A count is None if the server does not report this count.
 
     In the Responses API and the Messages API, the counts are called input and output. The Messages
-    API counts cached tokens separately from the input, so ``prompt_tokens`` becomes the sum of
-    input and cached tokens. Some servers write whole numbers with a decimal point, such as 12.0.
+    API reports cached tokens separately from the input; therefore ``prompt_tokens`` is set to the
+    sum of both. Counts may have a decimal point, such as 12.0, because some servers write them so.
     """
 
     prompt_tokens: Any = None
@@ -140,10 +140,10 @@ _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
 
 def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
-    """Return the token counts in an event: the field ``usage``, or counts in any other place.
+    """Return the token counts of an event, from the field ``usage`` or any other field.
 
-    Some servers put the counts into a choice, or into a special object such as ``x_groq``. Raises
-    ``msgspec.MsgspecError`` if a count is invalid.
+    Some servers write the counts into a choice, or into an object of their own such as ``x_groq``.
+    Raises ``msgspec.MsgspecError`` if a count is invalid.
     """
     found = _counts_in(usage) if usage else None
     if found is None and b'_tokens"' in payload:
@@ -160,7 +160,7 @@ def usage_in(usage: Any, payload: bytes) -> ReportedUsage | None:
 
 
 def output_tokens_in(usage: dict[str, Any]) -> int | None:
-    """Return the number of output tokens that a usage reports, or None without a valid count."""
+    """Return the number of output tokens in a ``usage``, or None without a valid number."""
     with suppress(ValueError):
         return _token_count(_first_known(usage, _OUTPUT))
     return None
@@ -209,10 +209,10 @@ _MESSAGE_END = "message_stop"
 
 
 class Typed(NamedTuple):
-    """The parsed content of an answer or event that names its type, as in the Responses API.
+    """An answer or event that names its type, as in the Responses API, after parsing.
 
-    If ``whole`` is True, ``texts`` are the whole output, not only new output. ``complete`` is true
-    if the stream has ended.
+    If ``whole`` is True, ``texts`` are the whole output and not only new output. ``complete`` is
+    True if the stream has ended.
     """
 
     texts: Sequence[str] = ()
@@ -224,7 +224,7 @@ class Typed(NamedTuple):
 
 
 def typed(answer: Any) -> Typed | None:
-    """Parse an answer or event of the Responses API or the Messages API; else return None."""
+    """Parse an answer or event of the Responses or Messages API. For other APIs, return None."""
     kind = answer.type if isinstance(answer.type, str) else ""
     if kind.startswith(_RESPONSE_EVENT):
         return _response_event(answer, kind)
@@ -250,7 +250,7 @@ def _response_event(answer: Any, kind: str) -> Typed:
 
 
 def _response(told: dict[str, Any]) -> Typed:
-    """Parse a response object of the Responses API; an unfinished response has no finish reason."""
+    """Parse a response object of the Responses API. An unfinished response has no finish reason."""
     status, details = told.get("status"), told.get("incomplete_details")
     reason = None if status in ("in_progress", "queued") else status
     if status == "incomplete" and isinstance(details, dict):
@@ -274,7 +274,7 @@ def _message_event(answer: Any, kind: str) -> Typed:
 
 
 def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
-    """Yield the texts in a JSON value in order, except texts in fields named in ``labels``."""
+    """Yield the texts in a JSON value in their order, except in fields named in ``labels``."""
     # The code uses a loop instead of recursion, because the server chooses how deep its values are
     # nested.
     waiting = [value]
@@ -332,7 +332,7 @@ NO_OUTPUT = Fault("an answer without output")
 
 
 class Answered(msgspec.Struct):
-    """The fields of an answer, an event or an error that ``judge`` reads."""
+    """The fields of an answer, event or error that the function ``judge`` reads."""
 
     id: Any = None
     choices: list[Choice] | None = None
@@ -361,8 +361,8 @@ class Answered(msgspec.Struct):
 class AnswerJudgement(NamedTuple):
     """The result of ``judge`` for an answer or event: its output, its end, or its fault.
 
-    - ``output`` tells whether the answer or event contains output.
-    - ``ended`` tells whether the answer has ended for a normal reason.
+    - ``output`` is True if the answer or event contains output.
+    - ``ended`` is True if the answer has ended for a normal reason.
     - ``texts`` are the generated texts of all choices.
     - ``typed`` is the parsed content if the API names the types of its events, or else None.
     """
@@ -379,7 +379,7 @@ _decode = msgspec.json.Decoder(Answered).decode
 
 
 def answered(payload: bytes) -> Answered | None:
-    """Return the fields of a JSON payload, or None if it is not an answer of a supported API."""
+    """Return the fields of a JSON payload, or None if no supported API has such an answer."""
     try:
         try:
             return _decode(payload)
@@ -392,16 +392,17 @@ def answered(payload: bytes) -> Answered | None:
 
 
 def error_text(error: Any) -> str:
-    """Return the message of an error of an API, which is a text or an object with a text."""
+    """Return the message of an API's error, which is a text or an object with a text."""
     if isinstance(error, dict):
         return str(error.get("message", error))
     return str(error)
 
 
 def reason_fault(reason: Any) -> Fault | None:
-    """Return the fault that a finish reason indicates, or None for a good reason or no reason.
+    """Return the fault that a finish reason indicates.
 
-    In SGLang's own API the reason is an object; in OpenAI's APIs the reason is a text.
+    For a normal reason or no reason, return None. In SGLang's own API, a finish reason is an
+    object; in OpenAI's APIs, it is a text.
     """
     kind = reason.get("type") if isinstance(reason, dict) else reason
     if not kind or (isinstance(kind, str) and kind.lower() in GOOD_REASONS):
@@ -414,7 +415,7 @@ def reason_fault(reason: Any) -> Fault | None:
 
 
 def texts_of(part: Delta) -> list[str]:
-    """Return all texts of the model in a message or delta: content, reasoning, tool calls."""
+    """Return the model's texts in a message or delta: content, reasoning, tool calls."""
     # Some servers renamed the field for reasoning, and send the text under the old and the new
     # name.
     thought = part.reasoning_content or part.reasoning or part.reasoning_details or part.thinking
@@ -438,9 +439,9 @@ def choice_texts(choice: Choice) -> list[str]:
 
 
 def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
-    """Judge an answer, or the data of an event with the name ``event``.
+    """Judge an answer, or the data of a stream's event that is named ``event``.
 
-    If the payload cannot be read, ``answered`` is None.
+    If the payload cannot be read, the field ``answered`` of the result is None.
     """
     if answer is None:
         return AnswerJudgement(None, fault=Fault("not an answer of this API"))
@@ -457,7 +458,7 @@ def judge(answer: Answered | None, event: str = "") -> AnswerJudgement:
 
 
 def whole_fault(payload: bytes) -> Fault | None:
-    """Return why a response with status 200 contains no answer; None for an answer."""
+    """Return why a response with status 200 contains no answer, or None if it contains one."""
     answer = answered(payload)
     found = judge(answer)
     if answer is None or found.fault is not None:
@@ -470,11 +471,11 @@ def whole_fault(payload: bytes) -> Fault | None:
 class StreamJudge:
     """A judge that reads the events of a streamed answer.
 
-    The attributes describe all events read so far.
+    The attributes describe all events that were read so far.
 
-    - ``output`` is true if the stream has contained output.
-    - ``ended`` means that a choice has ended; ``finished`` means that all ``answers`` choices have
-      ended.
+    - ``output`` is True if the stream has contained output.
+    - ``ended`` is True if a choice has ended; ``finished`` is True if all choices (``answers`` of
+      them) have ended.
     """
 
     def __init__(self, answers: int = 1) -> None:
@@ -487,7 +488,7 @@ class StreamJudge:
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
-        """Judge the data of the next event; ``output`` of the result refers to new output."""
+        """Judge the data of the next event. The result's ``output`` is about new output only."""
         found = judge(answered(payload), event)
         repeats = found.typed is not None and found.typed.whole and self.output
         if found.answer is not None and (repeats or not self._is_new(found.answer)):
@@ -505,12 +506,15 @@ class StreamJudge:
         return self.ended and len(self._ends) >= self._answers
 
     def end_fault(self) -> Fault | None:
-        """Return why a stream that has ended contains no answer; None for an answer."""
+        """Return why an ended stream contains no answer, or None if it contains one."""
         idle = self._promised or (self._told == 0 and not self.may_be_empty)
         return None if self.output or (self.ended and not idle) else NO_OUTPUT
 
     def _is_new(self, answer: Answered) -> bool:
-        """Return whether an event has new tokens; SGLang's API repeats all earlier output."""
+        """Return whether an event has new tokens.
+
+        In SGLang's API, events repeat all earlier output.
+        """
         before, told = self._told, _reported(answer)
         if told is not None:
             self._told = told
@@ -518,9 +522,9 @@ class StreamJudge:
 
 
 def _status(*said: Any) -> int | None:
-    """Return the first HTTP error status (400 to 599) in an error's fields, or None.
+    """Return the first HTTP error status (400 to 599) among an error's fields, or None.
 
-    A type that blames the request, such as "invalid_request_error", counts as 400.
+    An error type that blames the request, such as "invalid_request_error", counts as status 400.
     """
     for one in said:
         if isinstance(one, str):
@@ -531,7 +535,10 @@ def _status(*said: Any) -> int | None:
 
 
 def _ended_choices(answer: Answered) -> set[Any]:
-    """Return the indices of the choices that have ended; {0} for an answer without choices."""
+    """Return the indices of the choices that have ended.
+
+    An answer without choices has the index 0.
+    """
     ended = {
         choice.index if isinstance(choice.index, int) else 0
         for choice in answer.choices or ()
@@ -567,7 +574,7 @@ def _reasons(answer: Answered) -> list[Any]:
 
 
 def _has_place(answer: Answered) -> bool:
-    """Return whether an answer has a field for output, even if the field is empty."""
+    """Return whether an answer has a field for output, even an empty one."""
     places = [choice.text if choice.message is None else 0 for choice in answer.choices or ()]
     others = answer.text, answer.output_ids, answer.output, answer.content
     return any(place is not None for place in (*places, *others))
@@ -610,11 +617,11 @@ class Media(NamedTuple):
     key: int
 
     def ids(self) -> array[int]:
-        """Return ``MEDIA_TOKENS`` equal token ids that stand for the media."""
+        """Return ``MEDIA_TOKENS`` equal token ids, by which prompts represent the media."""
         return array("I", [self.key]) * MEDIA_TOKENS
 
     def words(self) -> str:
-        """Return ``MEDIA_TOKENS`` words that stand for the media, for engines that count words."""
+        """Return ``MEDIA_TOKENS`` words that represent the media, for engines that count words."""
         letters = "".join(chr(ord("a") + int(digit, 16)) for digit in f"{self.key:08x}")
         return f" {letters}" * MEDIA_TOKENS
 
@@ -629,14 +636,18 @@ def media_of(content: object) -> Media:
 
 
 def beside_messages(body: Mapping[str, Any]) -> str:
-    """Return tools and template arguments as JSON text, which precedes the messages in a prompt."""
+    """Return tools and template arguments as JSON text.
+
+    In a prompt, this text precedes the messages.
+    """
     return _json({name: body.get(name) for name in _BESIDE_MESSAGES})
 
 
 def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the turns in a body of any API: messages, items, or a text as a single message.
+    """Return the turns in a request body of any API.
 
-    A list of blocks, such as in the field "system", is the content of a single message.
+    Turns are messages, items, or a text as a single message. A list of blocks, as in the field
+    "system", is the content of one message.
     """
     found: list[Mapping[str, Any]] = []
     for name, role in _TURNS.items():
@@ -649,9 +660,9 @@ def turns_of(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def pieces_of(message: Mapping[str, Any], start: str) -> list[Piece]:
-    """Return ``start``, the content of a message, and further fields such as tool calls as JSON.
+    """Return the pieces of a message: ``start``, the content, and other fields as JSON.
 
-    Neighbouring texts are joined.
+    Tool calls are an example of other fields. Neighbouring texts are joined.
     """
     parts: list[Piece] = []
     for content in (message.get(name) for name in _CONTENTS):
@@ -699,7 +710,7 @@ _LONGEST_END = 4  # length in bytes of the longest blank line, CR LF CR LF
 
 
 class EventSplitter:
-    """A splitter of a byte stream into server-sent events, each with its final blank line.
+    """A splitter of a byte stream into server-sent events, each with its closing blank line.
 
     An event of more than ``most_bytes`` bytes is returned in pieces, so that an endless event
     cannot fill the memory.
@@ -712,7 +723,10 @@ class EventSplitter:
         self._oversized = False  # true if a piece of the current event was already returned
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
-        """Add received bytes; return the completed events (True) and pieces of events (False)."""
+        """Add received bytes.
+
+        Return completed events, each with True, and pieces of events, each with False.
+        """
         is_event = chunk.endswith(b"\n\n") and chunk.find(b"\n\n") == len(chunk) - 2
         if is_event and not self._begun and not self._oversized and b"\r" not in chunk:
             # In most streams, a chunk of bytes is a single event.
@@ -746,12 +760,12 @@ class EventSplitter:
         return found
 
     def rest(self) -> bytes:
-        """Return the received bytes of an event that is not yet complete."""
+        """Return the received bytes of the event that is not yet complete."""
         return bytes(self._begun)
 
 
 def data_lines(event: bytes) -> list[bytes]:
-    """Return the contents of an event's ``data`` lines; an empty list for a comment."""
+    """Return the contents of an event's ``data`` lines, or an empty list for a comment."""
     if event.startswith(b"data:") and event.find(b"\n") >= len(event) - 2 and b"\r" not in event:
         # In most streams of server-sent events, an event has a single line.
         return [event[5:].strip()]

@@ -1,4 +1,4 @@
-"""The configuration of server plugins as environment variables, and checks of engine releases."""
+"""The configuration of fairbench's plugin for servers, and checks of engine releases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOAD_CAP = "engine.load_cap"
 
 
 class Classes(Enum):
-    """The order in which an engine serves requests of different priority classes."""
+    """The order in which an engine serves requests of different priorities."""
 
     LOWEST_FIRST = "the lowest number first"
     HIGHEST_FIRST = "the highest number first"
@@ -44,15 +44,15 @@ class Classes(Enum):
 
 @dataclass(frozen=True)
 class PluginConfig:
-    """A local scheduler with all parameters as ``NAME.PARAM``, including default values.
+    """The configuration of a server's plugin: a local scheduler with all its parameters.
 
-    - ``params`` also include the parameters of the eviction policy, and ``LOAD_CAP`` if this limit
-      is set.
+    - ``params`` has all parameters as ``NAME.PARAM``, also those of the eviction policy, and
+      ``LOAD_CAP`` if this limit is set.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
-    - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes
-      ``clients``; None means the server's own order.
-    - ``classes`` is the order in which the engine serves priorities; each priority then has a
-      separate scheduler. None means that the server has a single scheduler.
+    - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes the
+      clients in ``clients``; None means the server's own policy.
+    - ``classes`` is the order in which the engine serves priorities, each with a scheduler of its
+      own. With ``classes`` None, the server has a single scheduler.
     """
 
     local: str
@@ -71,14 +71,15 @@ class PluginConfig:
         return build_local(self.local, self.params)
 
     def build_eviction(self) -> EvictionPolicy:
-        """Build the eviction policy that is configured. Precondition: ``eviction`` is not None."""
+        """Build the eviction policy that is configured. The field ``eviction`` must not be None."""
         assert self.eviction is not None
         return build_eviction(self.eviction, self.params)
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables that give a server this configuration.
 
-        Every variable is set, even if empty, so that the server inherits no value of this process.
+        Every variable is set, even if empty, so that the server does not inherit values from this
+        process.
         """
         eviction = {"policy": self.eviction, "clients": self.clients} if self.eviction else {}
         return {
@@ -90,7 +91,7 @@ class PluginConfig:
 
     @property
     def has_cap(self) -> bool:
-        """Return whether a load cap is set, for which the server must measure its steps."""
+        """Return whether the load is limited, for which the server must measure its steps."""
         return LOAD_CAP in self.params
 
     def load_cap(self) -> LoadCap:
@@ -98,7 +99,7 @@ class PluginConfig:
 
 
 class Evicting(NamedTuple):
-    """The eviction policy of a run's servers, and the clients that the policy distinguishes."""
+    """The eviction policy of a run's servers, and the clients that this policy distinguishes."""
 
     policy: str | None = None
     clients: tuple[str, ...] = ()
@@ -113,7 +114,7 @@ def plugin_config(
     weights: Mapping[str, float] | None = None,
     evicting: Evicting = OWN_ORDER,
 ) -> PluginConfig:
-    """Return one scheduler's configuration for the plugin, from a run's settings.
+    """Return the configuration of one scheduler for the plugin, from a run's settings.
 
     Raises UsageError for an unknown scheduler, eviction policy or parameter, and for an invalid
     value.
@@ -122,8 +123,7 @@ def plugin_config(
         local: Name of the local scheduler.
         settings: The settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; a client that is not listed has weight 1.
-        evicting: Eviction policy and clients of the policy; the policy LRU means the server's own
-            order.
+        evicting: The eviction policy and its clients; the policy LRU means the server's own policy.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -139,7 +139,7 @@ def plugin_config(
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return the parameters of a scheduler as ``NAME.PARAM``, and the load cap if set."""
+    """Return a scheduler's parameters as ``NAME.PARAM``, and the limit on the load if set."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -178,9 +178,9 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
 
 
 def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:
-    """Return the JSON object in an environment variable; {} if the variable is not set.
+    """Return the JSON object in an environment variable, or {} if the variable is not set.
 
-    Raises UsageError for other text; the message shows ``shape``, an example of the object.
+    Raises UsageError for any other text; the message shows ``shape``, an example of the object.
     """
     text = environment.get(variable) or "{}"
     try:
@@ -198,7 +198,7 @@ UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"
 
 
 def installed(distributions: Sequence[str]) -> str:
-    """Return the version of the first installed distribution in a list, or "" if none is installed.
+    """Return the version of the first distribution in a list that is installed, or "".
 
     The version is read from the metadata of the distribution, so the engine is not imported.
     """
@@ -211,10 +211,10 @@ def installed(distributions: Sequence[str]) -> str:
 
 
 def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
-    """Return True for a supported release, and False for a newer release that the user allows.
+    """Return True for a supported release, and False for a newer one that the user allows.
 
-    ``supported`` lists the supported releases; the oldest is first. Raises UsageError for any other
-    release, and if the engine is not installed.
+    ``supported`` lists the supported releases, beginning with the oldest. Raises UsageError for any
+    other release, or if the engine is not installed.
     """
     if not found:
         raise UsageError(f"{engine} is not installed in this Python")
@@ -236,7 +236,7 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
 def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless the engine has a function with the expected first parameters.
 
-    ``target`` is the dotted name of the function; ``expected`` are the names of its first
+    ``target`` is the dotted name of the function; ``expected`` are the names of the first
     parameters.
     """
     try:
@@ -254,19 +254,19 @@ def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the first line of the error that caused the failure of an import."""
+    """Return the first line of the error because of which an import failed."""
     while (deeper := error.__cause__ or error.__context__) is not None:
         error = deeper
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def allow_untested() -> None:
-    """Allow engine releases newer than the supported releases, in this process and in servers."""
+    """Allow engine releases newer than the supported ones, in this process and in its servers."""
     os.environ[UNTESTED] = "1"
 
 
 def untested_environment() -> dict[str, str]:
-    """Return the variable ``UNTESTED`` of this process, for a server on another machine."""
+    """Return the environment variable ``UNTESTED`` of this process, for a server elsewhere."""
     return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 

@@ -1,11 +1,11 @@
-"""Records of live runs: files of JSON lines, conversion to tables, and merging of drivers.
+"""Records of runs on real servers: files of JSON lines, and their conversion to tables.
 
-Times in live records are seconds since the start of the run. Live records name clients and states
-instead of numbering them.
+Times in the records are seconds since the start of the run. The records contain names of clients
+and states, not their numbers.
 
-With several drivers, each driver has a folder with its records and its clock's offset. A record is
-written as soon as a request or program ends, so that ``fairbench recover`` can merge the records of
-a run that crashed.
+With several drivers, each driver has a folder with its records and the offset of its clock. A
+record is written as soon as a request or program ends, so that ``fairbench recover`` can use the
+records of a run that crashed.
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """The record of an ended request: columns of ``metrics.records.Requests``, and other facts.
+    """The record of an ended request: the columns of ``metrics.records.Requests`` and more.
 
-    - ``arrival_s`` is the time at which the request was due, plus ``held_s`` seconds in which the
+    - ``arrival_s`` is the time at which the request was due, delayed by ``held_s`` seconds if the
       driver had no free slot.
     - ``submit_s`` is the time at which the driver sent the request, or None for an unsent request.
-      In the file, this field is called "sent_s".
-    - ``admitted_s`` is None unless the server reports how long the request was queued.
-    - ``cached_tokens`` is None if the server does not report the number.
-    - ``chunk_s`` and ``chunk_tokens`` are times and sizes in tokens of the received chunks.
+      In the file, the field ``submit_s`` is called "sent_s".
+    - ``admitted_s`` is the time of admission, or None if the server does not report how long the
+      request was queued.
+    - ``cached_tokens`` is the number of cached prompt tokens, or None if the server does not report
+      it.
+    - ``chunk_s`` and ``chunk_tokens`` are the times and the sizes (tokens) of the received chunks.
     - ``error`` is the reason why the request was refused, or why the answer broke off.
     - ``min_new_tokens`` is the minimum number of output tokens that the request asked for.
-    - ``estimated`` is true if the server did not report the tokens of the prompt or of the answer.
+    - ``estimated`` is True if the server did not report the number of tokens of the prompt or of
+      the answer.
     - ``compulsory_tokens`` are the tokens of the prompt that no earlier prompt or answer contains,
       or None if unknown.
     """
@@ -78,7 +81,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
-    """The record of a finished program; the fields are columns of ``metrics.records.Programs``."""
+    """The record of a finished program, with the columns of ``metrics.records.Programs``."""
 
     program_id: Count
     client: str
@@ -93,7 +96,7 @@ class ProgramRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """All records of a live run."""
+    """All records of a run on real servers."""
 
     requests: list[RequestRecord]
     programs: list[ProgramRecord]
@@ -111,12 +114,13 @@ def read_records(directory: Path) -> LiveRecords:
 
 
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """Convert records to the tables of a simulated run; the service log is computed from requests.
+    """Convert records to the tables of a simulated run.
 
-    If the server does not report an admission, the request counts as admitted at its first token.
-    If the server never reports cached tokens, all input counts as computed. If the server reports
-    cached tokens for some requests, the input of the remaining requests counts as neither cached
-    nor uncached. Raises DataError for a client that is not in ``clients``.
+    The service log is computed from the requests. If the server does not report when it admitted a
+    request, the request counts as admitted at its first token. If the server never reports cached
+    tokens, all input counts as computed (uncached). If the server reports cached tokens for some
+    requests only, the input of the others counts as neither cached nor uncached. Raises DataError
+    for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
@@ -156,7 +160,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _arrays(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return an array for each field that is no list.
+    """Return an array for each field of the records that is not a list.
 
     In the arrays, None becomes NaN, and names become indices.
     """
@@ -197,7 +201,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
 
 
 class Journal:
-    """Two files of JSON lines in a directory: one of requests, and one of programs.
+    """A writer of two files of JSON lines, one of requests and one of programs.
 
     Each record is written as soon as the request or program ends.
 
@@ -215,7 +219,7 @@ class Journal:
     def request(self, record: RequestRecord) -> None:
         """Append the record of a request.
 
-        Raises RunFailed if the file cannot be written, such as on a full disk.
+        Raises RunFailed if the file cannot be written, for example on a full disk.
         """
         self._write_line(self._requests, record)
 
@@ -246,10 +250,11 @@ R = TypeVar("R", RequestRecord, ProgramRecord)
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """The number of seconds by which a driver's clock is ahead of this machine's clock.
+    """The offset of a driver's clock from this machine's clock, in seconds.
 
-    The true offset differs from ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the
-    time of the measurement on this machine's clock, in seconds.
+    A positive offset means that the driver's clock is ahead. The true offset differs from
+    ``offset_s`` by at most ``uncertainty_s`` seconds. ``at_s`` is the time of the measurement on
+    this machine's clock, in seconds.
     """
 
     at_s: float
@@ -262,10 +267,10 @@ def compare_clocks(
 ) -> Offset:
     """Return by how many seconds another process's clock is ahead of the clock ``now_s``.
 
-    ``ask`` asks the other process for its time. Each clock reading is assigned to the midpoint
-    between request and reply. The error is at most half of the round-trip time, even if request and
-    reply take different times (Cristian, "Probabilistic clock synchronization", 1989). The result
-    comes from the fastest of ``rounds`` readings.
+    ``ask`` is a function that asks the other process for its time. Each clock reading is assigned
+    to the midpoint between the request and the reply. The error is at most half of the round-trip
+    time, even if request and reply take different times (Cristian, "Probabilistic clock
+    synchronization", 1989). The result is from the fastest of ``rounds`` readings.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -277,7 +282,7 @@ def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
 
 
 class ClockComparison(msgspec.Struct, frozen=True):
-    """A driver's clock compared with this machine's clock before and after a run.
+    """A comparison of a driver's clock with this machine's clock, before and after a run.
 
     ``after`` is None if the clock was not read after the run. ``host`` names the machine of the
     driver; None means this machine.
@@ -289,7 +294,7 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """The change of the offset during the run (s); 0 if within the combined uncertainty."""
+        """The change of the offset during the run (s), or 0 if within the combined uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -298,19 +303,19 @@ class ClockComparison(msgspec.Struct, frozen=True):
 
     @property
     def uncertainty_s(self) -> float:
-        """The uncertainty in seconds of times that are corrected by this comparison."""
+        """The uncertainty in seconds of times that are corrected with this comparison."""
         after = self.before if self.after is None else self.after
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
     def ahead_s(self, since_s: float) -> float:
-        """Return the drift of the driver's clock ``since_s`` seconds after the first comparison."""
+        """Return the drift (s) of the driver's clock ``since_s`` seconds after the first check."""
         if self.after is None or self.after.at_s <= self.before.at_s:
             return 0.0
         return self.drift_s * since_s / (self.after.at_s - self.before.at_s)
 
 
 class Shard(NamedTuple):
-    """The clients of driver number ``number`` (of ``drivers``): every ``drivers``-th client."""
+    """The clients of driver ``number``, one of ``drivers`` drivers: every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1
@@ -323,16 +328,17 @@ WHOLE = Shard()
 
 
 def write_clock(folder: Path, comparison: ClockComparison) -> None:
-    """Store a clock comparison in the folder of its driver."""
+    """Store a clock comparison in the folder of the driver to which it belongs."""
     hidden = folder / f".{CLOCK_FILE}"
     hidden.write_bytes(msgspec.json.encode(comparison) + b"\n")
     hidden.replace(folder / CLOCK_FILE)
 
 
 def clocks(folder: Path) -> list[ClockComparison]:
-    """Return the clock comparisons of all drivers in order; the list is empty with a single driver.
+    """Return the clock comparisons of all drivers in order.
 
-    Raises DataError if a comparison of clocks cannot be read.
+    With a single driver, the list is empty. Raises DataError if a comparison of clocks cannot be
+    read.
     """
     found: list[ClockComparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():
@@ -344,10 +350,10 @@ def clocks(folder: Path) -> list[ClockComparison]:
 
 
 def merge(folder: Path, time_scale: float) -> None:
-    """Write the records of several drivers into ``folder``, with times on this machine's clock.
+    """Merge the records of several drivers into ``folder``, with times on this machine's clock.
 
-    ``time_scale`` is the number of emulated seconds per real second. If the function is called
-    again, it writes the same records.
+    ``time_scale`` is the number of emulated seconds per real second. A second call writes the same
+    records again.
     """
     found = clocks(folder)
     if not found:
@@ -377,7 +383,10 @@ def corrected(record: R, clock: ClockComparison, time_scale: float) -> R:
 
 
 def driver_entries(folder: Path) -> list[dict[str, float | str]]:
-    """Return an entry per driver for the run's manifest: the remote host, if any, and the clock."""
+    """Return, for each driver, an entry for the run's manifest.
+
+    The entry has the remote host, if any, and the clock.
+    """
     return [
         {
             **({} if clock.host is None else {"host": clock.host}),

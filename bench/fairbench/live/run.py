@@ -1,4 +1,4 @@
-"""A live run: the start of workers and router, the load from the driver, and the result."""
+"""A run on real servers: start of workers and router, load from the driver, and result."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ READY_PAGES = ("/health", "/v1/models", "/readiness")
 def router_recipe(
     spec: ExperimentSpec, workers: Sequence[WorkerAddress], listen: str = LOOPBACK
 ) -> servers.Recipe:
-    """Return the recipe for ``fairbench serve`` with the experiment's router and its parameters.
+    """Return the start instructions of ``fairbench serve`` with the experiment's router.
 
-    If the backend has an external router, the recipe has the command of the external router.
-    ``listen`` is the address at which the router listens.
+    If the backend has an external router, the instructions start the external router. ``listen`` is
+    the address at which the router listens.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -76,7 +76,8 @@ def router_recipe(
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for admission control.
 
-    The timing profile is the experiment's, unless the admission parameters name another profile.
+    The timing profile is that of the experiment, unless the admission parameters name another
+    profile.
     """
     params = spec.admission
     if params is None:
@@ -89,7 +90,7 @@ def _admission_flags(spec: ExperimentSpec) -> list[str]:
 def external_recipe(
     words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
 ) -> servers.Recipe:
-    """Return the recipe for an external router with the ``words`` of its ``router_command``."""
+    """Return the start instructions of an external router, with the ``words`` of its command."""
     urls = [worker.url for worker in workers]
     return servers.Recipe(
         "router",
@@ -103,10 +104,10 @@ def external_recipe(
 
 
 def takes_requests(url: str) -> bool:
-    """Return whether all pages answer, some page reports success, and no page reports an error 5xx.
+    """Return whether a router takes requests.
 
-    The page ``/health`` of sglang-router succeeds before the router has a worker; ``/readiness``
-    does not.
+    All of its pages must answer, one with success, and none with an error 5xx. In sglang-router,
+    ``/health`` succeeds before the router has a worker, but ``/readiness`` does not.
     """
     found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]
     answers = [status for status in found if status is not None]
@@ -123,7 +124,10 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[servers.Server]:
-    """Start the router, and end the router after the block. Raises the errors of ``start_all``."""
+    """Start the router, and end it after the block.
+
+    Raises the errors that ``start_all`` raises.
+    """
     recipe = router_recipe(spec, workers, listen)
     (server,) = servers.start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:
@@ -136,7 +140,7 @@ OnProgress = Callable[[servers.ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
-    """The interface of functions that send the load like ``drive``, and return after the run."""
+    """The interface of functions that send a run's load, as ``drive`` does."""
 
     def __call__(
         self,
@@ -148,7 +152,7 @@ class Driving(Protocol):
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Send the load of all clients to the servers; write records into ``folder``."""
+        """Send the load of all clients to the servers, and write records into ``folder``."""
 
 
 def drive_here(*work: Any, **options: Any) -> DriveResult:
@@ -167,13 +171,15 @@ def run_live(
     driving: Driving = drive_here,
     listen: str = LOOPBACK,
 ) -> RunResult:
-    """Run an experiment on its backend; write each request to ``directory`` as soon as it ends.
+    """Run an experiment on its backend.
 
-    Given ``workers`` must fit the spec (see ``can_serve``); their caches are emptied first, and the
-    workers keep running. If ``workers`` is None, the function starts and ends the workers.
-    ``driving`` sends the load from machines that reach the router at ``listen``, an address of this
-    machine. When ``interrupted`` returns True, the run ends with the records so far. Raises
-    RunFailed if servers fail to start, and KeyboardInterrupt if interrupted before the start.
+    Each request is written to ``directory`` as soon as it ends. ``workers``, if given, must fit the
+    experiment (see ``can_serve``); their caches are emptied first, and they keep running. If
+    ``workers`` is None, the function starts and ends the workers. ``driving`` is the function that
+    sends the load; drivers on other machines reach the router at ``listen``, an address of this
+    machine. When ``interrupted`` returns True, the run ends, and the records until then are kept.
+    Raises RunFailed if servers fail to start, and KeyboardInterrupt if a signal comes before the
+    start.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:
@@ -194,7 +200,7 @@ def run_live(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend that is ready for load: the driver's target, a description, and the processes."""
+    """A backend that is ready for load: the driver's target, a description, and processes."""
 
     target: DriverTarget
     served: Served
@@ -207,7 +213,7 @@ class _Serving:
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why no request can be served any more, or "" if some worker still can serve."""
+        """Return why the servers cannot serve any further request, or "" if they can."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):
@@ -225,7 +231,7 @@ def _serving(
     interrupted: Callable[[], bool],
     listen: str,
 ) -> Iterator[_Serving]:
-    """Yield the backend when the backend is ready; end the started processes after the block."""
+    """Yield the backend when it is ready. After the block, the started processes are ended."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
         served = backend.served(told_by(url, options.headers))

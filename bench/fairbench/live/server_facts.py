@@ -1,4 +1,4 @@
-"""Information pages of servers: their HTTP requests, and the settings and metrics on the pages."""
+"""Information pages of servers, and the settings and metrics that the pages contain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> b
 
 
 def status_of(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> int | None:
-    """Return the HTTP status at ``url``, or None without an answer within ``timeout_s`` seconds."""
+    """Return the HTTP status of ``url``, or None without an answer within ``timeout_s`` seconds."""
     try:
         with _direct.open(Request(url, method=method), timeout=timeout_s) as answer:
             return int(answer.status)
@@ -60,7 +60,8 @@ def get_json(
 ) -> dict[str, Any]:
     """Return the JSON object at ``url``.
 
-    Raises RunFailed if the server does not answer within ``timeout_s`` seconds or sends other data.
+    Raises RunFailed if the server does not answer within ``timeout_s`` seconds, or sends something
+    else.
     """
     try:
         content = json.loads(get_text(url, headers=headers, timeout_s=timeout_s))
@@ -76,7 +77,7 @@ MOST_RUNNING = "max_running_requests"
 
 
 def vocab_size_of(model: str) -> int | None:
-    """Return ``vocab_size`` from config.json in a model's folder, or None if it is unknown."""
+    """Return ``vocab_size`` from config.json in a model's folder, or None if unknown."""
     try:
         config = json_file(Path(model) / "config.json", model)
         return int(config.get("text_config", config)["vocab_size"])
@@ -85,11 +86,11 @@ def vocab_size_of(model: str) -> int | None:
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """Return a server's settings from its page of Prometheus metrics, under SGLang's keys.
+    """Return a server's settings from its Prometheus metrics, under the keys of SGLang.
 
-    The settings are the KV pool and the block size in tokens, the plugin's report, and the limit on
-    running requests. Settings that the page does not report are left out. Raises ValueError if the
-    text is not a page of metrics.
+    The settings are the KV memory and the block size in tokens, the plugin's report, and the limit
+    on running requests. Settings that the page does not report are left out. Raises ValueError if
+    the text is not a page of Prometheus metrics.
     """
     # The package prometheus_client belongs to the extra `live`.
     from prometheus_client.parser import text_string_to_metric_families
@@ -123,13 +124,14 @@ def _plugin_report(labels: dict[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
-    """The report of one process that runs a scheduler of fairbench.
+    """The report of one server process that runs a scheduler of fairbench.
 
     - ``params`` holds each parameter as ``NAME.PARAM``.
-    - ``eviction`` names fairbench's eviction policy; None means the server's own order.
+    - ``eviction`` names the eviction policy if it is one of fairbench; None means the server's own
+      policy.
     - ``async_scheduling`` says whether vLLM schedules asynchronously.
     - ``residency`` is the number of tokens in KV memory that each client holds.
-    - ``hooks`` counts the calls of each hooked method of SGLang.
+    - ``hooks`` counts the calls of each method of SGLang that the plugin replaces.
     """
 
     local: str
@@ -148,8 +150,8 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes behind a URL.
 
-    The list is empty if the server runs only schedulers of the engine. Raises RunFailed if the
-    server does not answer, or if the answer has an unknown form.
+    The list is empty if the server runs no scheduler of fairbench. Raises RunFailed if the server
+    does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
     # The emulator has one scheduler, whose report is at the top level of the answer. In SGLang's

@@ -1,4 +1,4 @@
-"""The result of a live run, computed from records, also for a killed run: summary and notes."""
+"""The result of a run on real servers, also of a killed run, computed from its records."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def lateness_ms(requests: Iterable[RequestRecord]) -> Floats:
 
 
 def gaps_s(requests: Iterable[RequestRecord]) -> Floats:
-    """Return the inter-token gaps in seconds of all finished requests, one after another.
+    """Return the inter-token gaps in seconds of all finished requests as one array.
 
     The gap before a chunk is divided equally among the chunk's tokens, as in SGLang's benchmark.
     """
@@ -82,15 +82,15 @@ def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Float
 
 
 def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
-    """Return the number of requests by kind of error; the most frequent kind is the first."""
+    """Return the number of requests by kind of error, with the most frequent kind first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return, for each kind of error, the server's message in the first error of this kind.
+    """Return, for each kind of error, the server's message in the first such error.
 
-    If the server's text is JSON, the text outside the message is left out.
+    If the server's text is JSON, only the message in it is kept.
     """
     messages: dict[str, str] = {}
     for request in requests:
@@ -103,7 +103,7 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """Return the message in an error's JSON, which may be cut off, or else the whole text."""
+    """Return the message in an error's JSON, which may be cut off, or the whole text."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())
 
@@ -111,7 +111,7 @@ def _message(said: str) -> str:
 def summary_of(
     spec: ExperimentSpec, records: LiveRecords, tables: Tables, result: DriveResult, served: Served
 ) -> dict[str, Any]:
-    """Return the summary as JSON types: metrics, the experiment, and the server."""
+    """Return the summary as JSON types, with metrics, the experiment, and the server."""
     refused = [request for request in records.requests if request.status == REFUSED]
     # An answer with a status 4xx counts as refused, not as failed.
     kinds = error_counts(refused).items()
@@ -147,7 +147,8 @@ def summary_of(
 def _measured(records: LiveRecords) -> Measurements:
     """Return the driver's measurements, such as token gaps, that the tables do not contain.
 
-    Waits of requests that still waited for a free slot at the end of the run are left out.
+    Waits of requests that still waited for a free slot of the driver at the end of the run are left
+    out.
     """
     requests = records.requests
     held_s = [r.held_s for r in requests if r.held_s or r.submit_s is not None]
@@ -161,7 +162,10 @@ def _measured(records: LiveRecords) -> Measurements:
 
 
 def _token_gaps(requests: Iterable[RequestRecord]) -> TokenGaps | None:
-    """Return the gap before each chunk except a request's first; None if there is no gap."""
+    """Return the gap before each chunk other than a request's first.
+
+    Without any gap, return None.
+    """
     # The stored table of requests is sorted by request id.
     rows = sorted(requests, key=lambda record: record.request_id)
     first_s = np.array([row.chunk_s[0] if row.chunk_s else np.nan for row in rows])
@@ -186,7 +190,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _prices(spec: ExperimentSpec, served: Served) -> WorkPrices | None:
-    """Return prices by which a request's least GPU time is computed; None for a real server."""
+    """Return prices for computing a request's least GPU time. For a real server, return None."""
     if served.timing_profile is None or not is_known(served.timing_profile):
         return None
     profile = load_profile(served.timing_profile)
@@ -204,7 +208,7 @@ def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound |
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Set each metric that needs data that the server did not report to null, with the reason."""
+    """Set metrics to null that need data which the server did not report, with the reason."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -224,7 +228,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return the notes that are needed to interpret the numbers."""
+    """Return the notes that a reader needs to interpret the numbers of the run."""
     remarks: dict[str, str] = {}
     late_ms = statistic_of("p99", lateness_ms(records.requests))
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -283,11 +287,12 @@ def outcome(
     broken: str = "",
     remarks: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """Return the result that follows from the records in ``folder``.
+    """Return the result of a run, computed from the records in ``folder``.
 
     ``ended`` are the names of the workers that ended during the run. ``broken`` is the reason why
     the run had to end early, or "". If a worker ended, if ``broken`` is not "", or if no request
-    succeeded, the run is incomplete, and a note says why. ``remarks`` are further notes, by key.
+    succeeded, the run is marked as incomplete, and a note says why. ``remarks`` are further notes,
+    by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -331,9 +336,9 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the end of a killed run: incomplete, with the time of the last record as the end.
+    """Return the result of a killed run's driver: incomplete, and ended at the last record.
 
-    Requests and programs that were in progress have no record.
+    Requests and programs that were in progress when the run was killed have no record.
     """
     arrivals = [program.arrival_s for program in records.programs]
     ends = [program.finish_s for program in records.programs]

@@ -1,4 +1,4 @@
-"""Plans of capacity: the smallest cluster that meets latency and fairness targets at a load."""
+"""Capacity plans: the smallest cluster that meets latency and fairness targets at a load."""
 
 from typing import TYPE_CHECKING
 

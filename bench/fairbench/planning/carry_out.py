@@ -1,4 +1,4 @@
-"""The execution of a plan: a search for each scheduler and GPU, with runs stored like a sweep."""
+"""The execution of a capacity plan: a search for each scheduler and GPU, with stored runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """A search for a choice; ``wanted`` are the sizes to simulate next, ``found`` is the result."""
+    """A search for the size of one choice (scheduler and GPU).
+
+    ``wanted`` are the sizes to simulate next, and ``found`` is the result.
+    """
 
     def __init__(self, choice: PlanChoice, search: Search) -> None:
         self.choice = choice
@@ -40,7 +43,7 @@ class _Walk:
         self.wanted = next(search)
 
     def continue_with(self, enough: Mapping[int, bool]) -> None:
-        """Continue the search, given for each wanted size whether the size is enough."""
+        """Continue the search; ``enough`` says for each wanted size whether it is sufficient."""
         try:
             self.wanted = self._search.send(enough)
         except StopIteration as end:
@@ -50,7 +53,7 @@ class _Walk:
 def begin_plan(question: PlanQuestion, parent: Path) -> SweepStore:
     """Create a directory in ``parent`` for the runs of a capacity plan.
 
-    Raises UsageError if no plan can answer the question.
+    Raises UsageError if no plan can answer the question, because its parts do not fit together.
     """
     clusters = Clusters(question)
     size = clusters.first_size if question.most else question.high
@@ -77,13 +80,13 @@ def question_of(store: SweepStore) -> PlanQuestion:
 def carry_out(
     store: SweepStore, context: RunContext, recorded: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Run the missing simulations of a stored plan; store and return the answer.
+    """Run the missing simulations of a stored plan. The answer is stored and returned.
 
-    ``recorded`` compares the waits in a trace with the waits in its replay
-    (``diagnosis.recorded_waits``); the answer includes this comparison unless ``recorded`` is None.
+    ``recorded`` is a function that compares waits in a trace and in its replay
+    (``diagnosis.recorded_waits``); unless it is None, the answer has this comparison.
 
-    Raises RunFailed if a run failed, Interrupted after an interruption, and UsageError while
-    another process carries out the plan.
+    Raises RunFailed if a run failed, Interrupted after a signal, and UsageError while another
+    process carries out the plan.
     """
     question = question_of(store)
     clusters = Clusters(question)
@@ -116,7 +119,7 @@ def _search(clusters: Clusters, choice: PlanChoice) -> Search:
 
 
 class _Runs:
-    """The completed runs of a plan, by choice and number of replicas."""
+    """The completed runs of a plan, by choice (scheduler, GPU and load) and number of replicas."""
 
     def __init__(self, clusters: Clusters, store: SweepStore, context: RunContext) -> None:
         self._clusters, self._store, self._context = clusters, store, context
@@ -127,10 +130,11 @@ class _Runs:
     def run_points(
         self, points: Iterable[tuple[PlanChoice, int]], *, with_alone: bool = False
     ) -> None:
-        """Run the missing points; a point is a choice and a number of replicas.
+        """Run the missing points.
 
-        If several points need the same run, it is executed once. If ``with_alone`` is true, each
-        client is also simulated alone.
+        A point is a choice (scheduler, GPU and load) with a number of replicas. A run that several
+        points need is executed once. If ``with_alone`` is True, each client is also simulated
+        alone.
         """
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:
@@ -157,20 +161,20 @@ class _Runs:
         }
 
     def summaries(self, choice: PlanChoice, dp: int) -> list[Summary]:
-        """Return the summaries of a choice on ``dp`` replicas, one per seed."""
+        """Return the summaries of one scheduler and GPU on ``dp`` replicas, one per seed."""
         return [self._found[one] for one in self._of[choice, dp]]
 
     def verdicts(self, choice: PlanChoice, dp: int) -> list[JudgedTarget]:
-        """Return for each latency target whether the simulated cluster meets the target."""
+        """Return for each target whether the simulated cluster meets the target."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
     def is_enough(self, choice: PlanChoice, dp: int) -> bool:
-        """Return whether the cluster meets all targets; at 95% confidence if so requested."""
+        """Return whether a cluster meets all targets, at 95% confidence if the user demands it."""
         certain = self._clusters.question.certain
         return all(one.certain if certain else one.met for one in self.verdicts(choice, dp))
 
 
 def _sweep(specs: Sequence[ExperimentSpec]) -> Sweep:
-    """Return a sweep of these runs, so that commands for sweeps can read a plan's directory."""
+    """Return a sweep of given runs, so that commands for sweeps can read a plan's directory."""
     grid = [grid_of(spec) | {"seed": [spec.seed]} for spec in specs]
     return make_sweep({"name": "plan", "grid": grid})

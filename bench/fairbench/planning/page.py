@@ -1,4 +1,4 @@
-"""The HTML page of a plan: the answer, charts of the targets over replicas, and the runs."""
+"""The HTML page of a capacity plan: the answer, charts of the targets, and the runs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ LOAD = ", {:g} x the load"
 
 
 def is_plan(path: Path) -> bool:
-    """Return whether a directory holds a plan."""
+    """Return whether a directory holds a capacity plan."""
     return (path / QUESTION).is_file()
 
 
 def plan_page(path: Path) -> page.Page:
-    """Return the page of a plan. Raises DataError if the plan is not finished."""
+    """Return the report page of a capacity plan. Raises DataError if the plan is not finished."""
     if not (path / ANSWER).is_file():
         raise DataError(
             f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"
@@ -65,7 +65,10 @@ def plan_page(path: Path) -> page.Page:
 
 
 def plan_title(answer: Row) -> str:
-    """Return the answer in one line: replicas of each choice, and savings of the first choice."""
+    """Return a plan's answer in one line.
+
+    The line has the replicas that each scheduler needs, and the savings of the first scheduler.
+    """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
         return needed_line(answer).removesuffix(".")
@@ -77,9 +80,10 @@ def plan_title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return the savings of the first choice against the most expensive choice, as text.
+    """Return a text on the replicas that the first choice (scheduler and GPU) saves.
 
-    If the first choice is the most expensive, the text is about the cheapest choice.
+    The first choice is compared with the most expensive choice. If the first choice is the most
+    expensive, it is compared with the cheapest choice.
     """
     if first["replicas"] is None:
         return ""
@@ -101,9 +105,10 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 
 
 def _choice(row: Row, answer: Row, load: str = "") -> str:
-    """Return the name of a choice: scheduler, GPU if the plan has several GPUs, and load.
+    """Return the name of a choice.
 
-    ``load`` is the format string for a load factor that is not 1.
+    The name has the scheduler, the GPU if the plan has several GPUs, and the load. ``load`` is a
+    format string for a load factor other than 1.
     """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
     name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])
@@ -139,7 +144,7 @@ def _curves(answer: Row) -> Iterator[page.Section]:
 
 
 def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure:
-    """Return the chart of a target's metric over the number of replicas or of users."""
+    """Return a chart of a target's metric against the number of replicas or of users."""
     entry, factor = metric_of(target["metric"]), _factor(target)
     percent = factor > 1
     unit = "%" if percent else (entry.unit if entry is not None and entry.unit else "")
@@ -164,7 +169,7 @@ def _curve(target: Row, series: Sequence[PointSeries], size: str) -> page.Figure
 
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
-    """Yield the points of each choice for the target with the index ``place``."""
+    """Yield the points of each choice (scheduler, GPU, load) for the target number ``place``."""
     rows = answer["choices"]
     loads = len({row["load"] for row in rows}) > 1
     names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]
@@ -192,7 +197,7 @@ def _point(size: int, target: Row) -> ChartPoint | None:
 
 
 def _grids(answer: Row) -> Iterator[page.Grid]:
-    """Yield a table of the tested numbers of replicas or users, ascending within each choice."""
+    """Yield a table of the tested numbers of replicas or users, in ascending order."""
     size = size_of(answer)
     best = "most users" if size == USERS else "smallest sufficient cluster"
     table: list[list[page.Cell]] = []

@@ -1,4 +1,4 @@
-"""The question of a plan: targets such as ``ttft_p99<2s``, choices, and the fixed load."""
+"""The question of a capacity plan: targets such as ``ttft_p99<2s``, schedulers, and load."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 class Slo(NamedTuple):
     """A target, such as ``ttft_p99<2s``: a metric and its limit.
 
-    The metric must be below the limit if ``below``, else above the limit. If ``inclusive`` is true,
-    a value equal to the limit meets the target. ``text`` is the target as written, ``metric`` the
-    summary key.
+    If ``below`` is True, the metric must be below the limit, or else above the limit. If
+    ``inclusive`` is True, a value that equals the limit meets the target. ``text`` is the target as
+    the user wrote it; ``metric`` is the key in the summary.
     """
 
     text: str
@@ -55,30 +55,30 @@ class Slo(NamedTuple):
 
     @property
     def entry(self) -> Metric:
-        """The catalogue entry of the target's metric."""
+        """The entry of the target's metric in the catalogue of metrics."""
         found = metric_of(self.metric)
         assert found is not None  # ``parse_slo`` has already refused unknown metrics.
         return found
 
     @property
     def rank(self) -> int | None:
-        """The percentile of the metric, or None if every summary has the metric."""
+        """The percentile that the metric is, or None for a metric without a percentile."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
     @property
     def of_sharing(self) -> bool:
-        """Return whether the metric needs simulations of each client alone."""
+        """Return whether the target's metric needs simulations of each client alone."""
         return "sharing_incentive" in self.metric
 
     def met_by(self, value: float) -> bool:
-        """Return whether a metric's value meets the target."""
+        """Return whether a value of the target's metric meets the target."""
         if value == self.limit:
             return self.inclusive
         return value < self.limit if self.below else value > self.limit
 
     def margin(self, value: float) -> float | None:
-        """Return a value's margin as a fraction of the limit, or None for a limit of 0."""
+        """Return by which fraction of the limit a value meets the target; None for a limit of 0."""
         if not self.limit:
             return None
         left = self.limit - value if self.below else value - self.limit
@@ -86,9 +86,9 @@ class Slo(NamedTuple):
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """Parse one or more targets of ``--slo``.
+    """Parse the targets that follow ``--slo``, such as ``ttft_p99<2s``.
 
-    Raises UsageError that names the wrong part of a target.
+    Raises UsageError, which names the wrong part of a target.
     """
     found = tuple(parse_slo(text) for text in texts)
     if not found:
@@ -97,12 +97,12 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 
 
 def parse_slo(text: str) -> Slo:
-    """Parse a target: ``METRIC<LIMIT``, or ``METRIC>LIMIT`` for metrics that should be large.
+    """Parse a target: ``METRIC<LIMIT`` or, for metrics that should be large, ``METRIC>LIMIT``.
 
     A metric is a key of a run's summary, ``clients.NAME.KEY``, ``min_share`` or ``on_time``. A
-    metric may also be a name in the style of other tools, such as ``ttft_p99``, whose limit needs a
-    unit. Raises UsageError for a wrong shape, sign, metric or unit, and for a limit that no value
-    can meet.
+    metric may also have a name in the style of other tools, such as ``ttft_p99``; its limit then
+    needs a unit. Raises UsageError for a wrong form, sign, metric or unit, and for a limit that no
+    value can meet.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -161,13 +161,13 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Return whether a metric has a better direction and is defined for a single run."""
+    """Return whether a metric has a better direction and exists for a single run."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 
 
 def _unknown_metric(name: str) -> UsageError:
-    """Return the error for an unknown metric, with the most similar names."""
+    """Return the error for an unknown metric, with the names that are most similar."""
     known = [key for key, one in CATALOGUE.items() if _is_of_a_run(one) and one.of is not Of.CLIENT]
     latencies = [f"{one}_p{rank}" for one in ("ttft", "tpot", "e2el") for rank in (50, 95, 99)]
     choices = [*SHORT.values(), "on_time", *latencies, "sharing_p99", *known]
@@ -181,7 +181,7 @@ def _unknown_metric(name: str) -> UsageError:
 
 
 USERS, REPLICAS = "users", "replicas"
-"""A plan seeks one of two sizes: the most users of a cluster, or the fewest replicas."""
+"""The two sizes that a plan can seek: the most users of a cluster, or the fewest replicas."""
 # A plan for the largest number of users tries at most ``MOST_TIMES`` times the experiment's number
 # of clients.
 MOST_TIMES = 64
@@ -190,7 +190,7 @@ NUM_RUNS = 3  # Each cluster is simulated with this number of seeds by default.
 
 
 class PlanChoice(NamedTuple):
-    """A scheduler on a GPU at a multiple of the load, for which a plan seeks the replicas."""
+    """A scheduler on a GPU at a multiple of the load, for which a plan seeks the cluster size."""
 
     scheduler: str
     gpu: str
@@ -202,16 +202,16 @@ class PlanQuestion:
     """The question that a capacity plan answers, with all inputs.
 
     - ``slos`` are the targets of ``--slo`` as text.
-    - The first of ``schedulers`` on the first of ``gpus`` is planned; the other schedulers and GPUs
-      are alternatives.
-    - ``low`` and ``high`` are the smallest and the largest number of replicas.
+    - ``schedulers`` and ``gpus`` are the compared ones; the plan is for the first of both, and the
+      others are alternatives.
+    - ``low`` and ``high`` are the smallest and the largest number of replicas that is considered.
     - ``flags`` and ``settings`` describe the experiment.
-    - ``loads`` are multiples of the experiment's load: of ``request_rate``, of the speed of the
-      trace, or of the workload's own rate for one replica of the first GPU.
-    - ``prices`` are prices per GPU and hour.
+    - ``loads`` are factors of the experiment's load, which is ``request_rate``, the speed of the
+      trace, or the workload's own rate for one replica of the first GPU.
+    - ``prices`` are prices of one GPU for one hour.
     - ``num_runs`` is the number of seeds with which each size is simulated.
-    - ``certain`` requires that the whole 95% interval of a metric meets the target.
-    - If ``every`` is true, the plan tests every number of replicas.
+    - ``certain`` demands that the whole 95% interval of a metric meets the target.
+    - ``every`` makes the plan test every number of replicas.
     - ``sharing`` also simulates each client alone, on the cluster that the plan finds.
     - ``most`` is USERS if the plan seeks the most users (clients) of ``low`` replicas; ``high``
       then equals ``low``. If ``most`` is empty, the plan seeks the smallest number of replicas.
@@ -239,7 +239,7 @@ class PlanQuestion:
 
     @property
     def choices(self) -> list[PlanChoice]:
-        """All choices, ordered by load; the planned choice comes first at each load."""
+        """All choices (scheduler, GPU, load), ordered by load, with the planned choice first."""
         return [
             PlanChoice(scheduler, gpu, load)
             for load in self.loads
@@ -254,11 +254,11 @@ class PlanQuestion:
 
     @property
     def planned(self) -> list[PlanChoice]:
-        """Return the choice that is planned at each load."""
+        """Return the choice (first scheduler on the first GPU) that is planned at each load."""
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:
-        """Return the hourly price of one GPU of a timing profile, or None without a price."""
+        """Return the price of one hour of one GPU, or None if the user gave no price."""
         named = (self.prices or {}).items()
         return next((price for gpu, price in named if profile_id.startswith(gpu.lower())), None)
 
@@ -266,8 +266,8 @@ class PlanQuestion:
 class FixedLoad(NamedTuple):
     """The load of a plan, which does not depend on the number of replicas.
 
-    ``rate`` is in programs/s per well-behaved client; for a trace it is None. ``usual`` is true if
-    the rate is the workload's own rate for one replica.
+    ``rate`` is in programs/s of each well-behaved client; for a trace, ``rate`` is None. ``usual``
+    is True if the rate is the workload's own rate for one replica.
     """
 
     rate: float | None
@@ -275,10 +275,13 @@ class FixedLoad(NamedTuple):
 
 
 class Clusters:
-    """The experiments of a plan: every choice with any number of replicas."""
+    """The experiments of a plan, for every choice (scheduler, GPU, load) and every size."""
 
     def __init__(self, question: PlanQuestion) -> None:
-        """Prepare a plan. Raises UsageError if no plan can answer the question."""
+        """Prepare a plan.
+
+        Raises UsageError if no plan can answer the question, because its parts do not fit together.
+        """
         self.question = question
         self.targets = question.targets
         _check_question(question)
@@ -298,7 +301,7 @@ class Clusters:
             self.spec(choice, self.last_size)
 
     def _user_range(self, first: PlanChoice) -> tuple[int, int]:
-        """Return the usual number of users, and the largest number that is tried."""
+        """Return the usual number of users of the workload, and the largest number to try."""
         if self.load.rate is None:
             raise UsageError(
                 f"--max {USERS}: a trace has its own clients; name a workload with --workload"
@@ -308,7 +311,7 @@ class Clusters:
         return usual, min(MAX_CLIENTS, MOST_TIMES * usual)
 
     def is_possible(self, choice: PlanChoice, size: int) -> bool:
-        """Return whether an experiment of this size exists; a workload may need more users."""
+        """Return whether an experiment of this size exists. A workload may need more users."""
         try:
             self.spec(choice, size)
         except UsageError:
@@ -316,7 +319,7 @@ class Clusters:
         return True
 
     def spec(self, choice: PlanChoice, size: int) -> ExperimentSpec:
-        """Return the experiment of a choice with ``size`` replicas or users and the first seed."""
+        """Return the experiment of one scheduler and GPU with ``size`` replicas or users."""
         dp = self.question.low if self.question.most else size
         own: dict[str, Any] = {"scheduler": choice.scheduler, "gpu": choice.gpu, "dp": dp}
         if self.question.most:
@@ -328,7 +331,10 @@ class Clusters:
         return experiment({**self._flags, **own}, self.question.settings)
 
     def seeds(self, choice: PlanChoice, size: int) -> list[ExperimentSpec]:
-        """Return the experiments of a choice, one per seed; all choices use equal seeds."""
+        """Return the experiments of a choice (scheduler, GPU, load), one per seed.
+
+        All choices have the same seeds.
+        """
         first = self.spec(choice, size)
         return [
             first.model_copy(update={"seed": first.seed + number})
@@ -336,7 +342,7 @@ class Clusters:
         ]
 
     def _load(self, first: PlanChoice) -> FixedLoad:
-        """Return the load that stays fixed for all sizes, given the first choice."""
+        """Return the load that is the same for all sizes, computed from the first choice."""
         if self._flags.get("trace"):
             return FixedLoad(None, usual=False)
         own = {"scheduler": first.scheduler, "gpu": first.gpu, "dp": 1}
@@ -354,7 +360,7 @@ class Clusters:
 
 
 def _check_question(question: PlanQuestion) -> None:
-    """Raise UsageError if a number, a load or a price of the question is not allowed."""
+    """Raise UsageError if a number, a load or a price in the question of a plan is not allowed."""
     if question.most:
         _check_most(question)
     if not 1 <= question.low <= question.high <= MAX_REPLICAS:
@@ -386,7 +392,7 @@ def _check_question(question: PlanQuestion) -> None:
 
 
 def _check_most(question: PlanQuestion) -> None:
-    """Raise UsageError unless a question for the largest number of users has one cluster."""
+    """Raise UsageError if a question for the largest number of users has several clusters."""
     if question.most != USERS:
         raise UsageError(f"--max {question.most}: must be {USERS}")
     if question.low != question.high:

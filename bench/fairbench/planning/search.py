@@ -1,4 +1,4 @@
-"""The search of ``fairbench plan`` for replicas or users, verdicts on targets, ``answer.json``."""
+"""The search of ``fairbench plan`` for replicas or users, and ``answer.json``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from fairbench.results.store import Summary
 from fairbench.results.summary import NOBODY_NAMED, Value, is_nobody_named, value_of
 
 Search = Generator[list[int], Mapping[int, bool], "SmallestSize"]
-"""A generator that yields lists of sizes to try, and is sent whether each size is enough.
+"""A generator that yields lists of sizes to try, and is sent whether each size is sufficient.
 
-A search yields sizes to test: numbers of replicas or of users. The generator returns the result,
-and never yields an empty list.
+A size is a number of replicas or of users. The generator returns the result of the search, and
+never yields an empty list.
 """
 
 
 class SmallestSize(NamedTuple):
-    """The smallest size that meets the targets, or None if no size does.
+    """The smallest cluster size that meets the targets, or None if no size does.
 
-    ``monotone`` is true if every tested size above a sufficient size is sufficient. If ``monotone``
-    is true, untested sizes above a sufficient size are assumed to be sufficient. If ``monotone`` is
-    false, every size below the smallest sufficient size was simulated. ``tried`` tells for each
-    simulated size whether the size meets the targets.
+    ``monotone`` is True if no tested size above a sufficient size is insufficient. If ``monotone``
+    is True, the untested sizes above a sufficient size are assumed to be sufficient. If
+    ``monotone`` is False, every size below the smallest sufficient size was simulated. ``tried``
+    says for each simulated size whether the size meets the targets.
     """
 
     smallest: int | None
@@ -40,9 +40,10 @@ class SmallestSize(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The search also tests the sizes next to its result. If the results are not monotone, every size
-    below the smallest sufficient size is tested. If the largest size is insufficient, smaller sizes
-    are tested before the search reports that no size is sufficient.
+    The search also tests the sizes next to the size that it finds. If a larger size fails where a
+    smaller size passes, every size below the smallest sufficient size is tested. If the largest
+    size is insufficient, smaller sizes are tested before the search reports that no size is
+    sufficient.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
@@ -64,11 +65,11 @@ def bisected(low: int, high: int) -> Search:
 
 
 def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search:
-    """Find the largest sufficient size: double from ``first`` up to ``last``, then bisect.
+    """Find the largest sufficient size by doubling from ``first`` to ``last``, then bisection.
 
-    Sizes for which ``is_possible`` is false are not tested, and lie below all possible sizes. The
-    search also tests the two sizes above its result. In the result, ``smallest`` is the largest
-    size that meets the targets.
+    Sizes for which ``is_possible`` is False are not tested; they are smaller than all possible
+    sizes. The search also tests the two sizes above the size that it finds. In the result of this
+    search, the field ``smallest`` is the largest size that meets the targets.
     """
     tried = dict((yield [first]))
     size = first
@@ -90,7 +91,7 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
 
 
 def _halves(low: int, high: int) -> list[int]:
-    """Return sizes from ``high`` down to ``low``; each size halves the distance to ``low``."""
+    """Return sizes from ``high`` down to ``low``, each halfway between ``low`` and the previous."""
     found = []
     while high > low:
         high = (low + high) // 2
@@ -109,7 +110,7 @@ def _smallest_size(tried: dict[int, bool]) -> SmallestSize:
 
 
 def is_monotone(tried: Mapping[int, bool]) -> bool:
-    """Return whether every tested size above a sufficient size is sufficient."""
+    """Return whether no tested size above a sufficient size is insufficient."""
     enough = [tried[one] for one in sorted(tried)]
     return enough == sorted(enough)
 
@@ -119,14 +120,14 @@ UNDONE = ("unfinished", "refused", "failed")
 
 
 class JudgedTarget(NamedTuple):
-    """The verdict whether a cluster meets one target.
+    """The verdict on whether a cluster meets one target.
 
-    - ``met`` tells whether the mean over the seeds meets the target, ``certain`` whether the whole
-      95% interval meets the target.
+    - ``met`` is whether the mean over the seeds meets the target; ``certain`` is whether the whole
+      95% interval does.
     - ``seeds_met`` is the number of seeds for which the metric meets the target.
-    - ``low`` and ``high`` are the ends of the interval, None for a single seed.
-    - ``bound`` is ``>`` or ``<`` if the mean is only a bound.
-    - ``reason`` says why the mean is undefined.
+    - ``low`` and ``high`` are the ends of the 95% interval, or None for a single seed.
+    - ``bound`` is ``>`` or ``<`` if the mean is only a lower or upper bound.
+    - ``reason`` says why the mean of the metric is undefined.
     """
 
     slo: Slo
@@ -150,8 +151,8 @@ class JudgedTarget(NamedTuple):
 def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
     """Return whether a cluster meets a target, given the summaries of the cluster's runs.
 
-    If the load is below saturation, targets on shares count as met. A latency that is only a lower
-    bound does not meet a target, and a missing value does not meet any target.
+    If the load is below saturation, targets on shares of the service count as met. A latency that
+    is only a lower bound, or a missing value, does not meet a target.
     """
     values = [_value(slo, summary) for summary in summaries]
     fine = [value.reason == NOT_CONTENDED for value in values]
@@ -172,7 +173,10 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 
 
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
-    """Return the target's metric; a lower bound if the metric leaves out unfinished requests."""
+    """Return the target's metric.
+
+    If it leaves out unfinished requests, the result is a lower bound.
+    """
     value = value_of(summary, slo.metric)
     if value.is_number and not value.bound and _is_among_undone(slo, summary):
         return Value(value.raw, ">")
@@ -180,9 +184,9 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
-    """Return whether unfinished requests could change the metric, which is a percentile.
+    """Return whether unfinished requests could change the metric, a latency percentile.
 
-    A percentile of completed requests is meaningless if too many requests did not complete.
+    A percentile of the completed requests is meaningless if too many requests did not complete.
     """
     match = OF_COMPLETED.fullmatch(slo.metric)
     if match is None:
@@ -193,12 +197,15 @@ def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Return whether a value decides the target; a bound may not decide the target."""
+    """Return whether a value, which may be only a bound, decides if the target is met."""
     return value.bound != (">" if slo.below else "<")
 
 
 def _kept(slo: Slo, value: Value, number: Any) -> bool:
-    """Return whether ``number`` meets the target; a bound must also decide the target."""
+    """Return whether ``number`` meets the target.
+
+    If ``value`` is a bound, it must also decide the target.
+    """
     return value.is_number and _knows(slo, value) and slo.met_by(number)
 
 
@@ -213,13 +220,15 @@ Summaries = Callable[[PlanChoice, int], Sequence[Summary]]
 def answer_json(
     clusters: Clusters, found: Mapping[PlanChoice, SmallestSize], judge: Judge, summaries: Summaries
 ) -> dict[str, Any]:
-    """Return the content of ``answer.json``.
+    """Return the content of the file ``answer.json`` of a plan.
 
     Args:
-        clusters: The experiments of the plan, one for each choice.
-        found: The smallest sufficient number of replicas for each choice, in order.
-        judge: A function that returns the verdicts for a choice and a number of replicas.
-        summaries: A function that returns the summaries for a choice and a number of replicas.
+        clusters: The experiments of the plan, one for each choice (scheduler, GPU and load).
+        found: The smallest sufficient number of replicas of each choice, in order.
+        judge: A function that returns the verdicts on the targets for a choice and a number of
+            replicas.
+        summaries: A function that returns the summaries of the runs for a choice and a number of
+            replicas.
     """
     question = clusters.question
     rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]
@@ -287,7 +296,10 @@ def _row(
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """Return a row of mean sharing incentives for each client that was simulated alone."""
+    """Return a table row for each client that was simulated alone.
+
+    The row has the mean benefit of sharing the cluster (sharing incentive).
+    """
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
         row: dict[str, Any] = {"client": clients[0]["client"]}
@@ -302,9 +314,9 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of rows that are cheaper than the first row with an equal load.
+    """Return the indices of rows that are cheaper than the first row with the same load.
 
-    If prices are missing, only rows with equal timing profiles are compared, by their numbers of
+    If prices are missing, only rows with the same GPU and model are compared, by their numbers of
     GPUs. If no size of the first row is sufficient, every row with a sufficient size counts as
     cheaper.
     """

@@ -55,7 +55,7 @@ def head_lines(answer: Row) -> list[str]:
 
 
 def unlike_line(answer: Row) -> str:
-    """Return a warning if the simulated cluster differs from the recorded cluster, else ""."""
+    """Return a warning if the simulated cluster differs from the recorded cluster, or else ""."""
     recorded = answer.get("recorded")
     if recorded is None or recorded["alike"]:
         return ""
@@ -70,7 +70,7 @@ def unlike_line(answer: Row) -> str:
 
 
 def needed_line(answer: Row, *, programs: bool = False) -> str:
-    """Return a sentence on the replicas that each choice needs, or the users that it serves.
+    """Return a sentence on the replicas that each scheduler needs, or the users that it serves.
 
     With ``programs``, ``victim_p95_s`` is the latency of whole sessions.
     """
@@ -91,12 +91,12 @@ def needed_line(answer: Row, *, programs: bool = False) -> str:
 
 
 def size_of(answer: Row) -> str:
-    """Return the kind of size that the plan sought: USERS or REPLICAS."""
+    """Return which size the plan sought, USERS or REPLICAS."""
     return str(answer.get("size", REPLICAS))
 
 
 def _carried_line(answer: Row, targets: str) -> str:
-    """Return a sentence on the users that each choice serves within the targets."""
+    """Return a sentence on the number of users that each scheduler serves within the targets."""
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     carried: list[str] = []
     for row in answer["choices"]:
@@ -113,7 +113,7 @@ def _carried_line(answer: Row, targets: str) -> str:
 
 
 def said_target(target: Row, *, programs: bool) -> str:
-    """Return a target as text; a P95 of the well-behaved clients is written in words."""
+    """Return a target as text. A P95 of the well-behaved clients is written in words."""
     sessions = "P95 of whole sessions" if programs else "TTFT P95"
     measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])
     if measured is None:
@@ -122,7 +122,7 @@ def said_target(target: Row, *, programs: bool) -> str:
 
 
 def load_line(answer: Row) -> str:
-    """Return a line on the load, which does not depend on the number of replicas."""
+    """Return a line on the load of the plan, which is equal for every number of replicas."""
     what = f"workload {answer['workload']}, scenario {answer['scenario']}"
     if answer["rate"] is None:
         return f"{what}: the load of the trace, fixed"
@@ -135,7 +135,10 @@ def load_line(answer: Row) -> str:
 
 
 def _choices(answer: Row) -> Table:
-    """Return the table of choices; below a choice is the next smaller cluster, or more users."""
+    """Return the table of schedulers and GPUs.
+
+    Each has a second row for the next smaller cluster, or for more users.
+    """
     rows, size = answer["choices"], size_of(answer)
     priced = any(row["cost"] is not None for row in rows)
     loads = len({row["load"] for row in rows}) > 1
@@ -167,13 +170,13 @@ def _choices(answer: Row) -> Table:
 
 
 def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
-    """Return a cell for each target, and a cell with the seeds that meet all targets."""
+    """Return a table cell for each target, and a cell with the seeds that meet all targets."""
     cells = [_cell(one) for one in targets]
     return [*cells, Text(f"{min(one['seeds_met'] for one in targets)}/{seeds}")]
 
 
 def _cell(target: Row) -> Text:
-    """Return the mean, the margin and the interval of a target, coloured by the verdict."""
+    """Return a table cell with a target's mean, margin and interval, coloured by the verdict."""
     style = MISSED if not target["met"] else MET if target["certain"] else DOUBTFUL
     text = Text(target_text(target), style=style)
     if target["mean"] is None:
@@ -187,12 +190,15 @@ def _cell(target: Row) -> Text:
 
 
 def margin_text(margin: float) -> str:
-    """Return a margin in percent of the limit; a value above twice the limit as a multiple."""
+    """Return a margin in percent of the limit.
+
+    A value above twice the limit is written as a multiple.
+    """
     return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 
 def target_text(target: Row) -> str:
-    """Return the mean of a target's metric with the unit, or the reason for a missing mean."""
+    """Return the mean of a target's metric with its unit, or why the mean is missing."""
     if target["mean"] is None:
         return target["reason"].partition(":")[0] or UNDEFINED
     entry = metric_of(target["metric"])
@@ -216,7 +222,10 @@ def _sharing_title(answer: Row, row: Row) -> str:
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
-    """Return the table of sharing incentives; of many clients, only the highest P99s are shown."""
+    """Return the table of each client's benefit from sharing.
+
+    Of many clients, only the highest P99s are shown.
+    """
     table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
     shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
@@ -233,7 +242,7 @@ def _incentive(row: Row, key: str) -> str:
 
 
 def remarks_of(answer: Row) -> Iterator[str]:
-    """Yield remarks on each choice, on verdicts that are uncertain, and on cheaper choices."""
+    """Yield remarks on each scheduler, on uncertain verdicts, and on cheaper clusters."""
     for row in answer["choices"]:
         yield from _choice_remarks(row, answer)
     yield from _cheaper(answer)

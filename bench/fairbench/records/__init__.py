@@ -3,8 +3,8 @@
 Module ``source`` yields the records of a file, ``layouts`` lists the known formats,
 ``column_names`` lists the usual names of columns, and ``log_reader`` reads a file into
 ``FileColumns``. Module ``requests`` removes records that are not requests and counts the tokens of
-whole prompts; ``times`` converts times and finds the units of times. All commands that read a log
-use this package.
+prompts; ``times`` converts times and finds their units. All commands that read a log use this
+package.
 """
 
 from typing import TYPE_CHECKING

@@ -1,29 +1,31 @@
 """The formats of files that benchmark tools export.
 
-To add a benchmark tool, write a layout here and add the layout to ``TOOLS``. All layouts convert
-the times of a file to seconds. The fields of each tool are documented here:
+To add a benchmark tool, write a layout (a description of its format) here and add it to ``TOOLS``.
+All layouts convert the times of a file to seconds. The fields of each tool follow, with their
+sources:
 
 - aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
-  nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as in
-  aiperf's "Working with Profile Export Files" and "Metrics Reference".
+  nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as
+  aiperf's "Working with Profile Export Files" and "Metrics Reference" describe.
 - genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
   ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
-  prompt and answer. Token counts come from the server's answers. If the server reports no counts,
-  each response with text counts as one token, and a prompt's tokens are estimated from its text.
+  prompt and answer. The token counts are those in the server's answers. If the server reports no
+  counts, each response with text counts as one token, and a prompt's tokens are estimated from its
+  text.
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. The fields follow
-  ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29), and
-  before 0.4 ``start_time``, ``end_time`` and ``first_token_time``. Requests cut off at the end of a
-  run are unfinished.
+  ``GenerativeRequestStats`` (schemas/request_stats.py of vllm-project/guidellm at 06cef29); files
+  from before 0.4 have ``start_time``, ``end_time`` and ``first_token_time``. Requests that were cut
+  off at the end of a run are unfinished.
 - inference-perf: ``per_request_lifecycle_metrics.json``, a list of requests. The fields follow
   ``RequestLifecycleMetric`` and ``InferenceInfo`` (apis/base.py of kubernetes-sigs/inference-perf
-  at 03e89d4); earlier versions have the counts directly in ``info``.
+  at 03e89d4); earlier versions have the token counts directly in ``info``.
 - LLMPerf: a list of requests, ``*_individual_responses.json``, with the fields of common_metrics.py
   (ray-project/llmperf at 1eac866).
 - genai-bench: totals and requests, with the fields of ``RequestLevelMetrics`` (metrics/metrics.py
   of sgl-project/genai-bench at 025cf1c).
 
-LLMPerf and genai-bench often export no start times. Requests without start times are assumed to be
-sent in closed loops.
+The files of LLMPerf and genai-bench often lack start times. Requests without start times are
+assumed to be sent in closed loops, in which a user waits for each answer.
 """
 
 from __future__ import annotations
@@ -54,17 +56,21 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "request_id")
 def layout(
     name: str, fits: Callable[[Record], bool], runs: Callable[[list[Object], str], list[Run]]
 ) -> Layout:
-    """Return the layout of a benchmark's export; ``runs`` must make requests with ``request``."""
+    """Return the layout of a benchmark's export.
+
+    The function ``runs`` makes its requests with ``request``.
+    """
     own = {field: field for field in (*FIELDS, *OPTIONAL)}
     units = dict.fromkeys(("start", "ttft", "latency", "gaps"), "s")
     return Layout(name, fits, own, units, runs=runs, own_units=True, exact=True)
 
 
 def request(more: Mapping[str, Any], **fields: Any) -> Object:
-    """Return a request with fairbench's field names and times in seconds.
+    """Return a request with fairbench's field names, and with times in seconds.
 
-    Without a time to the first token, all tokens of an answer count as arriving at the end of the
-    answer. Lists and objects in ``more`` are dropped; fields that are not given are None.
+    If the time to the first token is unknown, all tokens of an answer count as arriving at the end
+    of the answer. Lists and objects in ``more`` are dropped, and fields that are not given are
+    None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     made = kept | dict.fromkeys((*FIELDS, *OPTIONAL)) | fields
@@ -72,7 +78,7 @@ def request(more: Mapping[str, Any], **fields: Any) -> Object:
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return the value of the first key whose value is not None, or None."""
+    """Return the first value that is not None among those of several keys, or None."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 
@@ -83,15 +89,15 @@ def numbers_in(value: Any) -> list[float]:
 
 
 def time_difference(later: Any, earlier: Any) -> Any:
-    """Return the time between two times, or None if one of them is unknown."""
+    """Return ``later`` minus ``earlier``, or None if one of them is unknown."""
     one, other = number_of(later), number_of(earlier)
     return None if one is None or other is None else one - other
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Return ``value`` times ``factor`` if ``value`` is a number at all.
+    """Return ``value`` times ``factor`` if ``value`` is a number.
 
-    Any other value is returned unchanged, so that a later check reports the wrong value.
+    Any other value is returned unchanged, so that a later check reports it as wrong.
     """
     number = number_of(value)
     return value if number is None else number * factor
@@ -116,9 +122,9 @@ def is_aiperf(item: Record) -> bool:
 
 
 def _measured_requests(item: Record, where: str) -> Iterator[Object]:
-    """Yield the request in a record of aiperf; yield nothing for a record of the warm-up.
+    """Yield the request in a record of aiperf, or nothing for a record of the warm-up.
 
-    Raises DataError naming the line if the object is not a record of aiperf.
+    Raises DataError, which names the line, if the object is not a record of aiperf.
     """
     if not is_aiperf(item):
         raise DataError(f"{where}: not a record of aiperf: the field metadata.{START} is missing")
@@ -127,7 +133,7 @@ def _measured_requests(item: Record, where: str) -> Iterator[Object]:
 
 
 def _flat_record(item: Record, where: str) -> Object:
-    """Return the metadata, the metrics and the failure of aiperf's record as a flat object."""
+    """Return the metadata, metrics and failure of a record of aiperf as a flat object."""
     metadata, metrics = item["metadata"], item["metrics"] or {}
     if not isinstance(metrics, dict):
         raise DataError(f"{where}: metrics must be a JSON object")
@@ -181,7 +187,7 @@ def _metric_value(metrics: Object, names: tuple[str, ...]) -> Any:
 
 
 def _measured(metrics: Object, name: str) -> tuple[Any, str]:
-    """Return a metric's value and unit; the unit is "" if the metric is a plain number."""
+    """Return a metric's value and unit. The unit is "" if the metric is a plain number."""
     metric = metrics.get(name)
     if not isinstance(metric, dict):
         return metric, ""
@@ -242,7 +248,10 @@ def _genai_perf_request(row: Object) -> Object:
 
 
 def _answer_object(output: Any) -> Any:
-    """Return a response as an object; the forms are a chunk of OpenAI's API and Triton's answer."""
+    """Return a response as an object.
+
+    The response is a chunk of OpenAI's API or an answer of Triton.
+    """
     text = inner(output, "response")
     if not isinstance(text, str):
         return output
@@ -370,7 +379,10 @@ MOST_USERS = 100_000
 
 
 def _untimed_request(row: Object, ttft: str, latency: str, count: str) -> Object:
-    """Return a request of LLMPerf or genai-bench, whose fields have the given names."""
+    """Return a request of LLMPerf or genai-bench.
+
+    The arguments name the fields that hold its values.
+    """
     return request(
         row,
         start=first_of(row, "start_time", "request_start_time", "sample_time"),
@@ -399,12 +411,12 @@ def _genai_bench(item: Object) -> Run:
 
 
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Set missing start times as in closed loops, in place, and return a remark about this guess.
+    """Set missing start times, in place, as in closed loops. Return a remark about this guess.
 
     If any request has a start, nothing is changed and () is returned. If no request has a start,
-    each of the ``users`` is assumed to send a request as soon as the user's previous request has
-    been answered. The first free user sends the next request of the file. A request of unknown
-    duration takes no time.
+    each of the ``users`` is assumed to send a request as soon as the previous request of the same
+    user has been answered. The user who is free first sends the next request of the file. A request
+    of unknown duration is assumed to take no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -1,4 +1,4 @@
-"""The usual names of columns in users' files, and hints for columns that are not recognised."""
+"""The usual names of columns in users' files, and hints about unrecognised columns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fairbench.files.formats import parsed
 from fairbench.records.layout import MAPPED
 
 OWN = "="
-"""The prefix of keys under which a layout stores fields that the layout computes."""
+"""The prefix of keys for fields that fairbench computes while it reads a file."""
 
 MOMENTS = ("start", "first_token", "end", "admitted")
-"""The fields of a record that are times on a clock."""
+"""The fields of a request record that are points in time."""
 LENGTHS = ("ttft", "latency", "delay")
-"""The fields of a record that are durations."""
+"""The fields of a request record that are durations."""
 COUNTS = (
     *("input_tokens", "output_tokens", "cached_tokens", "written_tokens", "max_tokens"),
     *("reasoning_tokens", "total_tokens", "block_size"),
@@ -127,10 +127,10 @@ FLAT = (
     *("delay", "gaps", "admitted", "worker", "status", "error", "hash_ids", "text", "block_size"),
     *("branch", "synthetic"),
 )
-"""Fields that are not searched for in nested objects, because their usual names are too common."""
+"""Fields for which nested objects are not searched, because the usual names are too common."""
 
 SYNONYMS = {"time": "start", "program": "session", "id": "request_id"}
-"""Further field names that ``--map`` accepts."""
+"""Additional names of fields that ``--map`` accepts."""
 TIMES = (*MOMENTS, *LENGTHS, "itls", "gaps")
 
 LONGEST = 200  # A column's name with more characters is not compared with the usual names.
@@ -147,14 +147,17 @@ _NO_TIME |= {"min", "max", "mean", "avg", "median", "p50", "p90", "p95", "p99"}
 
 
 class FieldColumn(NamedTuple):
-    """The column of a field: its name, and the unit of its times if the name contains a unit."""
+    """The column that holds a field: its name, and the unit of time if the name contains one."""
 
     name: str
     unit: str | None = None
 
 
 def split_unit(name: str) -> tuple[str, str | None]:
-    """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name contains no unit."""
+    """Split ``ttft_ms`` into ``ttft`` and ``ms``.
+
+    If the name contains no unit, the unit is None.
+    """
     words = _words_of(name)
     last = words[-1].lower()
     # In a column's name, the word ``min`` stands for a minimum, not for minutes.
@@ -194,10 +197,10 @@ def recognised(
     """Return the columns whose names are usual names of a field, best first.
 
     Args:
-        field: A field in ``NAMES``.
+        field: The field to look for, a key of ``NAMES``.
         names: The names of the file's columns.
         values: Some values of each column. Columns whose values do not fit the field are left out,
-            unless no other column remains.
+            unless no column would remain.
     """
     rank = {name: place for place, name in enumerate(NAMES[field])}
     found: list[tuple[int, FieldColumn]] = []
@@ -238,7 +241,7 @@ def _is_dated(column: FieldColumn, values: Mapping[str, list[Any]]) -> bool:
 
 
 def _mostly_fit(field: str, values: list[Any], *, empty: bool = False) -> bool:
-    """Return whether at least half of the values fit a field; without values, return ``empty``."""
+    """Return whether at least half of the values fit a field. Without values, return ``empty``."""
     right = sum(can_hold(field, value) for value in values)
     return 2 * right >= len(values) if values else empty
 
@@ -247,7 +250,7 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
     """Return the column whose name is closest to a field's usual names, or "" if none is close.
 
     Args:
-        field: A field in ``NAMES``.
+        field: The field to look for, a key of ``NAMES``.
         values: Some values of each column, by dotted name. Columns whose values do not fit the
             field are skipped.
         taken: Columns that already hold other fields.
@@ -269,10 +272,10 @@ def nearest(field: str, values: Mapping[str, list[Any]], taken: Iterable[str]) -
 
 
 def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str]:
-    """Parse the texts ``FIELD=COLUMN`` of ``--map``. Raises UsageError for a wrong form or field.
+    """Parse the texts ``FIELD=COLUMN`` of ``--map``.
 
-    ``FIELD=`` without a column states that the file lacks the field; for ``needed`` fields this is
-    an error.
+    Raises UsageError for a text of a wrong form or for an unknown field. The text ``FIELD=``
+    without a column states that the file lacks the field; for ``needed`` fields this is an error.
     """
     names = {}
     for text in texts:
@@ -302,7 +305,7 @@ def mapped(names: Mapping[str, str]) -> dict[str, FieldColumn]:
 def no_column(
     field: str, values: Mapping[str, list[Any]], taken: Iterable[str], where: str
 ) -> DataError:
-    """Return the error that no column is recognised for a field, with a suggestion.
+    """Return the error that no column is recognised for a field, with a suggested column.
 
     ``taken`` are the columns of other fields, which are not suggested.
     """
@@ -328,10 +331,10 @@ def first_columns(names: Iterable[str]) -> str:
 
 
 def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataError:
-    """Return the error that the file lacks a column named by the user, with existing columns.
+    """Return the error that the file lacks a column that the user named.
 
-    If an object in ``record`` is named like the part of ``name`` before the first dot, the message
-    lists the keys of the object.
+    The message lists existing columns. If an object in ``record`` is named like the part of
+    ``name`` before the first dot, the message lists the keys of the object.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
@@ -344,7 +347,7 @@ MAX_LEAVES = 500  # limit on the number of values in a nested object whose names
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Yield the dotted names of the values in an object at any depth, up to ``MAX_LEAVES``."""
+    """Yield the dotted names of the values in a nested object, up to ``MAX_LEAVES`` names."""
     yield from islice(_leaves(value, before), MAX_LEAVES)
 
 
@@ -357,9 +360,10 @@ def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
 
 
 def cell_of(record: Mapping[str, Any], name: str) -> Any:
-    """Return the value under ``name`` in a record, or under ``a.b`` in a nested object ``a``.
+    """Return the value under ``name`` in a record.
 
-    At every level, a key may contain dots.
+    The name ``a.b`` stands for ``b`` in a nested object ``a``. At every level, a key may contain
+    dots.
     """
     if name in record or "." not in name:
         return record.get(name)
@@ -373,10 +377,10 @@ def cell_of(record: Mapping[str, Any], name: str) -> Any:
 
 
 def object_of(value: Any) -> Any:
-    """Parse a text that contains a JSON object or a list; return any other value unchanged.
+    """Parse a text that contains a JSON object or list, and return other values unchanged.
 
-    In exports to CSV, nested objects are stored as texts. If the text is no valid JSON, the result
-    is None.
+    In CSV files, nested objects are stored as texts. If the text is not valid JSON, the result is
+    None.
     """
     if isinstance(value, str) and value.startswith(("{", "[{")):
         try:
@@ -387,5 +391,5 @@ def object_of(value: Any) -> Any:
 
 
 def given(value: Any) -> Any:
-    """Return the value of a cell, or None if the cell is empty."""
+    """Return a value of a file, or None if the value is empty."""
     return None if cells.is_missing(value) else value

@@ -1,4 +1,4 @@
-"""The description of a format of records, and functions for the texts of stored prompts."""
+"""The description of a format of request records, and functions for texts of prompts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ MAPPED = (
     *("delay", "hash_ids", "block_size", "text", "start", "first_token", "ttft", "itls"),
     *("cached_tokens", "program", "worker", "admitted", "status", "error", "gaps", "id"),
 )
-"""The fields of a record that ``--map`` can name."""
+"""The fields of a request record that the user can assign to columns by ``--map``."""
 
 Object = dict[str, Any]
 Record = Mapping[str, Any]
 Spread = Callable[[Record, str], Iterable[Object]]
-"""A function that takes a record and the record's location, and returns the record's requests."""
+"""A function that takes a record and its location, and returns the requests in the record."""
 
 
 class Run(NamedTuple):
-    """The requests of one run of a benchmark, with facts that the file states about the run.
+    """The requests of one run of a benchmark, and what the file says about the run.
 
-    ``completed`` is the number of successful requests according to the file, or None. ``remarks``
-    tell the user which facts the file lacks.
+    ``completed`` is the number of successful requests that the file states, or None. ``remarks``
+    tell the user which information the file lacks.
     """
 
     requests: list[Object]
@@ -34,29 +34,31 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A format of records, with the columns that it has.
+    """A format of request records, with the columns that the format has.
 
     Attributes:
-        name: Name that commands show and accept.
-        fits: Function that returns whether a record, usually the first of a file, has this format.
-        fields: Columns by field, best first; a dot leads into a nested object. Fields that
-            ``fields`` does not list are found by the usual names of columns, unless ``exact`` is
-            True.
+        name: Name of the format that commands show and accept.
+        fits: Function that returns whether a record, usually the first record of a file, has this
+            format.
+        fields: Names of columns by field, best first; a dot in a name leads into a nested object.
+            Fields that ``fields`` does not list are found by the usual names of columns, unless
+            ``exact`` is True.
         units: Units of times by field, for columns whose names contain no unit.
         unit: Unit of all times for which neither the column's name nor ``units`` gives a unit.
         spread: Function that returns a ``Spread`` for a file with nested records.
         runs: Function that returns the runs of a file in which each record is a run or a part of a
-            run. The list of runs may contain a function that makes a run instead of the run.
+            run. The returned list may contain functions that make a run, instead of runs.
         keep: Function that returns whether a record is a request that reached a server.
         exact: Whether fields that ``fields`` does not list are absent.
         events: Whether records without token counts are skipped, because they are events and not
             requests.
         block_size: Number of tokens in a block of ``hash_ids``.
-        own_units: Whether the file states all units, so a unit given by the user is refused.
+        own_units: Whether the file states all units, so that a unit given by the user is refused.
         at_once: Whether all requests start at time 0, because the file has no start times.
         uncached: Whether the server has no prefix cache.
-        keeps_clock: Whether times count from the start of the run, and are not shifted.
-        refuses: Whether a request without an end was refused by the server; if False, the request
+        keeps_clock: Whether times already count from the start of the run, so that they are not
+            shifted.
+        refuses: Whether the server refused a request that has no end; if False, such a request
             failed.
         nothing: The message for a file that contains no requests.
     """
@@ -81,9 +83,10 @@ class Layout:
 
 
 def columns(*texts: str) -> dict[str, tuple[str, ...]]:
-    """Return columns by field from texts such as ``"start=startTime client={user,team}_id|org"``.
+    """Return a table of columns by field.
 
-    A bar separates the columns of a field, best first. Braces contain alternatives:
+    The texts have the form ``"start=startTime client={user,team}_id|org"``. A bar separates the
+    possible columns of a field, best first. Braces contain alternatives; for example,
     ``{user,team}_id`` stands for ``user_id|team_id``.
     """
     pairs = (word.split("=", 1) for word in " ".join(texts).replace(" |", "|").split())

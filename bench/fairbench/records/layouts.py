@@ -1,7 +1,7 @@
-"""The known formats of records, in the order in which a file is tested for the formats.
+"""The known formats of request records, in the order in which a file is compared with them.
 
-This module also defines the formats with one record per request, and the formats of runs with one
-list per field.
+This module also defines the formats that have one record per request, and the formats of runs that
+have one list per field.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ IN_SECONDS = dict.fromkeys(("start", "ttft", "latency", "itls", "end", "first_to
 
 
 def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_once: bool) -> Run:
-    """Return the requests of a run that has a list of values for each of ``columns``."""
+    """Return the requests of a run whose record has a list of values for each of ``columns``."""
     lists = {name: item[name] for name in columns.values() if name in item}
     for field in NEEDED[at_once:]:
         if columns[field] not in lists:
@@ -65,7 +65,10 @@ def _run_of_lists(item: Object, where: str, columns: Mapping[str, str], *, at_on
 def _columnwise(
     name: str, columns: Mapping[str, str], inside: str = "", *, at_once: bool = False, **more: Any
 ) -> Layout:
-    """Return the layout of files with one run per object, whose lists are under key ``inside``."""
+    """Return the format of files with one run per object.
+
+    The lists of values are under the key ``inside``.
+    """
 
     def lists_of(item: Record) -> Object:
         found = item.get(inside) if inside else item
@@ -86,7 +89,7 @@ def _columnwise(
 
 
 def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator[Object]:
-    """Yield a turn of a chat, with the first turn of the chat as its session.
+    """Yield a turn of a chat; the id of the chat's first turn becomes the session.
 
     If the file lacks the first turn, the session is named after the earliest known ``chat_id``.
     """
@@ -150,7 +153,7 @@ ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit
 
 
 def _is_message(value: Any) -> bool:
-    """Return whether a value is a message of a chat; the content of a failed answer is None."""
+    """Return whether a value is a message of a chat; a failed answer has the content None."""
     known = isinstance(value, Mapping) and isinstance(value.get("role"), str)
     return known and isinstance(value.get("content"), str | None)
 
@@ -158,8 +161,9 @@ def _is_message(value: Any) -> bool:
 def _answers(record: Record, where: str) -> Iterator[Object]:
     """Yield a request for each answer in the one or two conversations of a row.
 
-    All requests of a row have the time of the row, and the requests of a conversation are a
-    session. The name of the model is put before each prompt, because two models share no KV cache.
+    All requests of a row have the time of the row, and the requests of a conversation form a
+    session. The name of the model is put before each prompt, because different models share no KV
+    cache.
     """
     facts = {key: one for key, one in record.items() if not isinstance(one, list | Mapping)}
     name = first_given(record.get("question_id"), record.get("conversation_id"), where)
@@ -272,7 +276,7 @@ FAIRBENCH = Layout(
 
 
 PLAIN = Layout("lines")
-"""The layout of records whose columns all have usual names."""
+"""The format of records whose columns all have usual names."""
 # number of records at the beginning of a file in which a format of programs is searched
 LOOKED_AT = 100
 
@@ -292,7 +296,7 @@ def kinds_of(records: Sequence[Record]) -> list[Record]:
 
 
 def _is_ours(record: Record) -> bool:
-    """Return whether a record has fairbench's names of columns; other layouts would be wrong."""
+    """Return whether a record has fairbench's names of columns, so that no other format fits."""
     first = "first_token" in record or "ttft" in record
     last = "end" in record or "latency" in record or "itls" in record
     return first and last and all(name in record for name in OURS)
@@ -301,10 +305,10 @@ def _is_ours(record: Record) -> bool:
 def layout_of(
     name: str | None, records: Iterable[Record], calls: Mapping[str, str] | None = None
 ) -> Layout:
-    """Return the layout with a name, or the first layout that fits one of the records.
+    """Return the format with a name, or the first format that fits one of the records.
 
-    ``calls`` maps names of formats that a command accepts to names of layouts. Raises UsageError
-    for an unknown layout.
+    ``calls`` maps names of formats that a command accepts to names in this module. Raises
+    UsageError if the name of the format is unknown.
     """
     seen = list(records)
     if name is not None:

@@ -1,4 +1,4 @@
-"""The reader of a file's requests into columns of values, by field."""
+"""The reader of a file's requests, which yields a column of values for each field."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ MAX_COLUMNS = 2_000  # limit on the number of columns of a file whose names are 
 SHOWN_ROWS = 100  # number of rows whose keys are kept for error messages
 NUMERIC = frozenset({*naming.COUNTS, *naming.MOMENTS, *naming.LENGTHS})
 WRAPPERS = ("data", "items", "result", "results", "observations", "runs", "logs", "records", "rows")
-"""Keys under which a file with a single object, such as the answer of an API, may have records."""
+"""Keys under which a file that is one object, such as the answer of an API, has records."""
 CONTAINER = {"log", "stream", "time"}
-"""The keys of a line in Docker's log of a container."""
+"""The keys of a line in a container log that Docker writes."""
 
 
 class ColumnValues(NamedTuple):
-    """The values of a field's column: an array of numbers, or a list of values as in the file.
+    """The values of the column that holds a field.
 
-    ``name`` is the name of the column in the file. ``unit`` is the unit of times in the column, or
-    None if unknown. ``first`` is the first value in the column that is not missing.
+    They are an array of numbers, or a list of values as in the file. ``name`` is the name of the
+    column in the file. ``unit`` is the unit of times in the column, or None if unknown. ``first``
+    is the first value in the column that is not missing.
     """
 
     field: str
@@ -58,13 +59,14 @@ class ReadOptions:
         fields: Fields to read.
         names: Columns that the user named, by field; an empty name means that the file lacks the
             field.
-        layout: Name of the layout, or None to detect the layout.
+        layout: Name of the file's format (layout), or None to detect the format.
         calls: Names of layouts by the names of formats that the command accepts.
-        line: Number of the run in a file with several runs, from 1; 0 for the only run.
-        line_flag: The flag that sets ``line``, for messages.
-        signs: Names of columns that state how a request ended, as ``column_names.plain`` writes
-            names.
-        convert: Functions that convert values of a field, given the value and its location.
+        line: Number, from 1, of the run in a file with several runs; 0 for the only run.
+        line_flag: The flag that sets ``line``, which error messages name.
+        signs: Names of columns that state how a request ended, written as ``column_names.plain``
+            does.
+        convert: For some fields, a function that converts a value, given the value and its
+            location.
     """
 
     fields: Collection[str]
@@ -79,25 +81,24 @@ class ReadOptions:
 
 @dataclass
 class FileColumns:
-    """The columns of a file by field, best first; row i of each column is request i.
+    """The columns of a file by field, best first, in which row i is request i.
 
     Attributes:
         file: Name of the file.
-        layout: Layout of the file.
+        layout: The format (layout) of the file.
         length: Number of requests in the file.
-        fields: The columns by the fields that they hold.
+        fields: The columns, by the fields that the columns hold.
         signs: Columns that state how requests ended, in the order of the file.
-        places: Location of each request: a line number, or a text.
+        places: Location of each request in the file, which is a line number or a text.
         samples: Some values of every column in the file.
-        record: A record of the file, which messages quote.
+        record: A record of the file, which error messages quote.
         first_where: The location of the first record in the file.
-        odd: Keys of some records that have no column for the time of the last token, by row.
-        unseen: Columns that the user named but that no record has.
+        odd: By row, the keys of records that have no column for the time of the last token.
+        unseen: Columns that the user named and that no record has.
         answered: Number of requests that a gateway answered from its cache.
         chosen: Columns that the user named, by field.
-        completed: Number of successful requests according to the file, None if the file does not
-            say.
-        remarks: Remarks about facts that the file does not contain.
+        completed: Number of successful requests that the file states, or None.
+        remarks: Remarks about information that the file lacks.
         run: The record of the run, if the file has one record per run.
         text: Whether all values of the file are texts, as in CSV.
         semicolons: Whether semicolons separate the columns of a CSV file.
@@ -131,17 +132,17 @@ class FileColumns:
         return f"{self.file}, line {place}" if isinstance(place, int) else place
 
     def problem(self, row: int, what: str) -> RecordError:
-        """Return an error with message ``what`` about the request in ``row`` (from 0)."""
+        """Return an error with the message ``what`` about the request in ``row`` (from 0)."""
         return RecordError(f"{self.where(row)}: {what}")
 
     def of_fields(self, *fields: str) -> list[ColumnValues]:
-        """Return the columns that hold the given fields, the best first."""
+        """Return the columns that hold the given fields, the best column first."""
         return [column for name in fields for column in self.fields.get(name, ())]
 
     def field_values(self, name: str) -> list[Any] | None:
         """Return the values of a field, or None if no request has a value.
 
-        A value that is missing in the field's best column is taken from the field's next column.
+        If the field's best column lacks a value, the value is taken from the field's next column.
         """
         found: list[Any] | None = None
         for column in self.of_fields(name):
@@ -153,7 +154,7 @@ class FileColumns:
         return None if found is None or all(map(is_missing, found)) else found
 
     def is_named(self, name: str) -> bool:
-        """Return whether the user named the column of a field."""
+        """Return whether the user named a column for a field."""
         return name in self.chosen
 
     def chosen_name(self, name: str) -> str:
@@ -162,7 +163,7 @@ class FileColumns:
 
     @property
     def taken(self) -> list[str]:
-        """The names of all columns that were recognised as a field."""
+        """The names of all columns that were recognised as fields."""
         return [column.name for one in self.fields.values() for column in one]
 
     def keep_rows(self, rows: npt.NDArray[np.bool_]) -> None:
@@ -181,7 +182,7 @@ class FileColumns:
 
 
 class RecordError(DataError):
-    """An error about an impossible value in a record, in a file whose columns are known."""
+    """An error about an impossible value in a record, raised after the columns are known."""
 
 
 def _column_of_rows(
@@ -194,16 +195,16 @@ def _column_of_rows(
 
 
 def listed(values: Sequence[Any] | Floats) -> list[Any]:
-    """Return the values as a list in which None replaces NaN."""
+    """Return the values as a list with None in place of NaN."""
     if isinstance(values, np.ndarray):
         return [None if one != one else one for one in values.tolist()]
     return list(values)
 
 
 def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
-    """Return the requests of a file as columns.
+    """Return the requests of a file as columns of values.
 
-    Raises DataError, or UsageError for a wrong option.
+    Raises DataError for a wrong file, or UsageError for a wrong option.
     """
     texts, head, every = beginning(path)
     layout = layout_of(asked.layout, kinds_of([one.value for one in head]), asked.calls)
@@ -222,7 +223,11 @@ def read_columns(path: Path, asked: ReadOptions) -> FileColumns:
 
 
 class Beginning(NamedTuple):
-    """The beginning of a file: whether all values are texts (CSV), first records, all records."""
+    """The beginning of a file.
+
+    The fields are the first records, an iterator over all records, and whether all values are texts
+    (CSV).
+    """
 
     texts: bool
     head: list[FilePlace]
@@ -230,7 +235,7 @@ class Beginning(NamedTuple):
 
 
 def beginning(path: Path) -> Beginning:
-    """Return the records of a file, with JSON objects in cells of CSV parsed."""
+    """Return the records of a file, with JSON objects in CSV values parsed."""
     records = iter(records_of(path, streamed=True, stripped=True))
     head = list(islice(records, BATCH))
     if len(head) == 1 and (inside := _records_inside(head[0])):
@@ -242,7 +247,7 @@ def beginning(path: Path) -> Beginning:
 
 
 def _records_inside(place: FilePlace) -> list[FilePlace]:
-    """Return the records in a list under a key of a file's only object, or [] if there are none."""
+    """Return the records in a list inside a file's only object, or [] if there are none."""
     if layout_of(None, [place.value]) is not PLAIN:
         return []
     found = next((place.value[name] for name in WRAPPERS if place.value.get(name)), None)
@@ -252,7 +257,7 @@ def _records_inside(place: FilePlace) -> list[FilePlace]:
 
 
 def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
-    """Return the names of CSV columns whose cells contain JSON objects, or lists of objects."""
+    """Return the names of CSV columns whose values are JSON objects or lists of objects."""
     samples = {name: _sample_values(rows, name)[:1] for name in rows[0]}
     return tuple(
         name
@@ -262,7 +267,7 @@ def _objects_in_texts(rows: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _with_objects(place: FilePlace, names: tuple[str, ...]) -> FilePlace:
-    """Return a record with the JSON texts in columns ``names`` replaced by objects."""
+    """Return a record in which the JSON texts of the columns ``names`` are parsed."""
     if not names:
         return place
     record = {**place.value, **{n: naming.object_of(place.value[n]) for n in names}}
@@ -296,7 +301,7 @@ class _Reader:
         self._text = texts
 
     def add_run(self, places: list[FilePlace]) -> None:
-        """Add the requests of the run that the user chose, or of the only run."""
+        """Add the requests of the run that the user chose, or of the file's only run."""
         make = self._layout.runs
         assert make is not None
         runs = make([one.value for one in places], self._file)
@@ -434,7 +439,7 @@ class _Reader:
     def _nested_samples(
         self, samples: Mapping[str, list[Any]], rows: Sequence[Record]
     ) -> dict[str, list[Any]]:
-        """Return samples of the columns in nested objects, by dotted name."""
+        """Return samples of the columns in nested objects, by the columns' dotted names."""
         inside: dict[str, None] = {}
         for name, values in samples.items():
             if any(isinstance(one, Mapping) for one in values):
@@ -455,7 +460,10 @@ class _Reader:
         nested: Mapping[str, list[Any]],
         rows: Sequence[Record],
     ) -> list[naming.FieldColumn]:
-        """Return a field's columns: named by the user, by the layout, or with a usual name."""
+        """Return the columns of a field.
+
+        They are named by the user, by the format, or have a usual name.
+        """
         named, layout = self._asked.names, self._layout
         if name in named:
             return [named[name]] if named[name].name else []
@@ -484,7 +492,7 @@ class _Reader:
         return [one._replace(unit=self._unit_of_column(name, one.name, one.unit)) for one in found]
 
     def _unit_of_column(self, name: str, column: str, own: str | None = None) -> str | None:
-        """Return the unit of a column's times by its name or by the layout, or None."""
+        """Return the unit of a column's times, from its name or the format, or None."""
         if name in naming.MOMENTS or name in naming.LENGTHS or name in ("itls", "gaps"):
             return own or naming.split_unit(column)[1] or self._layout.units.get(name)
         return None
@@ -517,7 +525,10 @@ class _Reader:
 
 
 class _Values:
-    """The values of a column, collected by batch; batches without the column give missing rows."""
+    """The values of a column, collected batch by batch.
+
+    A batch without the column adds missing values.
+    """
 
     def __init__(self, unit: str | None) -> None:
         self.unit = unit
@@ -542,7 +553,7 @@ class _Values:
 
 
 def _sample_values(rows: Sequence[Record], name: str) -> list[Any]:
-    """Return a few values of a column, none of them missing."""
+    """Return a few values of a column that are not missing."""
     values = (row.get(name) if name in row else naming.cell_of(row, name) for row in rows)
     return list(islice((one for one in values if not is_missing(one)), SAMPLE))
 
@@ -561,7 +572,7 @@ def _only_nested_column(name: str, nested: Mapping[str, list[Any]]) -> list[nami
 
 
 def as_numbers(values: list[Any]) -> Floats | None:
-    """Return numbers, or texts of numbers, as an array; return None if a value is not a number."""
+    """Return numbers, or texts of numbers, as an array, or None if a value is not a number."""
     kinds = set(map(type, values))
     try:
         if kinds <= {int, float, type(None)}:
@@ -577,7 +588,7 @@ def as_numbers(values: list[Any]) -> Floats | None:
 
 
 def shown(name: str, value: Any) -> str:
-    """Return a cell as error messages show it: ``NAME = VALUE``."""
+    """Return a value as error messages show it: ``NAME = VALUE``."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and abs(value) < 2**53 and value.is_integer():
         value = int(value)

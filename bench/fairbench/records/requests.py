@@ -1,9 +1,9 @@
-"""The requests of a file: each request occurs once, with whole prompt and start time.
+"""The requests of a file, each of them once, with whole prompt and start time.
 
 Tracing tools also record spans that are not requests: the span of an agent or a chain repeats the
-sum of the calls below the span. Several lines of a log may describe one request. Some services
+sum of the calls inside the span. Several lines of a log may describe one request. Some services
 count cached tokens as part of the input; other services count cached tokens separately. This module
-converts the records of all tools to one form.
+brings the records of all tools into one form.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NO_CALLS = frozenset(
         *("guardrail", "evaluator", "prompt"),
     }
 )
-"""Kinds of spans that are not calls of a model, in lower case."""
+"""Kinds of spans (lower case) that do not stand for calls of a model."""
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
-"""Names in the column of clients that stand for a missing client."""
+"""Texts in the column of clients that stand for a missing client."""
 # Two lines with the same id whose starts differ by less than this number of seconds describe one
 # request.
 SAME_S = 1e-3
@@ -44,8 +44,8 @@ class FileRequests:
     """The requests of a file; ``columns`` and all arrays have one row per request.
 
     ``input_tokens`` counts whole prompts, including cached tokens; unknown counts are NaN.
-    ``repeated`` is the number of lines that described an earlier request again, and ``spans`` the
-    number of records that were not requests.
+    ``repeated`` is the number of lines that repeat an earlier request, and ``spans`` is the number
+    of records that are not requests.
     """
 
     columns: FileColumns
@@ -61,7 +61,7 @@ class FileRequests:
         return len(self.columns)
 
     def labels(self, field: str) -> list[str]:
-        """Return the values of a field as texts, "" if missing; numbers become texts."""
+        """Return a field's values as texts, with "" for missing values. Numbers become texts."""
         return labels_of(self.columns, field)
 
 
@@ -75,7 +75,7 @@ def lacks_counts(requests: FileRequests) -> bool:
 
 
 def counted_alike(requests: FileRequests) -> FileRequests:
-    """Return the requests, with 1 token as the length of each prompt and each answer."""
+    """Return the requests, with each prompt and each answer counted as 1 token long."""
     one = np.ones(len(requests))
     return replace(requests, input_tokens=one, output_tokens=one)
 
@@ -85,8 +85,8 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
     Args:
         path: File to read.
-        asked: Fields to read, and choices of the user such as columns.
-        unit: Unit of times that have no unit in the file, or None if unknown.
+        asked: Fields to read, and the user's options, such as the names of columns.
+        unit: Unit of times for which the file states no unit, or None if unknown.
 
     Raises:
         DataError: If the file contains no requests, or if a value is impossible.
@@ -124,11 +124,11 @@ def read_requests(path: Path, asked: ReadOptions, unit: str | None = None) -> Fi
 
 
 SUMS = ("nummodelrequests", "numrequests", "requestcount", "totalrequests", "requestscount")
-"""Names of columns that state how many requests a row sums up, as ``plain`` writes names."""
+"""Names of columns that state how many requests a row sums up, written as ``plain`` does."""
 
 
 def _check_single(columns: FileColumns) -> None:
-    """Raise DataError for a usage report, whose rows are sums over several requests."""
+    """Raise DataError for a usage report, each row of which sums up several requests."""
     for name, values in columns.samples.items():
         if plain(name) in SUMS and any((number_of(one) or 0) > 1 for one in values):
             raise DataError(
@@ -144,7 +144,7 @@ _COUNTED = (
 
 
 def known_counts(columns: FileColumns, field: str) -> Floats:
-    """Return a field's token counts, for each request from the first column with a value."""
+    """Return a field's token count for each request, from the first column that has a value."""
     found = np.full(len(columns), np.nan)
     for column in columns.of_fields(field):
         found = np.where(np.isnan(found), numbers(columns, column), found)
@@ -152,9 +152,9 @@ def known_counts(columns: FileColumns, field: str) -> Floats:
 
 
 def labels_of(columns: FileColumns, field: str) -> list[str]:
-    """Return a field's values as texts, for each request from the first column with a value.
+    """Return a field's value for each request as text, from the first column that has a value.
 
-    If the field's value is missing, it becomes "".
+    A missing value becomes "".
     """
     found: list[str] | None = None
     for column in columns.of_fields(field):
@@ -181,7 +181,7 @@ NOBODY_AT_ALL: tuple[Any, ...] = ([], {})
 
 
 def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
-    """Return, for each record, whether the record is a call of a model, not a sum of calls."""
+    """Return, for each record, whether it is a call of a model and not a sum of calls."""
     kept = np.ones(len(columns), dtype=np.bool_)
     counted = ~(np.isnan(counts["input_tokens"]) & np.isnan(counts["output_tokens"]))
     kinds = [str(one).lower() for one in columns.field_values("span_kind") or ()]
@@ -199,7 +199,7 @@ def _model_calls(columns: FileColumns, counts: Mapping[str, Floats]) -> Flags:
 
 
 def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -> Flags:
-    """Return the rows that are ancestors of the given rows in the tree of spans."""
+    """Return the rows of spans that are ancestors of the given rows in the tree of spans."""
     above = np.zeros(len(parents), dtype=np.bool_)
     for row in rows:
         at = row_of.get(str(parents[row]))
@@ -210,10 +210,10 @@ def _ancestors(row_of: Mapping[str, int], parents: list[Any], rows: list[int]) -
 
 
 def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """Return the tokens of whole prompts, and the numbers of cached tokens among them.
+    """Return the token counts of whole prompts, and of the cached parts of the prompts.
 
-    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock count tokens
-    that were read from a cache, or written to a cache, separately.
+    OpenAI and vLLM count cached tokens as part of the input. Anthropic and Bedrock separately count
+    tokens that were read from a cache or written to it.
     """
     read, cached, written = (
         counts[name] for name in ("input_tokens", "cached_tokens", "written_tokens")
@@ -226,11 +226,11 @@ def _whole_prompts(columns: FileColumns, counts: Mapping[str, Floats]) -> tuple[
 
 
 def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floats) -> bool:
-    """Return whether cached tokens are counted separately from the input.
+    """Return whether cached tokens are counted separately from the input tokens.
 
-    If a column's name suggests separate counts, and more tokens are cached than the input has, the
-    counts are separate. If there is no such column, the column of total tokens decides. If the
-    totals do not decide either, the names of the columns do.
+    The counts are separate if a column's name suggests so and some request has more cached tokens
+    than input tokens. If no column's name suggests separate counts, the column of total tokens
+    decides. If the total tokens do not decide, the names of the columns do.
     """
     names = [one.name for one in columns.of_fields("cached_tokens", "written_tokens")]
     leaves = [plain(name.rpartition(".")[2]) for name in names]
@@ -251,9 +251,9 @@ def _are_beside(columns: FileColumns, counts: Mapping[str, Floats], beside: Floa
 def _without_repetitions(made: FileRequests) -> FileRequests:
     """Return the requests without lines that describe an earlier request again.
 
-    A repetition agrees with another line in id, client, session and prompt, and also in the start
-    if durations are recorded. The largest number of output tokens and the earliest start among all
-    lines of a request are kept.
+    A repetition is equal to another line in id, client, session and prompt, and also in the start
+    if durations are recorded. Of all lines of a request, the largest number of output tokens and
+    the earliest start are kept.
     """
     columns = made.columns
     ids = columns.field_values("request_id")
@@ -301,6 +301,6 @@ def _without_repetitions(made: FileRequests) -> FileRequests:
 
 
 def _are_ids(columns: FileColumns, ids: list[Any]) -> bool:
-    """Return whether the values identify requests rather than, for example, users."""
+    """Return whether the values identify requests and not, for example, users."""
     name = plain(columns.of_fields("request_id")[0].name.rpartition(".")[2])
     return name != "id" or any(isinstance(one, str) and not one.isdigit() for one in ids)

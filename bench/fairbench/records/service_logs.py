@@ -1,7 +1,7 @@
 """Logs and exports of gateways, tracing tools and servers.
 
-Each layout lists the columns that a tool writes. All other fields are found by their usual column
-names.
+Each layout (format) lists the columns that a tool writes. Fields that a layout does not list are
+found by the usual names of columns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 
 
 def _uncached(record: Record) -> bool:
-    """Return whether an answer came from a server, and not from the cache of the gateway."""
+    """Return whether an answer came from a server, and not from the gateway's cache."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
     # Helicone's id of the request whose stored answer was sent again
     copied = record.get("cache_reference_id")
@@ -93,7 +93,10 @@ def _is_langfuse(first: Record) -> bool:
 
 
 def _observations(record: Record, where: str) -> Iterator[Object]:
-    """Yield an observation, or all observations of a trace with the trace's user and session."""
+    """Yield an observation, or all observations of a trace.
+
+    An observation of a trace gets the trace's user and session.
+    """
     if "observations" not in record:
         yield dict(record)
     for one in objects_in(record.get("observations")):
@@ -185,7 +188,7 @@ CLOUDFLARE = Layout(
 
 
 def _with_start(record: Record, end: Any, length: Any) -> Object:
-    """Return a record that was logged at the end of its request, with start and end added.
+    """Return a record that was logged at its request's end, with start and end added.
 
     ``length`` is the duration of the request: seconds, or a text with units.
     """
@@ -194,9 +197,10 @@ def _with_start(record: Record, end: Any, length: Any) -> Object:
 
 
 def _start_and_end(end: Any, length: Any) -> tuple[Any, Any]:
-    """Return when a request started and ended.
+    """Return the start and the end of a request, given its end and its duration.
 
-    If a time is unreadable, the unreadable end is returned twice, so that a later check reports it.
+    If a time is unreadable, the unreadable end is returned as start and end, so that a later check
+    reports it.
     """
     told_s, number = cells.duration_s(length), cells.number_of(length)
     length_s = told_s if told_s is not None else number
@@ -272,7 +276,7 @@ AGENTGATEWAY = Layout(
 
 
 def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
-    """Return the requests of Vidur; an arrival is the sum of the delays up to the request.
+    """Return the requests of Vidur. A request's arrival is the sum of the delays up to the request.
 
     Vidur writes the requests in the order of their ends.
     """
@@ -333,7 +337,10 @@ TRANSCRIPT = Layout(
 
 
 def _attributes(value: Any) -> Object:
-    """Return a span's attributes, an object or OTLP's list of typed values, as a dictionary."""
+    """Return a span's attributes as a dictionary.
+
+    The attributes are an object, or OTLP's list of typed values.
+    """
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     found = {}
@@ -347,11 +354,11 @@ def _attributes(value: Any) -> Object:
 def _otel_requests(record: Record, where: str) -> Iterator[Object]:
     """Yield the requests in a record of spans that follow OpenTelemetry's GenAI conventions.
 
-    Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
-    ``prompt_tokens`` and ``completion_tokens``) are requests; the page on spans in
-    open-telemetry/semantic-conventions defines the attributes. A record is a batch of OTLP's JSON
-    (``resourceSpans``), or a span whose attributes are an object or OTLP's list. The client is
-    ``user.id`` or ``enduser.id``; any other attribute is named by ``--clients-from``.
+    A request is a span with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens``
+    (before 1.27 ``prompt_tokens`` and ``completion_tokens``), attributes that
+    open-telemetry/semantic-conventions defines. A record is a batch of OTLP's JSON
+    (``resourceSpans``), or one span, whose attributes are an object or OTLP's list. The client is
+    in ``user.id`` or ``enduser.id``; ``--clients-from`` names any other attribute.
     """
     for attributes, span in _spans(record):
         read = _usage(attributes, "input", "prompt")
@@ -390,7 +397,7 @@ _OTEL_TTFT = (
 
 
 def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
-    """Return an OTLP time as ``Nanoseconds``; a value that is not a number stays unchanged."""
+    """Return an OTLP time as ``Nanoseconds``, or unchanged if it is not a number."""
     value = span.get(f"{which}TimeUnixNano")
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return cells.Nanoseconds(value)
@@ -398,13 +405,13 @@ def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
-    """Return a token count by the names of OpenTelemetry, best first, or of OpenInference."""
+    """Return a token count under its name in OpenTelemetry or else in OpenInference."""
     known = (f"gen_ai.usage.{name}_tokens" for name in names)
     return _first_value(attributes, *known, f"llm.token_count.{names[-1]}")
 
 
 def _spans(record: Record) -> Iterator[tuple[Object, Mapping[str, Any]]]:
-    """Yield each span with its attributes, to which the attributes of the resource are added."""
+    """Yield each span with its attributes and the attributes of its resource."""
     if "resourceSpans" not in record:
         yield _attributes(record.get("attributes")), record
         return
@@ -452,13 +459,13 @@ OPENINFERENCE = Layout(
 
 
 def _sglang_requests(record: Record, where: str) -> Iterator[Object]:
-    """Yield the request of a line of ``--log-requests --log-requests-format json``.
+    """Yield the request in a line that ``--log-requests --log-requests-format json`` writes.
 
     Lines with the event ``request.finished`` (srt/utils/request_logger.py of sgl-project/sglang,
-    01bb912) are requests. A request began ``out.meta_info.e2e_latency`` seconds before the time of
-    the line. From log level 2 on, lines contain the text of prompts. Level 2 shortens the text, so
-    only level 3 shows shared prefixes. ``--clients-from`` names the field with the client, such as
-    ``obj.custom_labels.tenant``.
+    01bb912) are requests. A request started ``out.meta_info.e2e_latency`` seconds before the time
+    of its line. From log level 2 on, lines contain the text of prompts. Level 2 shortens the texts,
+    so that only level 3 shows shared prefixes. ``--clients-from`` names the field with the client,
+    such as ``obj.custom_labels.tenant``.
     """
     if record.get("event") == "request.finished":
         latency = inner(record, "out", "meta_info", "e2e_latency")

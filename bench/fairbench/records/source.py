@@ -23,7 +23,7 @@ NO_TEXT = {
     b"\xff\xfe": "is UTF-16: save it as UTF-8",
     b"\xfe\xff": "is UTF-16: save it as UTF-8",
 }
-"""First bytes of files that users often take for CSV, each with advice for the user."""
+"""First bytes of files that users mistake for CSV, each with advice for the user."""
 
 MAX_KEYS = 10_000  # limit on the number of keys of a record
 # upper estimates of memory in bytes for each row and for each value
@@ -31,7 +31,7 @@ OBJECT_BYTES, VALUE_BYTES = 200, 100
 
 
 class FileKind(Enum):
-    """The form in which a file stores its records."""
+    """The form in which a file stores its records, such as JSON lines or CSV."""
 
     CSV = "a line of column names, then one record per line"
     LIST = "a list of JSON"
@@ -43,7 +43,7 @@ _BY_NAME = {".csv": FileKind.CSV, ".tsv": FileKind.CSV}
 
 
 def kind_of(path: Path, shown: str) -> FileKind:
-    """Return the form of a file, by the file's name or else by the first bytes.
+    """Return the form of a file, from the file's name or else from its first bytes.
 
     Raises DataError if the file is unreadable or not text.
     """
@@ -72,16 +72,16 @@ def separator_of(path: Path) -> str:
 def records_of(
     path: Path, *, streamed: bool = False, stripped: bool = False
 ) -> Iterator[formats.FilePlace]:
-    """Yield the JSON objects of a file, or rows of CSV or Parquet as dictionaries, with locations.
+    """Yield the records of a file as dictionaries with locations.
 
-    Raises DataError at once if the file has no records, and during the iteration for a record that
-    is not an object.
+    A record is a JSON object, or a row of CSV or Parquet. Raises DataError at once if the file has
+    no records, and later for a record that is not an object.
 
     Args:
         path: File to read. A pipe must contain JSON objects, because a pipe can be read only once.
-        streamed: Whether the caller keeps no content, so the file's size is unlimited (see
+        streamed: Whether the caller keeps no content, so that the file's size is not limited (see
             ``reader.lines``).
-        stripped: Whether texts of CSV are stripped of surrounding blanks.
+        stripped: Whether blanks around texts of CSV are removed.
     """
     kind = kind_of(path, f"{path}") if path.is_file() else FileKind.OBJECTS
     if kind is FileKind.CSV:
@@ -115,7 +115,7 @@ def _csv_records(path: Path, *, streamed: bool, stripped: bool) -> Iterator[form
 
 
 def _check_header(names: list[str], shown: str) -> None:
-    """Raise DataError if the first line is a record rather than a line of column names."""
+    """Raise DataError if the first line is a record instead of the names of columns."""
     prose = len(names) == 1 and names[0].count(" ") >= 3
     if prose or any(_is_time(name) for name in names):
         raise DataError(
@@ -126,7 +126,7 @@ def _check_header(names: list[str], shown: str) -> None:
 
 
 def _is_time(name: str) -> bool:
-    """Return whether a column's name is a time or a fraction, so the line must be a record."""
+    """Return whether a column's name is a time or a fraction, and must therefore be a value."""
     number = number_of(name)
     if number is not None:
         return number % 1 != 0 or number >= FIRST_DATE_S
@@ -142,7 +142,7 @@ def _json_list_records(path: Path) -> Iterator[formats.FilePlace]:
 
 
 def _parquet_rows(path: Path) -> Iterator[formats.FilePlace]:
-    """Yield the rows of a Parquet file; equal texts share one object in memory."""
+    """Yield the rows of a Parquet file. Equal texts share one object in memory."""
     table = formats.read_parquet(path, any_type=True)
     ReadMemory(f"{path}").take_bytes(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     names, number = table.column_names, 0

@@ -1,4 +1,4 @@
-"""The conversion of times and counts of requests to numbers, and the inference of units."""
+"""The conversion of the times and counts of requests to numbers, and the search for units."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ NEVER = -1  # VTC-artifact writes this duration, in any unit, for an event that 
 
 
 class Moments(NamedTuple):
-    """Times of requests: in seconds (NaN if unknown), and exact in ns (``NEVER_NS`` if unknown)."""
+    """Times of requests, in seconds and exact in nanoseconds.
+
+    Unknown times are NaN in seconds and ``NEVER_NS`` in nanoseconds.
+    """
 
     seconds: Floats
     ns: Ints
@@ -49,10 +52,10 @@ class Moments(NamedTuple):
 class Times:
     """A reader for the times in a file of records.
 
-    Unix times that are too large for seconds are read as ms, us or ns according to their size,
-    unless the user states a unit other than seconds. If the unit of a duration is not stated, the
-    unit in the name of the column of start times is used, or else seconds. Raises DataError if an
-    inferred unit implies implausible times per output token.
+    A Unix time that is too large for seconds is read as ms, us or ns according to its size, unless
+    the user states a unit other than seconds. A duration without a unit has the unit in the name of
+    the column of start times, or else seconds. Raises DataError if an inferred unit implies
+    implausible times per output token.
     """
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
@@ -65,7 +68,7 @@ class Times:
         self._comma = _has_decimal_comma(columns)
 
     def for_rows(self, columns: FileColumns, output_tokens: Floats) -> Times:
-        """Return this object for a part of the requests; units found for all requests are kept."""
+        """Return a reader for a part of the requests, with the units that were found for all."""
         self._columns, self._output = columns, output_tokens
         return self
 
@@ -82,7 +85,7 @@ class Times:
         return found
 
     def lengths(self, field: str, skipped: Flags | None = None) -> Floats:
-        """Return the durations of a field in seconds; missing values and -1 become NaN."""
+        """Return the durations of a field in seconds, with NaN for missing values and for -1."""
         found = np.full(len(self._columns), np.nan)
         for column in self._columns.of_fields(field):
             rows = np.isnan(found) if skipped is None else np.isnan(found) & ~skipped
@@ -106,7 +109,7 @@ class Times:
         return [row * scale for row in rows]
 
     def _column_part(self, column: ColumnValues, rows: Flags) -> ColumnValues | None:
-        """Return the column with only the values in ``rows``, or None if all are missing."""
+        """Return the column with the values of ``rows`` only, or None if all are missing."""
         values = column.values
         if isinstance(values, np.ndarray):
             values = values if rows.all() else np.where(rows, values, np.nan)
@@ -133,7 +136,7 @@ class Times:
         return Moments(values * (cells.UNITS[unit] / NS), _in_ns(values, unit))
 
     def check_times_of_day(self) -> None:
-        """Raise DataError if all starts are dates without a time of day."""
+        """Raise DataError if all start times are dates without a time of day."""
         for column in self._columns.of_fields("start")[:1]:
             texts = [
                 one for one in column.values if isinstance(one, str) and not cells.is_missing(one)
@@ -148,7 +151,7 @@ class Times:
                 )
 
     def _mixed_moments(self, column: ColumnValues) -> Moments:
-        """Return the times of a column that contains texts of dates, at least in some rows."""
+        """Return the times of a column in which at least some values are texts of dates."""
         ns = np.full(len(column.values), NEVER_NS)
         numbers = [cells.number_of(one) for one in column.values]
         known = np.array([one for one in numbers if one is not None], np.float64)
@@ -172,7 +175,7 @@ class Times:
         )
 
     def _unit_of_moments(self, column: ColumnValues, values: Floats) -> tuple[str, bool]:
-        """Return the unit of times, and whether the unit is inferred from the size of the times."""
+        """Return the unit of times, and whether it is inferred from the size of the times."""
         known = values[np.isfinite(values)]
         size = cells.unit_of(float(known[0])) if len(known) else "s"
         if column.unit is not None:
@@ -217,7 +220,7 @@ class Times:
         return found * (cells.UNITS[unit] / NS)
 
     def _texts_of_lengths(self, column: ColumnValues) -> tuple[Floats, bool]:
-        """Return the durations, and whether the texts contain units such as ``350ms``."""
+        """Return the durations, and whether their texts contain units, as in ``350ms``."""
         parts = [cells.duration_s(one) for one in column.values]
         if any(one is not None for one in parts):
             for row, (value, part) in enumerate(zip(column.values, parts, strict=True)):
@@ -230,9 +233,9 @@ class Times:
         return numbers(self._columns, column._replace(values=texts)), False
 
     def _unit_of_length(self, column: ColumnValues, found: Floats) -> str:
-        """Return the unit in which a column's durations are.
+        """Return the unit of the durations in a column.
 
-        Raises DataError if more than one unit is possible.
+        Raises DataError if several units are possible.
         """
         if column.unit is not None:
             return column.unit
@@ -254,8 +257,8 @@ class Times:
 
         Args:
             lengths: The durations of the field, in seconds.
-            before_s: Time to the first token in seconds, NaN if unknown.
-            field: ``latency`` or ``ttft``.
+            before_s: Time to the first token in seconds, or NaN if unknown. field: ``latency`` or
+            ``ttft``.
         """
         known = self._asked or self._columns.layout.unit
         for column in self._columns.of_fields(field):
@@ -326,7 +329,7 @@ def _with_missing(found: Moments, more: Moments) -> Moments:
 
 
 def _in_ns(values: Floats, unit: str) -> Ints:
-    """Return times in ns; whole numbers are converted without rounding."""
+    """Return times in nanoseconds, converted from whole numbers without rounding."""
     factor = cells.UNITS[unit]
     known = np.isfinite(values) & (np.abs(values) < LARGEST_NS / factor)
     safe = np.where(known, values, 0.0)
@@ -336,7 +339,7 @@ def _in_ns(values: Floats, unit: str) -> Ints:
 
 
 def _are_exact(values: Sequence[Any], found: Floats) -> bool:
-    """Return whether the times are integers too large for floats to represent exactly."""
+    """Return whether the times are integers that are too large for an exact float."""
     if any(isinstance(one, cells.Nanoseconds) for one in values):
         return True
     large = np.flatnonzero(np.abs(found) > 2**53).tolist()
@@ -374,7 +377,7 @@ def _calendar(values: Sequence[str]) -> Moments | None:
 
 
 def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
-    """Return the numbers, with NaN for missing values, or None if a value is not a number."""
+    """Return numbers, with NaN for missing values, or None if a value is not a number."""
     found = []
     try:
         for value in values:
@@ -390,7 +393,7 @@ def _numbers_or_none(values: Sequence[Any]) -> Floats | None:
 def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
     """Return the numbers in a column, with NaN for missing values.
 
-    Raises DataError with the number of the row.
+    Raises DataError with the row of a value that is not a number.
     """
     if isinstance(column.values, np.ndarray):
         return column.values
@@ -404,11 +407,11 @@ def numbers(columns: FileColumns, column: ColumnValues) -> Floats:
 
 
 def _has_decimal_comma(columns: FileColumns) -> bool:
-    """Return whether a comma in the file's times separates decimals.
+    """Return whether a comma in the file's times is the decimal separator.
 
-    A comma followed by three digits is ambiguous: the comma may separate decimals or thousands.
-    Ambiguous commas are read as decimal separators if the file contains an unambiguous decimal
-    comma, or if semicolons separate the columns.
+    A comma before three digits is ambiguous, because it may separate decimals or thousands.
+    Ambiguous commas count as decimal separators if the file contains an unambiguous decimal comma,
+    or if semicolons separate the columns.
     """
     timed = columns.of_fields(*LENGTHS, *MOMENTS)
     texts = [
@@ -423,7 +426,7 @@ def _has_decimal_comma(columns: FileColumns) -> bool:
 
 
 def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -> None:
-    """Raise DataError if start times mix dates with other numbers, or mix units."""
+    """Raise DataError if start times mix dates with numbers, or mix several units."""
     known = np.flatnonzero(np.isfinite(start))
     if not len(known):
         return
@@ -443,9 +446,9 @@ def check_one_clock(columns: FileColumns, start: Floats, column: ColumnValues) -
 def check_moments(
     columns: FileColumns, column: ColumnValues, moments: Floats, start: Floats
 ) -> None:
-    """Raise DataError for times that are not on the clock of their request's start.
+    """Raise DataError for times that are not on the same clock as their request's start.
 
-    DataError usually means that a column of durations was read as times of day or dates.
+    This error usually means that a column of durations was read as points in time.
     """
     way = {"end": "latency", "first_token": "ttft"}.get(column.field)
     wrong = (of_other_clock(moments, start) & (moments <= cells.MAX_TIME_S)) | (moments < start)
@@ -463,7 +466,7 @@ def check_moments(
 
 
 def of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return, for each time, whether its clock or unit differs from the time in ``others``."""
+    """Return, for each time, whether its clock or unit differs from that of ``others``."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart

@@ -1,7 +1,7 @@
 """A run's summary as one JSON line, for tools that read the output of sglang.bench_serving.
 
-The keys of sglang.bench_serving come first, then all keys of the summary. In the line, missing
-values are null.
+The line has the keys of sglang.bench_serving first, then all keys of the summary. In the JSON line,
+missing values are null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATISTICS = ("mean", "median", "std", "p99")
 
 
 def bench_line(summary: Summary) -> dict[str, Any]:
-    """Return the summary as a JSON object: SGLang's keys, followed by the summary's own keys."""
+    """Return the summary as a JSON object, with SGLang's keys before the summary's own keys."""
     duration = summary["duration"]
     inputs, outputs = summary.get("total_input_tokens"), summary.get("total_output_tokens")
     total = None if inputs is None or outputs is None else inputs + outputs
@@ -55,10 +55,10 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 
 
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
-    """Return the fields of ``--output-details``, with one entry per request.
+    """Return the fields that ``--output-details`` adds, with one entry per request.
 
-    The gaps between a request's tokens are all equal to their mean, because only the sum is known.
-    As in SGLang's and vLLM's benchmarks, an unfinished request has an error and no tokens.
+    The gaps between a request's tokens are given as equal, because only their sum is known. As in
+    SGLang's and vLLM's benchmarks, an unfinished request has an error and no tokens.
     """
     done = requests.status == FINISHED
     ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)
@@ -83,7 +83,10 @@ def _per_second(amount: float | None, duration_s: float) -> float | None:
 
 
 def check_appendable(path: Path) -> None:
-    """Raise UsageError unless lines can be appended to a file. The check itself creates no file."""
+    """Raise UsageError unless lines can be appended to a file.
+
+    The check does not create the file.
+    """
     is_new = not path.exists()
     with writing(path, "--output-file"):
         path.open("a").close()
@@ -92,7 +95,7 @@ def check_appendable(path: Path) -> None:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Append the line to a file, either completely or not at all.
+    """Append a line to a file, either completely or not at all.
 
     Raises UsageError if the line cannot be written.
     """

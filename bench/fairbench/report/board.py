@@ -49,7 +49,7 @@ SHARE = (
 
 
 def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """Return the leaderboard in lines of at most ``width`` characters; numbers are never cut."""
+    """Return the leaderboard in lines of at most ``width`` characters. Numbers are never cut."""
     _, body = first_fitting(LAYOUTS, lambda one: _rank_table(board, one[0], ends=one[1]), width)
     legend = [Text(line) for line in board_legend(board)]
     heading = Text(board_heading(board), style="bold")
@@ -76,7 +76,7 @@ def board_markdown(board: Board) -> str:
 
 
 def ranks_text(row: BoardRow, board: Board) -> str:
-    """Return the rank as ``3``, or as ``3-6`` if the difference is not significant."""
+    """Return a rank as ``3``, or as ``3-6`` if differences to other ranks are not significant."""
     if row.ranks is None:
         return UNDEFINED
     if len(board.seeds) == 1:
@@ -95,7 +95,10 @@ def board_heading(board: Board) -> str:
 
 
 def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
-    """Return a table with names cut to ``label`` characters; ``ends`` adds ends of intervals."""
+    """Return the table of ranks.
+
+    Names are cut to ``label`` characters, and ``ends`` adds the ends of intervals.
+    """
     found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
     found.add_column("", no_wrap=True)
@@ -116,7 +119,7 @@ def _rank_table(board: Board, label: int, *, ends: bool) -> Table:
 
 
 def column_title(board: Board, metric: BoardMetric) -> str:
-    """Return the title of a metric's column, with its unit or its baseline below."""
+    """Return the title of a metric's column, with the unit or the baseline below."""
     entry = CATALOGUE[metric.key]
     words = (entry.column or entry.heading).removesuffix(f"\n{entry.unit}")
     unit = f"/ {board.baseline}" if metric.fold is Fold.RATIO else entry.unit
@@ -130,12 +133,18 @@ def _metric_cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
-    """Return the mark of a significant difference from the baseline, "" for the baseline itself."""
+    """Return the mark for a significant difference from the baseline.
+
+    For the baseline itself, return "".
+    """
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
 
 def value_text(one: Score, metric: BoardMetric) -> str:
-    """Return a number in the metric's format; ratios have two decimals, and a bound is ``> x``."""
+    """Return a value as text in the metric's format.
+
+    Ratios have two decimals, and a lower bound is ``> x``.
+    """
     if not one.bound:
         return _metric_number(one.value, metric)
     digits = 2 if metric.fold is Fold.RATIO else None
@@ -143,7 +152,7 @@ def value_text(one: Score, metric: BoardMetric) -> str:
 
 
 def ends_text(one: Score, metric: BoardMetric) -> str:
-    """Return the interval as ``low-high``, or as ``> low`` or ``< high`` if one end is unknown."""
+    """Return an interval as ``low-high``, or as ``> low`` or ``< high`` if an end is unknown."""
     if one.low is None and one.high is None:
         return ""
     if one.low is not None and one.high is not None:
@@ -198,7 +207,7 @@ def _folds(board: Board) -> Iterator[str]:
 
 
 def _holes(board: Board) -> Iterator[str]:
-    """Yield undefined numbers with their reasons, and runs that are missing."""
+    """Yield the undefined numbers with their reasons, and the runs that are missing."""
     undefined: dict[tuple[str, str], list[str]] = {}
     for row in board.rows:
         for key, one in row.scores.items():
@@ -218,7 +227,7 @@ def _holes(board: Board) -> Iterator[str]:
 
 
 def _some(lines: list[str]) -> Iterator[str]:
-    """Yield the first ``MOST_NAMED`` lines, then a line with the number of omitted lines."""
+    """Yield the first ``MOST_NAMED`` lines, then a line that counts the omitted lines."""
     yield from lines[:MOST_NAMED]
     if len(lines) > MOST_NAMED:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
@@ -262,7 +271,7 @@ def board_page(board: Board) -> page.Page:
 
 
 def board_title(board: Board) -> str:
-    """Return one line that names the schedulers whose rank may be 1."""
+    """Return a line that names the schedulers that may have rank 1."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     what = f"{'highest' if entry.better is Better.MORE else 'lowest'} {entry.heading}"
@@ -345,7 +354,10 @@ def _grid_cell(row: BoardRow, metric: BoardMetric, board: Board) -> page.Cell:
 
 
 class _Row(NamedTuple):
-    """A row of a leaderboard picture; ``strong`` is true if no row is better in both metrics."""
+    """A row of the leaderboard as a mark in a picture.
+
+    ``strong`` is True if no other row is better in both metrics.
+    """
 
     number: int
     name: str
@@ -355,7 +367,10 @@ class _Row(NamedTuple):
 
 
 def _pictures(board: Board) -> Iterator[page.Figure]:
-    """Yield two pictures with a mark per row: the first metric against the second and the third."""
+    """Yield two pictures with a mark per row.
+
+    They show the first metric against the second and against the third.
+    """
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:
         rows, left_out = _picture_rows(board, first, other)
@@ -370,7 +385,7 @@ def _pictures(board: Board) -> Iterator[page.Figure]:
 
 
 def _row_label(row: _Row, rows: int) -> str:
-    """Return the name of a row, or the row's number if the picture has too many rows for names."""
+    """Return the name of a row, or its number if the picture has too many rows for names."""
     return cut_middle(row.name, LABEL_CHARACTERS) if rows <= MOST_LABELLED else f"{row.number}"
 
 
@@ -403,7 +418,7 @@ def _picture_rows(
 
 
 def _far(values: Sequence[float]) -> set[int]:
-    """Return the indices of values that are far outside the quartiles (see ``FAR``)."""
+    """Return the indices of outliers, which are far outside the quartiles (see ``FAR``)."""
     if len(values) < FEWEST_FOR_QUARTILES:
         return set()
     low, _, high = quantiles(values)
@@ -442,7 +457,7 @@ LEADER_FROM = 2
 
 
 class Labelled(NamedTuple):
-    """A mark of the chart with a label; ``strong`` marks are coloured."""
+    """A mark of the chart with a label. A ``strong`` mark is coloured."""
 
     label: str
     x: float
@@ -451,14 +466,17 @@ class Labelled(NamedTuple):
 
 
 class PlotAxis(NamedTuple):
-    """An axis with its values; a ``log`` axis is logarithmic, for positive values."""
+    """An axis of the chart, with its values.
+
+    A ``log`` axis is logarithmic and has positive values.
+    """
 
     label: str
     log: bool = False
 
 
 class Box(NamedTuple):
-    """The position of a chart's label or mark, in pixels."""
+    """The rectangle of a label or mark in the chart, in pixels."""
 
     left: float
     top: float
@@ -472,9 +490,9 @@ class Box(NamedTuple):
 
 
 def rank_chart(title: str, marks: Sequence[Labelled], x_axis: PlotAxis, y_axis: PlotAxis) -> str:
-    """Draw the marks; each label moves away from its mark until no labels overlap.
+    """Draw the marks, and move their labels until no labels overlap.
 
-    Precondition: the chart has at least one mark.
+    The chart must have at least one mark.
     """
     bottom = TOP + PLOT_PX
     across = chart.Scale(
@@ -510,7 +528,7 @@ def _axis_range(values: Sequence[float], axis: PlotAxis) -> tuple[float, float]:
 
 
 def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
-    """Return the box nearest to the mark without overlaps, and the distance in steps."""
+    """Return the free rectangle nearest to a mark, and its distance from the mark in steps."""
     for steps, box in _boxes(x, y, wide):
         inside = box.left > frame.left and box.right < frame.right
         inside = inside and box.top > frame.top and box.bottom < frame.bottom
@@ -520,7 +538,7 @@ def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) 
 
 
 def _boxes(x: float, y: float, wide: float) -> Iterator[tuple[int, Box]]:
-    """Yield boxes right, left, above and below a mark and at the corners, nearest boxes first."""
+    """Yield rectangles around a mark (right, left, above, below, at the corners), nearest first."""
     sides = sorted(product((1, -1, 0), (0, -1, 1)), key=lambda side: abs(side[0]) + abs(side[1]))
     for steps in range(1, MOST_STEPS):
         far = RADIUS + STEP_PX * (steps - 1) + 1

@@ -1,4 +1,4 @@
-"""Clients of a summary: a table with a row per client, or a distribution of many clients."""
+"""The clients of a summary, in a table with a row per client or as a distribution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ FEW = "?"  # This mark follows a percentile that was computed from too few laten
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
-    """Return the client table's columns, with the supported high percentile and ``beside``."""
+    """Return the columns of the table of clients.
+
+    ``beside`` are further columns, and the high percentile is one that the data support.
+    """
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
     return columns_with_values(columns, {key for client in summary["clients"] for key in client})
@@ -43,12 +46,12 @@ def is_crowd(summary: Summary) -> bool:
 
 
 def is_weighted(summary: Summary) -> bool:
-    """Return whether any client's weight differs from 1."""
+    """Return whether any client has a weight other than 1."""
     return any("weight" in client for client in summary["clients"])
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
-    """Return a client's name, with "heavy" for a heavy client and with a weight other than 1."""
+    """Return a client's name. "heavy" marks a heavy client, and a weight other than 1 is added."""
     special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
@@ -56,14 +59,17 @@ def described(name: str, client: Mapping[str, Any]) -> str:
 
 
 def client_value(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
-    """Return a client's metric as text; a key in ``censored`` is a lower bound."""
+    """Return a client's metric as text, as a lower bound if its key is in ``censored``."""
     if column.form is Form.SECONDS:
         return latency(row, column.key, censored, f"{CLIENTS}{row['client']}.")
     return written(row, column.key, column.form)
 
 
 def client_text(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
-    """Return a client's metric as text, with the mark of a percentile from too few latencies."""
+    """Return a client's metric as text.
+
+    A mark shows that a percentile is from too few latencies.
+    """
     return client_value(row, column, censored) + _mark(row, column)
 
 
@@ -73,7 +79,7 @@ def client_tables(
     """Return tables of at most ``width`` characters (at least 50), with a row per client.
 
     The tables contain only the given ``clients`` (default: all clients). Metrics that do not fit
-    into the width make another table below.
+    into the width form a second table below.
     """
     rows = summary["clients"] if clients is None else clients
     columns = client_columns(summary, P99)
@@ -98,7 +104,7 @@ def _client_table(
 
 
 def _mark(row: Mapping[str, Any], column: Column) -> str:
-    """Return the mark if a value is a high percentile from too few latencies, else ""."""
+    """Return the mark of a high percentile that is from too few latencies, or else ""."""
     metric = CATALOGUE.get(column.key)
     tail = metric.tail if metric else 0
     few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)
@@ -108,18 +114,24 @@ def _mark(row: Mapping[str, Any], column: Column) -> str:
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
-"""Upper ends of the histogram's ranges of service over fair share; a last range has no end."""
+"""Upper ends of the histogram's ranges of service divided by fair share.
+
+The last range has no end.
+"""
 
 
 class Lorenz(NamedTuple):
-    """A Lorenz curve: fractions of clients, smallest first, and the fractions of all service."""
+    """A Lorenz curve: cumulated fractions of clients (smallest first), and of their service."""
 
     clients: list[float]
     service: list[float]
 
     @property
     def gini(self) -> float:
-        """The Gini index: 0 if service is proportional to weight, near 1 if one client gets all."""
+        """The Gini index of the service, from 0 (service proportional to weight) to 1.
+
+        Near 1, a single client gets all service.
+        """
         clients, service = np.asarray(self.clients), np.asarray(self.service)
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
@@ -131,7 +143,7 @@ class Lorenz(NamedTuple):
 def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
     """Return the Lorenz curve of amounts, or None if all amounts are 0.
 
-    A client of weight w counts as w clients with equal amounts.
+    A client with weight w counts as w clients with equal amounts.
     """
     amount = np.asarray(amounts, dtype=np.float64)
     weight = np.ones_like(amount) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -151,13 +163,16 @@ def lorenz_of_service(summary: Summary) -> Lorenz | None:
 
 
 def share_ratios(summary: Summary) -> list[float]:
-    """Return the defined ratios of a client's service to its fair share, smallest first."""
+    """Return the clients' ratios of service to fair share, smallest first.
+
+    Undefined ratios are left out.
+    """
     found = (row["entitlement_ratio"] for row in summary["clients"])
     return sorted(one for one in found if one is not None)
 
 
 def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """Yield each range of ``STEPS`` as text, with the number of ratios in the range."""
+    """Yield each range of ``STEPS`` as text, with the number of ratios in it."""
     numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
     counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
     low = 0.0
@@ -168,11 +183,12 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 
 
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
-    """Return the worst-off well-behaved clients: smallest fair share first, then highest P99.
+    """Return the worst-off well-behaved clients.
 
-    Over several runs, the values are means. Below saturation, where shares are undefined, only the
-    P99 decides. A client whose P99 is unknown because of unfinished programs precedes clients with
-    a known P99. If the workload marks no client as heavy, clients that flood come last.
+    The smallest fair share comes first, then the highest P99 latency. The values are means if
+    several runs are combined. Below saturation, where shares are undefined, only the P99 latency
+    decides. A client whose P99 is unknown, because programs did not finish, precedes clients with a
+    known P99. If the workload has no heavy client, clients that flood come last.
     """
     rows = summary["clients"]
     good = [row for row in rows if not row["misbehaving"] and row["programs"]]
@@ -193,13 +209,16 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
 
 
 def number_or_mean(value: Any) -> float | None:
-    """Return a number, or the mean if several runs are combined."""
+    """Return a number, or the mean if ``value`` combines several runs."""
     found: float | None = value["mean"] if isinstance(value, dict) else value
     return found
 
 
 def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
-    """Return the clients that get a row, and a description of the choice ("" for all clients)."""
+    """Return the clients that get a row in the table, and a text on how they were chosen.
+
+    The text is "" for all clients.
+    """
     rows = combined["clients"]
     if not is_crowd(combined):
         return rows, ""
@@ -208,7 +227,7 @@ def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
 
 
 def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines that describe many clients together, each as a label and a text."""
+    """Yield lines that describe many clients together; each line is a label and a text."""
     wrong = sum(row["misbehaving"] for row in summary["clients"])
     total = len(summary["clients"])
     yield "clients", f"{total:,}" + (f", {wrong:,} of them heavy" if wrong else "")
@@ -228,7 +247,7 @@ def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a histogram of clients by their fraction of the fair share, with bars."""
+    """Yield a histogram, with bars, of clients by the fraction of their fair share."""
     ratios = share_ratios(summary)
     for position, (label, count) in enumerate(counts_by_ratio(ratios) if ratios else ()):
         bar = "#" * round(40 * count / len(ratios)) or ("." if count else "")
@@ -237,7 +256,7 @@ def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
-    """Return a summary's keys in order, merging ``CLIENT.KEY`` of several clients."""
+    """Return a summary's keys in order, with the keys ``CLIENT.KEY`` of several clients merged."""
     names = {row["client"] for row in summary["clients"]}
     clients: dict[str, int] = {}
     for key in keys:

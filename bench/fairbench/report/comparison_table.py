@@ -1,4 +1,4 @@
-"""Schedulers in a table: a row per scheduler and configuration, with best and worst marked."""
+"""A table with a row per scheduler and configuration, in which best and worst are marked."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
 
 
 def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
-    """Return the percentiles that the user chose; () without a choice, or if choices differ."""
+    """Return the latency percentiles that the user chose.
+
+    Without a choice, or if choices differ, return ().
+    """
     return common_percentiles(cell.combined for cell in cells)
 
 
@@ -69,12 +72,15 @@ def tail_of(cells: Iterable[SchedulerResults]) -> int:
 def comparison_text(
     cells: Sequence[SchedulerResults], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the comparison in lines of at most ``width`` characters; numbers are never cut."""
+    """Return the comparison in lines of at most ``width`` characters. Numbers are never cut."""
     return printed(render(cells, width), colour=colour, width=width)
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
-    """Build the comparison's table; for several seeds, confidence intervals stand below means."""
+    """Build the table of a comparison.
+
+    For several seeds, confidence intervals stand below means.
+    """
     # Sharing incentives are known only for simulated runs.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
@@ -106,12 +112,12 @@ def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
 
 
 def any_limited(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether some run's rates reflect the clients' demand rather than the capacity."""
+    """Return whether a run's throughput reflects the clients' demand and not the capacity."""
     return any(cell.demand_limited for cell in cells)
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return the origin of the numbers: simulated or measured, hardware and seeds."""
+    """Return where the numbers come from: simulated or measured, hardware and seeds."""
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
@@ -120,7 +126,7 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
 
 
 class ShownValue(NamedTuple):
-    """A value in a table: its text, its mark, and its interval."""
+    """A value in the table: its text, its mark (best or worst), and its interval."""
 
     text: str
     mark: str
@@ -128,7 +134,7 @@ class ShownValue(NamedTuple):
 
 
 def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") -> ShownValue:
-    """Return the text, mark and interval of a metric that is combined from ``runs`` runs."""
+    """Return the text, mark and interval of a metric that combines ``runs`` runs."""
     if interval is None:
         return ShownValue(UNDEFINED, mark, "")
     return ShownValue(bounded(interval, column), mark, ends_of(interval, column, runs))
@@ -137,7 +143,7 @@ def shown(interval: Interval | None, column: Column, runs: int, mark: str = "") 
 def compared_rows(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> Iterator[tuple[str, list[tuple[str, list[ShownValue]]]]]:
-    """Yield the name of each configuration, with the values of its schedulers by name."""
+    """Yield the name of each configuration, with its schedulers and their values."""
     for place, here in by_place(cells).items():
         rows = [
             (
@@ -170,10 +176,10 @@ def _value_cell(value: ShownValue) -> Text:
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """Return ``low-high``, with the number of runs with a value if some runs have no value.
+    """Return an interval as ``low-high``.
 
-    The result is "" for an interval of length 0, such as the interval of a trace that was replayed
-    with several seeds.
+    If some of the ``runs`` have no value, the number of runs with a value is added. The result is
+    "" for an interval of length 0, which a replayed trace has for any number of seeds.
     """
     ends = ""
     if interval["low"] is not None:
@@ -183,12 +189,12 @@ def ends_of(interval: Interval, column: Column, runs: int) -> str:
 
 
 def bounded(interval: Interval, column: Column) -> str:
-    """Return the mean in the column's format; a mean that is only a bound is ``> x`` or ``< x``."""
+    """Return the mean in the column's format, as ``> x`` or ``< x`` if the mean is only a bound."""
     return numbers.bounded(interval["mean"], bound_of(interval), column.form)
 
 
 class Compared(NamedTuple):
-    """The schedulers of one configuration, and the best of these schedulers, None if undecided."""
+    """The schedulers of one configuration, and the best of them, which is None if undecided."""
 
     place: str
     cells: tuple[SchedulerResults, ...]
@@ -198,8 +204,8 @@ class Compared(NamedTuple):
 def compared(cells: Sequence[SchedulerResults]) -> list[Compared]:
     """Return the configurations, each with its best scheduler.
 
-    The best scheduler has a lower latency than every other scheduler: significantly over several
-    seeds, or by any difference in an exact replay.
+    The best scheduler has a lower latency than every other scheduler: significantly lower over
+    several seeds, or lower by any amount in an exact replay.
     """
     column = latency_column(cells)
     found = []
@@ -245,7 +251,7 @@ def _most_wins(what: str, winners: Sequence[str], places: int) -> str:
 
 
 def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
-    """Return a sentence with the range of a single scheduler's latency over configurations."""
+    """Return a sentence with the lowest and highest latency of a sweep's only scheduler."""
     column, name = latency_column(cells), cells[0].scheduler
     known = [cell for cell in cells if mean_of(cell, column.key) is not None]
     where = "1 configuration" if places == 1 else f"{places} configurations"
@@ -257,7 +263,7 @@ def _of_one(cells: Sequence[SchedulerResults], places: int, what: str) -> str:
 
 
 def _lowest(places: Sequence[Compared], what: str) -> str:
-    """Return a sentence that names the scheduler with the lowest mean latency most often."""
+    """Return a sentence that names the scheduler with the lowest mean in most configurations."""
     column = latency_column([cell for one in places for cell in one.cells])
     known = [[c for c in one.cells if mean_of(c, column.key) is not None] for one in places]
     best = [min(one, key=lambda cell: mean_of(cell, column.key) or 0.0) for one in known if one]
@@ -273,22 +279,22 @@ def _at(cell: SchedulerResults, column: Column) -> str:
 
 
 def mean_of(cell: SchedulerResults, key: str) -> float | None:
-    """Return the mean of a scheduler's metric over the seeds; None if undefined."""
+    """Return the mean of a scheduler's metric over the seeds, or None if it is undefined."""
     interval: Interval | None = cell.combined.get(key)
     return None if interval is None else interval["mean"]
 
 
 def written_of(cell: SchedulerResults, column: Column) -> str:
-    """Return the mean of a metric as text; a bound is written as ``> x`` or ``< x``."""
+    """Return the mean of a metric as text, as ``> x`` or ``< x`` if the mean is only a bound."""
     interval: Interval | None = cell.combined.get(column.key)
     return UNDEFINED if interval is None else bounded(interval, column)
 
 
 Interval = Mapping[str, Any]
-"""A metric over several runs: the dictionary that ``intervals.combine`` returns."""
+"""A metric over several runs, as the dictionary that ``intervals.combine`` returns."""
 
 Sample = Mapping[int, Value]
-"""The values of a metric, by seed."""
+"""The values of a metric over several runs, by seed."""
 
 
 def cell_marks(
@@ -296,9 +302,9 @@ def cell_marks(
 ) -> list[tuple[str, ...]]:
     """Return each scheduler's mark in each column: best, worst, or ``NEITHER``.
 
-    Without a significant difference, a scheduler gets ``NEITHER``. One seed shows no significant
-    difference, unless the simulator replays a trace, which is exact. A metric without a better
-    direction has neither a best nor a worst value.
+    A scheduler without a significant difference gets ``NEITHER``. With one seed, no difference is
+    significant, unless the simulator replays a trace, which is exact. A metric for which neither
+    direction is better has neither a best nor a worst value.
     """
     if not can_tell(cells):
         return [(NEITHER,) * len(columns)] * len(cells)
@@ -317,7 +323,7 @@ def _of_column(cells: Sequence[SchedulerResults], column: Column) -> list[str]:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether differences can be significant: with several seeds or an exact replay."""
+    """Return whether differences can be significant, with several seeds or an exact replay."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells
@@ -325,13 +331,13 @@ def can_tell(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
-    """Return for each sample whether it is ``BEST``, ``WORST`` or ``NEITHER``.
+    """Return for each sample (a scheduler's values) ``BEST``, ``WORST`` or ``NEITHER``.
 
-    A sample is best or worst if every other sample differs significantly. Over several seeds, the
-    interval of the paired differences decides; with one seed, the values decide. Times
-    (``in_seconds``) are compared by their logarithms, as in `compare`. Values that are equal in
-    three digits count as equal. If all samples are equal, none of them is marked. Samples whose
-    values may be arbitrarily bad are all marked as worst.
+    A sample is best or worst if every other sample differs significantly. With several seeds, the
+    confidence interval of the paired differences decides; with one seed, the values decide. Times
+    (``in_seconds``) are compared by their logarithms, as in ``compare``. Values that agree in three
+    digits count as equal. If all samples are equal, none is marked. Samples without a known limit
+    in the worse direction are all marked as worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)
@@ -353,7 +359,7 @@ def _mark(samples: Sequence[Sample], row: int, not_worse: Callable[[Sample, Samp
 
 
 def _not_worse(one: Sample, other: Sample, better: Better, *, in_seconds: bool) -> bool:
-    """Return whether ``one`` is significantly better than or as good as the sample ``other``."""
+    """Return whether the sample ``one`` is as good as ``other`` or significantly better."""
     seeds = sorted(one.keys() & other.keys())
     if len(one.keys() | other.keys()) == 1:
         return _badness(one, better)[1] <= _badness(other, better)[0]
@@ -371,12 +377,12 @@ def _digits(values: Sequence[Value]) -> str:
 
 
 def _badness(sample: Sample, better: Better) -> tuple[float, float]:
-    """Return the sample's least and largest value, negated if larger values are better."""
+    """Return the least and the largest value of a sample, negated if larger values are better."""
     (value,) = sample.values()
     turned = float(f"{value.raw:.3g}") * (-1 if better is Better.MORE else 1)
     return -inf if value.bound == "<" else turned, inf if value.bound == ">" else turned
 
 
 def _unlimited(sample: Sample) -> bool:
-    """Return whether the value has no upper limit."""
+    """Return whether a sample contains a value that is only a lower bound."""
     return any(value.bound == ">" for value in sample.values())

@@ -1,4 +1,4 @@
-"""Explanations of a run's summary: sentences on the meaning of each number in this run."""
+"""Explanations of a run's summary, as sentences on the meaning of each number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
 
 
 def _explain_clients(summary: Summary) -> Iterator[str]:
-    """Explain the table's columns with the values of the worst-off well-behaved client."""
+    """Yield sentences on the table's columns, with a well-behaved client's values as examples.
+
+    The client is the one that is worst off.
+    """
     yield (
         "Service is input tokens plus two times output tokens; computed service leaves out input "
         "tokens that the KV cache supplied."
@@ -75,7 +78,7 @@ def _explain_clients(summary: Summary) -> Iterator[str]:
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    """Return the well-behaved client with the lowest share, or else with the highest P95."""
+    """Return the well-behaved client with the lowest share or, without shares, the highest P95."""
     rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
     judged = [row for row in rows if row.get("entitlement_ratio") is not None]
     if judged:

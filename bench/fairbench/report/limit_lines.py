@@ -1,4 +1,4 @@
-"""Sentences on a run's limit: the share that was reached, and the causes of the lost GPU time."""
+"""Sentences on a run's limit: the highest service that is possible, and causes of lost GPU time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOSSES = {
     "idle_waiting": "idle while others waited",
     "idle": "idle",
 }
-"""The kinds of lost GPU time by key, with the words for each kind in a line on the limit."""
+"""The kinds of lost GPU time, each with the words for it in a sentence about the limit."""
 LEAST_LOSS = 0.005  # A loss of GPU time is named if it is at least this fraction of the GPU time.
 
 
@@ -26,16 +26,16 @@ NEEDED = (
     *(f"time_{key}_ratio" for key in ("prefill", "decode", "small_prefill", "small_decode")),
     *(f"time_{key}_ratio" for key in LOSSES if key != "small_batches"),
 )
-"""The metrics that the line about the limit shows."""
+"""The metrics that a run must have for a line about its limit."""
 
 
 def has_limit(summary: Summary) -> bool:
-    """Return whether the summary contains the limit of the run."""
+    """Return whether the summary contains the limit (the highest possible service) of the run."""
     return all(summary.get(key) is not None for key in NEEDED)
 
 
 def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
-    """Return means over seeds of the limit's metrics; None if a run has no limit."""
+    """Return the means over seeds of the metrics about the limit, or None if a run has none."""
     if not summaries or not all(map(has_limit, summaries)):
         return None
     first = {key: summaries[0].get(key) for key in ("dp", "limit_cause")}
@@ -43,7 +43,7 @@ def mean_limit(summaries: Sequence[Summary]) -> Summary | None:
 
 
 def losses(summary: Summary) -> dict[str, float]:
-    """Return the lost shares of GPU time by key of ``LOSSES``, largest first."""
+    """Return the fractions of GPU time that were lost, by key of ``LOSSES``, largest first."""
     small = summary["time_small_prefill_ratio"] + summary["time_small_decode_ratio"]
     found = {"small_batches": small} | {
         key: summary[f"time_{key}_ratio"] for key in LOSSES if key != "small_batches"
@@ -52,7 +52,7 @@ def losses(summary: Summary) -> dict[str, float]:
 
 
 def limit_line(summary: Summary) -> str:
-    """Return a line with the run's share of the limit, and the causes of the lost GPU time."""
+    """Return a line on how near a run came to the limit, with the causes of lost GPU time."""
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
     least = f"{number(summary['least_makespan_s'])} s"
     if not has_limit(summary):  # In a run on real servers, the GPU time is unknown.
@@ -66,7 +66,10 @@ def limit_line(summary: Summary) -> str:
 
 
 def limit_lines(summary: Summary) -> Iterator[str]:
-    """Yield lines on a run's limit, or why the limit is unknown; nothing for an old run."""
+    """Yield lines on a run's limit, or on why it is unknown.
+
+    For runs of old versions, nothing is yielded.
+    """
     if summary.get("complete") is False and "limit_cause" in summary:
         yield "unknown, because the run is incomplete"
     elif summary.get("limit_ratio") is not None and "least_makespan_s" in summary:
@@ -78,7 +81,7 @@ def limit_lines(summary: Summary) -> Iterator[str]:
 
 
 def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
-    """Yield a line on the share of the limit that a log's replay reached, if known."""
+    """Yield a line on how near to the limit the replay of a log came, if known."""
     if not has_limit(summary):
         return
     line = limit_line(summary)
@@ -88,10 +91,10 @@ def replay_line(scheduler: str, summary: Summary) -> Iterator[str]:
 
 
 def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: list[str]) -> str:
-    """Return which of two schedulers loses more GPU time, with causes; "" if neither does.
+    """Return which of two schedulers loses more GPU time, with causes. If neither does, return "".
 
-    Both sequences have one summary per seed, of runs with equal loads. All numbers are means over
-    the seeds, in percent of the GPU time; the causes add up to the whole loss.
+    ``first`` and ``second`` have one summary per seed, of runs with equal loads. All numbers are
+    means over the seeds, in percent of the GPU time; the causes add up to the whole loss.
     """
     if not all(map(has_limit, (*first, *second))):
         return ""
@@ -114,7 +117,7 @@ def lost_against(first: Sequence[Summary], second: Sequence[Summary], names: lis
 
 
 def _memory_line(summary: Summary) -> str:
-    """Return a text on a run's share of the limit that KV memory and order of requests set."""
+    """Return a text on the share of the limit that KV memory and the order of requests allow."""
     hits = " and ".join(
         f"{percent(summary[key])} {words}"
         for key, words in (("limit_hit_rate", "at most"), ("cache_hit_rate", "here"))
@@ -133,7 +136,7 @@ def _named_losses(parts: Sequence[tuple[str, float]]) -> str:
 
 
 def limit_sentences(summary: Summary) -> Iterator[str]:
-    """Yield sentences that explain a run's limit: assumptions, lost time, service and latency."""
+    """Yield sentences that explain a run's limit, the lost GPU time, service and latency."""
     if not has_limit(summary):
         return
     replicas = f"{number(summary['dp'])} replica" + "s" * (summary["dp"] != 1)
@@ -171,7 +174,7 @@ def limit_sentences(summary: Summary) -> Iterator[str]:
 
 
 def _part_of(summary: Summary, key: str, limit: str) -> float | None:
-    """Return a metric divided by its limit, or None if either of them is unknown."""
+    """Return a metric divided by its limit, or None if one of the two is unknown."""
     if summary.get(key) is None or not summary.get(limit):
         return None
     return float(summary[key]) / float(summary[limit])

@@ -1,4 +1,4 @@
-"""Formats of numbers. An undefined number (None) is shown as a dash."""
+"""Formats of numbers. Formats of numbers; an undefined number (None) is shown as a dash."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ UNDEFINED = "-"
 
 
 def number(value: float | None) -> str:
-    """Format an amount with separated thousands; a float has at least three digits."""
+    """Format an amount with separated thousands. A float gets at least three digits."""
     if value is None:
         return UNDEFINED
     return f"{value:,.{_decimals(value)}f}"
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Format an amount with its unit; an undefined amount is written as a dash without a unit."""
+    """Format an amount with its unit. An undefined amount becomes a dash without a unit."""
     return UNDEFINED if value is None else f"{number(value)} {unit}"
 
 
@@ -32,7 +32,7 @@ def whole(value: float | None) -> str:
 def more_than(value: float, digits: int | None = None) -> str:
     """Format a lower bound as ``> x``, rounded down so that the text stays true.
 
-    ``digits`` is the number of decimals; the default is that of ``number``.
+    ``digits`` is the number of decimals; by default, ``number`` decides.
     """
     digits = _decimals(value) if digits is None else digits
     return f"> {floor(value * 10**digits) / 10**digits:,.{digits}f}"
@@ -45,12 +45,12 @@ def less_than(value: float, digits: int | None = None) -> str:
 
 
 def index(value: float | None) -> str:
-    """Format an index that lies between 0 and 1."""
+    """Format an index, such as Jain's index, that lies between 0 and 1."""
     return UNDEFINED if value is None else f"{value:.3f}"
 
 
 def percent(value: float | None) -> str:
-    """Format a share as a percentage; a share of 1 is 100%."""
+    """Format a share as a percentage. The share 1 becomes 100%."""
     return UNDEFINED if value is None else f"{value:.1%}"
 
 
@@ -60,7 +60,7 @@ def whole_percent(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a time with at least three digits, even a time that is an integer."""
+    """Format a time in seconds with at least three digits, even an integer."""
     return number(None if value is None else float(value))
 
 
@@ -75,24 +75,24 @@ WRITERS: Mapping[Form, Callable[[float | None], str]] = {
 
 
 def bounded(value: float | None, bound: str, form: Form, digits: int | None = None) -> str:
-    """Format a value; a bound is ``> x`` or ``< x`` with ``digits`` decimals."""
+    """Format a value, which as a bound becomes ``> x`` or ``< x`` with ``digits`` decimals."""
     if value is None or not bound:
         return WRITERS[form](value)
     return (more_than if bound == ">" else less_than)(value, digits)
 
 
 def bound_of(interval: Mapping[str, Any]) -> str:
-    """Return ``>`` or ``<`` if the mean of a combined metric is only a bound, else ""."""
+    """Return ``>`` or ``<`` if the mean of a combined metric is only a bound, or else ""."""
     return ">" if interval.get("lower_bound") else "<" if interval.get("upper_bound") else ""
 
 
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
-    """Format the metric ``key`` of a summary or of a client's row in the catalogue's form."""
+    """Format the metric ``key`` of a summary or of a client's row, as the catalogue says."""
     return WRITERS[form or CATALOGUE[key].form](row.get(key))
 
 
 def latency(row: Mapping[str, Any], key: str, censored: Collection[str], prefix: str = "") -> str:
-    """Format a latency in seconds; a key in ``censored`` is a lower bound, ``> x``."""
+    """Format a latency in seconds, as the lower bound ``> x`` if its key is in ``censored``."""
     value = row[key]
     if value is not None and prefix + key in censored:
         return more_than(float(value))

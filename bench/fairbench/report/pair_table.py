@@ -1,4 +1,4 @@
-"""Contrasts of two schedulers in a table: both means, the paired difference and the verdict."""
+"""Differences between two schedulers as a table: both means, the difference, the verdict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LEGEND = (
 
 
 class PairLayout(NamedTuple):
-    """The layout of a table: the width of its labels, and the omitted columns."""
+    """The layout of the table: the width of its labels, and the columns that are left out."""
 
     label: int
     without: frozenset[str] = frozenset()
@@ -63,7 +63,7 @@ LAYOUTS = (
 
 
 def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics that are shown without ``--all``, at most ``MOST_ROWS``."""
+    """Return the metrics (at most ``MOST_ROWS``) that are shown without ``--all``."""
     summaries = [run.summary for side in sides for run in side.runs]
     columns = columns_of(Display.CONTRAST, shown_tail(summaries), common_percentiles(summaries))
     columns = columns_with_values(columns, {key for summary in summaries for key in summary})
@@ -72,7 +72,7 @@ def main_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 
 
 def _limits_differ(summaries: Iterable[Summary]) -> bool:
-    """Return whether the two runs of any seed reach clearly different shares of their limits."""
+    """Return whether, for any seed, two schedulers reach clearly different shares of the limit."""
     found: dict[int, list[float]] = {}
     for summary in summaries:
         if summary.get(LIMIT) is not None:
@@ -81,7 +81,10 @@ def _limits_differ(summaries: Iterable[Summary]) -> bool:
 
 
 def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the metrics for ``--all``: metrics of comparisons, then metrics of repeated runs."""
+    """Return the metrics that ``--all`` shows.
+
+    Metrics of comparisons come first, then metrics of repeated runs.
+    """
     summaries = [run.summary for side in sides for run in side.runs]
     tail = shown_tail(summaries)
     ranks = common_percentiles(summaries)
@@ -97,12 +100,12 @@ def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 def contrast_text(
     contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the contrasts as lines of at most ``width`` characters; numbers are never cut."""
+    """Return the differences as lines of at most ``width`` characters. Numbers are never cut."""
     return printed(render_pairs(contrasts, width), colour=colour, width=width)
 
 
 def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableType:
-    """Build the table of contrasts, with a block of rows per configuration."""
+    """Build the table of differences, with a block of rows per configuration."""
     blocks: list[RenderableType] = [*(Text(one, "bold") for one in answers(contrasts)), Text()]
     for _, group in groupby(contrasts, lambda one: id(one.baseline)):
         here = list(group)
@@ -115,7 +118,7 @@ def render_pairs(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> Rende
 
 
 def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
-    """Yield a sentence for each pair of schedulers on the metrics that differ significantly."""
+    """Yield, for each pair of schedulers, a sentence on the metrics that differ significantly."""
     places = {one.baseline.place for one in contrasts}
     for one in contrasts:
         where = f"{one.baseline.place}: " if len(places) > 1 else ""
@@ -123,7 +126,7 @@ def answers(contrasts: Sequence[Contrast]) -> Iterator[str]:
 
 
 def _contrast_answer(one: Contrast) -> str:
-    """Return a sentence on the differences: better metrics, worse metrics, then other metrics."""
+    """Return a sentence on two schedulers' differences: better, worse, then other metrics."""
     name, against, total = one.other.scheduler, one.baseline.scheduler, len(one.metrics)
     metrics = "1 metric" if total == 1 else f"{total} metrics"
     found: dict[str, list[str]] = {}
@@ -212,7 +215,10 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
-    """Return which of two schedulers loses more GPU time, with causes; "" if neither does."""
+    """Return which of two schedulers loses more GPU time, with causes.
+
+    If neither does, return "".
+    """
     if not (seeds := first.by_seed.keys() & second.by_seed.keys()):
         return ""
     ours, others = ([side.by_seed[seed].summary for seed in seeds] for side in (first, second))
@@ -220,7 +226,7 @@ def lost_between(first: SchedulerResults, second: SchedulerResults) -> str:
 
 
 def _is_drawn(side: SchedulerResults) -> bool:
-    """Return whether runs depend on the seed; the replay of a trace does not."""
+    """Return whether runs depend on the seed, which the replay of a trace does not."""
     found = [
         {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
         for run in side.runs
@@ -273,7 +279,7 @@ def _metric_row(row: MetricContrast, layout: PairLayout) -> Iterator[Text]:
 
 
 def _verdict(row: MetricContrast) -> str:
-    """Return the decision as text; a metric without a better direction is "more" or "less"."""
+    """Return the verdict as text; for a metric without a better direction, "more" or "less"."""
     entry, decision = _entry(row.metric), row.decision
     judged = entry.verdict and entry.better is not Better.NEITHER
     if judged or decision not in (Decision.BETTER, Decision.WORSE):
@@ -282,7 +288,10 @@ def _verdict(row: MetricContrast) -> str:
 
 
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval on which the decision rests; for times, the interval of their ratios."""
+    """Return the interval on which the verdict rests.
+
+    For times, this is the interval of their ratios.
+    """
     found = row.ratios
     if row.difference.exact:
         return "exact"
@@ -298,7 +307,7 @@ def _entry(metric: str) -> Metric:
 
 
 def _metric_label(metric: str) -> str:
-    """Return the metric's label; the label of a client's metric begins with the client's name."""
+    """Return the metric's label; for a single client's metric, it begins with the client's name."""
     client = _client(metric)
     label = _entry(metric).label
     return f"{client}: {label}" if client else label
@@ -309,7 +318,7 @@ def _client(metric: str) -> str:
 
 
 def _more(row: MetricContrast) -> str:
-    """Return how many more seeds a decision needs, or "" if more seeds would change nothing."""
+    """Return how many more seeds a verdict needs, or "" if more seeds would change nothing."""
     if row.decision is not Decision.INCONCLUSIVE or row.difference.obstacle:
         return ""
     if row.difference.deviation is None:
@@ -318,7 +327,7 @@ def _more(row: MetricContrast) -> str:
 
 
 def signed(found: Difference, form: Form) -> str:
-    """Return the mean difference as text; ``>`` or ``<`` precedes a bound."""
+    """Return the mean difference as text, with ``>`` or ``<`` before a bound."""
     if found.mean is None:
         return UNDEFINED
     if found.decisive == 0:
@@ -332,7 +341,7 @@ def signed(found: Difference, form: Form) -> str:
 
 
 def signed_interval(found: Difference, form: Form) -> str:
-    """Return the interval as ``[low, high]``; an unknown end is left out."""
+    """Return an interval as ``[low, high]``, in which an unknown end is left out."""
     if found.decisive == 0:
         return ""
     low, high = (
@@ -346,7 +355,7 @@ def signed_interval(found: Difference, form: Form) -> str:
 
 
 def _signed_number(value: float, found: Difference, form: Form) -> str:
-    """Return a number as text, with decimals that suit the largest of mean and interval ends."""
+    """Return a number as text, with as many decimals as suit the mean and the interval."""
     if form.is_share:
         return f"{100 * value:+.1f}"
     if form is Form.INDEX:

@@ -1,7 +1,7 @@
 """Colours, marks and dashes of schedulers in all figures and pages.
 
-Colours remain distinct for colour-blind readers (after Okabe and Ito); marks and dashes remain
-distinct in grey.
+Colours remain distinct for colour-blind readers (after Okabe and Ito), and marks and dashes remain
+distinct in grey print.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class Swatch(NamedTuple):
     """The colour, mark and dashes with which a series is drawn.
 
     ``colour`` is used on white paper, and ``on_dark`` on dark screens. ``marker`` is matplotlib's
-    name of the mark, and ``shape`` is SVG code that draws this mark around the origin. ``dashes``
-    are the lengths of lines and gaps in line widths; empty means a solid line.
+    name of the mark, and ``shape`` is SVG code that draws the mark around the origin. ``dashes``
+    are the lengths of dashes and gaps, in line widths; if empty, the line is solid.
     """
 
     colour: str
@@ -45,7 +45,7 @@ BROWN = Swatch(
 )
 
 SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
-"""All series, in the order in which names without a fixed series, such as clients, get a series."""
+"""All series (colours with marks), in the order in which clients and other names get them."""
 
 SCHEDULERS = {
     "lpm": VERMILION,
@@ -60,10 +60,10 @@ SCHEDULERS = {
 
 
 def scheduler_series(names: Sequence[str]) -> list[int]:
-    """Return an index in ``SERIES`` per name; ``dlpm dlpm.quantum=5000`` has the series of DLPM.
+    """Return each name's index in ``SERIES``.
 
-    The first entry of a scheduler gets the scheduler's own series, and other entries get the
-    remaining series.
+    For example, ``dlpm dlpm.quantum=5000`` has the series of DLPM. The first name of a scheduler
+    gets the scheduler's own series; its other names get the remaining series.
     """
     found: dict[str, int] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Progress displays: live on a terminal or in a notebook, otherwise a line for each task."""
+"""Progress displays: live on a terminal or in a notebook, or a line for each ended task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTLED_PART = 0.001
 
 
 def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
-    """Return the progress line for a state of a run (see ``execute.tasks.Progress.update``).
+    """Return a line that shows how far a run is (see ``execute.tasks.Progress.update``).
 
     ``elapsed_s`` is the time since the start of the run. After some seconds, the line of a
     simulation includes the estimated remaining time.
@@ -47,7 +47,7 @@ def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
 
 
 def _time_left(progress: Simulated, elapsed_s: float) -> str:
-    """Return the estimated time until all requests have arrived, or an empty text if unknown."""
+    """Return the estimated time until all requests have arrived, or "" if it is unknown."""
     now_s, end_s = progress.sim_time_s, progress.end_s
     if elapsed_s < SETTLED_S or end_s is None or not SETTLED_PART * end_s < now_s <= end_s:
         return ""
@@ -56,7 +56,10 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
-    """Describe a simulation: time, finished programs, and (if they fit) shares of service."""
+    """Return a line on a simulation's progress.
+
+    The line has the time, the finished programs and, if they fit, the shares of the service.
+    """
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
@@ -80,7 +83,10 @@ def _shares(shares: list[float]) -> str:
 
 
 def _live(progress: Any) -> str:
-    """Describe a live run: ready servers, then finished programs and throughput."""
+    """Return a line on the progress of a run on real servers.
+
+    The line has the ready servers, then finished programs and throughput.
+    """
     # The import is local, because the module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress
 
@@ -102,7 +108,7 @@ def _with(line: str, more: str) -> str:
 
 
 def shown_progress() -> ProgressReceiver:
-    """Return the progress display: live on a terminal or in a notebook, else lines."""
+    """Return a progress display: live on a terminal or in a notebook, or else lines of text."""
     if sys.stderr is not None and sys.stderr.isatty():
         return TerminalProgress()
     has_notebook = Console(stderr=True).is_jupyter and find_spec("ipywidgets") is not None
@@ -110,7 +116,7 @@ def shown_progress() -> ProgressReceiver:
 
 
 def _tell_large(costs: Sequence[float]) -> None:
-    """Print the expected duration and the size of the records if the run has many requests."""
+    """If the run has many requests, print the expected duration and the size of the records."""
     from fairbench.execute.simulations import estimate
 
     if (whole := estimate(costs)).large:
@@ -129,18 +135,18 @@ class LineProgress(Silent):
         self._begun_s = monotonic()
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Print the expected duration if the amount of work is large."""
+        """If there is much work, print the expected duration."""
         _tell_large(costs)
         return super().tasks(costs)
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Print which task ended and the time elapsed so far."""
+        """Print which task has ended, and the time since the start."""
         elapsed_s = monotonic() - self._begun_s
         _tell(f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}")
 
 
 class TerminalProgress:
-    """A progress line or bar, erased at the end because the summary follows."""
+    """A progress line or bar, which is erased at the end because the summary follows."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -163,7 +169,7 @@ class TerminalProgress:
 
     @contextmanager
     def tasks(self, costs: Sequence[float]) -> Iterator[Callable[[int], None]]:
-        """Show a bar with the remaining time of tasks with the given relative costs."""
+        """Show a bar with the estimated remaining time of tasks that have these relative costs."""
         _tell_large(costs)
         columns = [
             TextColumn("{task.fields[done]}/{task.fields[count]}"),
@@ -182,4 +188,4 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Do nothing: the progress bar has already counted the task."""
+        """Do nothing, because the progress bar has already counted the task."""

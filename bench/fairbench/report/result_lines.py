@@ -1,4 +1,4 @@
-"""Lines of a run's summary: numbers over all clients, one topic per line, and notes."""
+"""Lines of a run's summary, one per topic, with numbers over all clients, and notes."""
 
 from __future__ import annotations
 
@@ -93,10 +93,11 @@ NEAR_ALL = 0.9
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a line on the worst window, and a warning if shares of the whole run hide the window.
+    """Yield a line on the worst time window.
 
-    The longest window length is used, because under every scheduler some client looks worse in a
-    shorter window. Summaries of older versions of fairbench contain no windows.
+    If shares of the whole run hide it, also yield a warning. The longest window is used, because in
+    a shorter window some client looks worse under every scheduler. Summaries of older versions of
+    fairbench contain no windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:
@@ -115,7 +116,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _hidden(summary: Summary) -> str:
-    """Return a warning if a client's fair share of the whole run hides a low share in a window."""
+    """Return a warning if a fair share over the whole run hides a low share in a window."""
     worst, rows = summary["worst_windows"][0], summary["clients"]
     own: Summary = next((row for row in rows if row["client"] == worst["client"]), {})
     return (
@@ -125,13 +126,13 @@ def _hidden(summary: Summary) -> str:
 
 
 def is_hidden_burst(summary: Summary) -> bool:
-    """Return whether shares over the whole run are fair, but shares in some window are not."""
+    """Return whether shares are fair over the whole run but not in some time window."""
     whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
     return bool(whole_run is not None and worst is not None and worst < NEAR_ALL <= whole_run)
 
 
 def shortfall_of(summary: Summary) -> Shortfall | None:
-    """Return the worst window if some client received less than its fair share in this window."""
+    """Return the worst window, if a client received less than its fair share in it."""
     heavy = {row["client"] for row in summary["clients"] if row["misbehaving"]}
     rows = summary["worst_windows"][:1]
     if not rows or rows[0]["share"] >= NEAR_ALL or is_of_failures(summary):
@@ -145,7 +146,7 @@ IDLE = 0.99
 
 
 def is_of_failures(summary: Summary) -> bool:
-    """Return whether failed requests lowered the shares: requests failed, and hardly any waited."""
+    """Return whether failed requests, and not waiting, lowered the shares of clients."""
     lost = summary.get("failed", 0) + summary.get("refused", 0)
     return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
 
@@ -165,7 +166,7 @@ MOST_PAIRS = 6
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield lines (label, text) on the cached tokens that clients lost to other clients.
 
-    The first line names the window, because evictions outside the window do not count.
+    The first line names the measured window, because evictions outside it do not count.
     """
     rows = summary["evictions"]
     label, within = "evictions", ""
@@ -184,7 +185,7 @@ def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _pins(audit: Mapping[str, float]) -> str:
-    """Return a sentence: did the assumption behind guaranteed memory shares hold?"""
+    """Return a sentence on whether the assumption behind guaranteed memory shares held."""
     allocations = int(audit["allocations"])
     if not audit["beyond"]:
         return (
@@ -203,7 +204,7 @@ NO_ORDER = "the scheduler has nothing to order, so limit the number of running r
 
 
 def stall_line(summary: Summary) -> str:
-    """Return a text on the most stalled well-behaved client: how long, and by which client."""
+    """Return a text on the well-behaved client that was stalled longest, and who stalled it."""
     rows = [row for row in summary["clients"] if not row["misbehaving"]]
     known = [row for row in rows or summary["clients"] if row.get("stalled_s_per_min")]
     if not known:
@@ -224,7 +225,7 @@ MOST_CAUSES = 3  # At most this number of prompts that caused stalls is printed,
 
 
 def cause_lines(summary: Summary, clock: ClockTime | None) -> Iterator[str]:
-    """Yield a sentence on each of the longest recorded stalls: who waited, and for which prompt."""
+    """Yield a sentence on each of the longest recorded stalls: who waited, for which prompt."""
     for row in summary.get("stall_causes", ())[:MOST_CAUSES]:
         waited = (
             f"request {printable(row['request'])} of {printable(row['client'])} waited "
@@ -248,7 +249,7 @@ def _instant(time_s: float, clock: ClockTime | None) -> str:
 
 
 def stall_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) on stalls: who stalls whom, or why stalls are unknown."""
+    """Yield lines (label, text) on which client stalls which, or on why stalls are unknown."""
     if why := summary.get("notes", {}).get("stalls"):
         yield "stalls", f"unknown: {why}"
         return
@@ -293,7 +294,7 @@ def session_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each line on all clients together."""
+    """Yield the label and the text of each line about all clients together."""
     by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (
@@ -349,7 +350,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _slots(summary: Summary) -> str:
-    """Return how long requests waited for a slot of ``--max-concurrency`` before being sent."""
+    """Return how long requests waited for one of the ``--max-concurrency`` slots of the driver."""
     p50, p99, most = (written(summary, f"held_{one}_s") for one in ("p50", "p99", "max"))
     return (
         f"{number(summary['held'])} requests waited for a slot of --max-concurrency: P50 {p50} s, "
@@ -358,7 +359,7 @@ def _slots(summary: Summary) -> str:
 
 
 def hidden_backlog(summary: Summary) -> str:
-    """Return a warning that demand exceeds capacity although queues are empty, with a remedy."""
+    """Return a warning, with a remedy, if demand exceeds capacity although queues are empty."""
     empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
     return (
         f"hidden: queues were empty {empty} of the time, but a token took {slow} times as long "
@@ -367,7 +368,7 @@ def hidden_backlog(summary: Summary) -> str:
 
 
 def is_extrapolated(summary: Summary) -> bool:
-    """Return whether much of the simulated time lies outside the timing profile's fit."""
+    """Return whether much of the simulated time is outside the range of the timing profile."""
     outside = summary.get("outside_fit_ratio")
     return outside is not None and bool(outside > WARN_ABOVE)
 
@@ -396,7 +397,7 @@ def _throughput(summary: Summary) -> str:
 
 
 def empty_queues(summary: Summary) -> str:
-    """Return for how long no request waited, and whether rates reflect the demand."""
+    """Return for how long no request waited, and whether throughput reflects the demand."""
     empty = summary.get("queue_empty_share")
     if empty is None:
         return "waits of requests are not known; shares may reflect demand"
@@ -419,12 +420,15 @@ def _period(summary: Summary, start: str, end: str) -> str:
 
 
 def _moment(value: float | None) -> str:
-    """Return seconds as text: a whole number, or three significant digits below 10 s."""
+    """Return seconds as text: a whole number or, below 10 s, three significant digits."""
     return f"{value:.3g}" if value is not None and abs(value) < 10 else whole(value)
 
 
 def _victims(summary: Summary) -> str:
-    """Return the well-behaved clients' latency percentiles; a mark means too few latencies."""
+    """Return the well-behaved clients' latency percentiles.
+
+    A mark shows that a percentile is from too few latencies.
+    """
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -447,7 +451,7 @@ TWICE = 1.5
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the ``--duration`` with which a P99 would have enough latencies."""
+    """Yield the value of ``--duration`` with which a P99 would have enough latencies."""
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
     if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return
@@ -466,7 +470,7 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield percentiles of the requests' latencies, if the user chose some."""
+    """Yield percentiles of the requests' latencies, if the user chose percentiles."""
     ranks = chosen_percentiles(summary)
     for name in REQUEST_LATENCIES if ranks else ():
         keys = {rank: f"p{rank}_{name}_ms" for rank in ranks}
@@ -475,7 +479,7 @@ def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def latency_kind(summary: Summary) -> str:
-    """Return the subject of the latencies, and whether latencies include think time."""
+    """Return what the latencies measure, and whether they include think time."""
     kind = {"ttft": " to the first token", "program": " for a program"}
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
@@ -519,13 +523,16 @@ def _bound_text(summary: Summary) -> str:
 
 
 def _work(tokens: float, time_s: float | None, of: str = "") -> str:
-    """Return a number of tokens, with the seconds of the whole cluster's work for these tokens."""
+    """Return a number of tokens, with the seconds that the whole cluster needs for them."""
     told = "" if time_s is None else f" ({number(time_s)} s{of})"
     return f"{tokens:,.0f} computed tokens{told}"
 
 
 def time_to(summary: Summary, part: int) -> str:
-    """Return when ``part`` percent of the programs had finished; ``> x`` if fewer had finished."""
+    """Return when ``part`` percent of the programs had finished.
+
+    If fewer finished, the result is ``> x``.
+    """
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)
 
@@ -539,10 +546,10 @@ OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield lines (label, text) with the reason for each undefined value of the summary.
+    """Yield lines (label, text) with the reason why values of the summary are undefined.
 
-    Values that are undefined for the same reason share a line. A reason appears only in the
-    summary's JSON if no line shows the value.
+    Values that are undefined for the same reason share one line. A reason is only in the summary's
+    JSON if no line of the text shows the value.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
@@ -567,7 +574,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Merge reasons that differ only in numbers; the keys move to the first of these reasons."""
+    """Merge reasons that differ only in numbers. All their keys get the first of the reasons."""
     found: dict[str, tuple[str, list[str]]] = {}
     for reason, keys in by_reason.items():
         first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))

@@ -57,10 +57,10 @@ def build_run_summary(
     width: int = MAX_WIDTH,
     reference: Reference | None = None,
 ) -> RenderableType:
-    """Build a run's summary: verdict, cluster, clients, and numbers over all clients.
+    """Build a run's summary as text: verdict, cluster, clients, and values over all clients.
 
-    An undefined number is written as ``-``, and the notes at the end give the reason. A percentile
-    whose rank falls among unfinished programs is a lower bound, written as ``> x``.
+    An undefined number is written as ``-``, and notes at the end of the text give the reason. A
+    percentile that lies among unfinished programs is a lower bound, written as ``> x``.
     """
     blocks: list[RenderableType] = [
         *_verdict_lines(summary, reference),
@@ -78,7 +78,7 @@ def build_run_summary(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the summary of records that contain only requests, as text like ``summary_text``."""
+    """Return the summary of records without programs, as text like ``summary_text``."""
     heading = summary.get("layout")
     first = _verdict_lines(summary)
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
@@ -88,7 +88,7 @@ def scored_text(
 
 
 def _verdict_lines(summary: Summary, reference: Reference | None = None) -> list[Text]:
-    """Return the verdict and an empty line, or nothing for an incomplete run."""
+    """Return the verdict and an empty line. For an incomplete run, return no lines."""
     text = verdict(summary, reference)
     return [Text(text, style="bold"), Text()] if text else []
 
@@ -119,7 +119,10 @@ MAX_LABEL = 48  # In a table of runs, a label is cut to this number of character
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
-    """Yield the combined summary in lines of at most 100 characters, with percentile ``tail``."""
+    """Yield the combined summary of several runs as lines of at most 100 characters.
+
+    ``tail`` is the high percentile that is shown.
+    """
     seeds = combined["seeds"]
     yield from (*wrap(repeats_verdict(combined), MAX_WIDTH), "")
     yield f"{basis(combined)}, {cluster_name(combined)}, scheduler {scheduler_name(combined)}"
@@ -145,7 +148,7 @@ def _of_client(client: Mapping[str, Any]) -> str:
 
 
 def results_of_repeats(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
-    """Yield a label and a text for each metric over all clients."""
+    """Yield a label and a text for each metric over all clients of several runs."""
     for column in columns_with_values(
         columns_of(Display.REPEATS, tail, chosen_percentiles(combined)), combined
     ):
@@ -158,9 +161,9 @@ def results_of_repeats(combined: Summary, tail: int = P99) -> Iterator[tuple[str
 
 
 def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
-    """Return ``mean [low, high]``, with > or < for bounds, or - if no run has a value.
+    """Return ``mean [low, high]``, with > or < for bounds. If no run has a value, return -.
 
-    The value of a single run has no interval.
+    The mean of a single run has no interval.
     """
     if interval is None:
         return "-"

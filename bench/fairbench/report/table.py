@@ -1,4 +1,4 @@
-"""Tables of text without borders, fitted to a width, and shortened names that stay distinct."""
+"""Tables of text without borders that fit into a width, and names shortened to a width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_WIDTH = 100
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Return an object of rich as text, with lines of at most ``width`` characters."""
+    """Return a renderable of the library rich as text of at most ``width`` characters per line."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )
@@ -27,10 +27,10 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
 
 
 def plain_table(*headings: str, gap: int = 2) -> Table:
-    """Return a table without rows and borders: a left-aligned column, then right-aligned columns.
+    """Return a table without rows and borders.
 
-    ``gap`` is the number of spaces between columns. If ``headings`` is empty, the table has no
-    columns.
+    The first column is left-aligned, and the others are right-aligned. ``gap`` is the number of
+    spaces between columns. If ``headings`` is empty, the table has no columns.
     """
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for number, heading in enumerate(headings):
@@ -40,7 +40,7 @@ def plain_table(*headings: str, gap: int = 2) -> Table:
 
 
 def pairs_table(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return a table of labels and texts, without headings."""
+    """Return a table of labels and texts that has no headings."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -54,8 +54,8 @@ def stacked(
 ) -> RenderableType:
     """Return all columns as one table or several tables of at most ``width`` characters each.
 
-    ``make`` builds a table of the given columns, with the labels of rows. If a table is too wide,
-    columns with the lowest ``Column.dropped`` move to the next table.
+    ``make`` builds a table of the given columns, and adds the labels of the rows. If a table is too
+    wide, columns with the lowest ``Column.dropped`` move to the next table.
     """
 
     def fits(shown: Sequence[Column]) -> bool:
@@ -74,7 +74,7 @@ T = TypeVar("T")
 
 
 def first_fitting(layouts: Sequence[T], make: Callable[[T], Table], width: int) -> tuple[T, Table]:
-    """Return the first layout whose table fits into ``width`` characters, else the last layout."""
+    """Return the first layout whose table fits into ``width`` characters, or else the last."""
     for layout in layouts:
         table = make(layout)
         if _is_within(table, width):
@@ -89,7 +89,7 @@ def _is_within(table: Table, width: int) -> bool:
 def _fitting_columns(
     columns: list[Column], fits: Callable[[Sequence[Column]], bool]
 ) -> list[Column]:
-    """Return the columns that fit into one table; the result has at least one column."""
+    """Return the columns that fit into one table, which are at least one."""
     for shown in fitting(columns):
         if shown and fits(shown):
             return shown
@@ -105,9 +105,8 @@ CUT = "…"
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
     """Shorten each name to at most ``width`` characters, in the middle.
 
-    If shortened names coincide, all names are cut at the start instead; if these names coincide,
-    too, all names are cut at the end. Names that differ only in the middle may remain equal after
-    shortening.
+    If shortened names coincide, all names are cut at the start instead; if names still coincide,
+    all are cut at the end. Names that differ only in the middle may be equal after shortening.
     """
     given = tuple(dict.fromkeys(names))
     tried = [
@@ -117,21 +116,21 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _cut(name: str, head: int, width: int) -> str:
-    """Return the first ``head`` characters and as many of the last characters as fit ``width``."""
+    """Return the first ``head`` characters of a name, and as many of the last as fit."""
     if len(name) <= width:
         return name
     return f"{name[:head]}{CUT}{name[len(name) - (width - 1 - head) :]}"
 
 
 def cut_middle(name: str, width: int) -> str:
-    """Return a name in at most ``width`` characters; a longer name loses its middle."""
+    """Return a name in at most ``width`` characters. A longer name loses its middle."""
     return _cut(name, (width - 1) // 2, width)
 
 
 def folded_name(name: str, width: int) -> str:
-    """Return a name in lines of at most ``width`` characters that end after a space, + or slash.
+    """Return a name in lines of at most ``width`` characters. Lines end after a space, + or slash.
 
-    A part of the name that is longer than a line is cut anywhere.
+    A part of the name that is longer than a line is cut at the end of the line.
     """
     lines, line = [], ""
     for part in re.split(r"(?<=[ +/])", name):

@@ -1,4 +1,4 @@
-"""Sentences on floods and the delays that floods cause, for diagnoses and pages of runs."""
+"""Sentences on floods (periods of very high load by a client) and on the delays they cause."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ TTFT = "time to first token"
 
 
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
-    """Return a sentence on a flood: the client, ``verb`` ("floods" or "bursts"), time and size.
+    """Return a sentence on a flood of a client.
 
-    The sentence gives the flood's share of all load during the flood, so shares of simultaneous
-    floods add up. If larger floods happen at the same time, the sentence also gives the share of
-    the load without the larger floods.
+    The sentence has the client, ``verb`` ("floods" or "bursts"), the time and the size. The
+    sentence gives the flood's share of all load during the flood, so that shares of simultaneous
+    floods add up. During larger floods, the sentence also gives the share of the load that remains
+    without the larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"
@@ -39,7 +40,9 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
 
 
 def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
-    """Return a sentence on the delayed clients: number, period, median wait, and longest delay.
+    """Return a sentence on the delayed clients.
+
+    It has their number, the period, the median wait and the longest delay.
 
     Args:
         heavy: The number of clients that flood.
@@ -76,8 +79,8 @@ class Shortfall(NamedTuple):
 class JudgedTraffic(NamedTuple):
     """Traffic with all floods, the delays that floods cause, and the names of ``heavy`` clients.
 
-    ``bursts`` are floods of clients that the workload calls well-behaved. ``shortfall`` is the
-    worst minute of a run, if a client received much less than its fair share in that minute.
+    ``bursts`` are floods of clients that the workload declares to be well-behaved. ``shortfall`` is
+    the worst minute of a run, if a client received much less than its fair share in it.
     """
 
     traffic: Traffic
@@ -91,7 +94,7 @@ class JudgedTraffic(NamedTuple):
 def judged(
     traffic: Traffic, well_behaved: Collection[str] = (), shortfall: Shortfall | None = None
 ) -> JudgedTraffic:
-    """Return the traffic with its floods and the delays that floods cause.
+    """Return the traffic with its floods and with the delays that they cause.
 
     A flood of a client in ``well_behaved`` is called a burst.
     """
@@ -103,7 +106,7 @@ def judged(
 
 
 def traffic_lines(found: JudgedTraffic, basis: str, measured: str = TTFT) -> Iterator[str]:
-    """Yield a sentence for each flood, burst and delay; nothing for traffic without floods."""
+    """Yield a sentence for each flood, burst and delay. Without floods, nothing is yielded."""
     yield from (flood_line(found.traffic, one) for one in found.floods)
     yield from (flood_line(found.traffic, one, "bursts") for one in found.bursts)
     if found.harm is not None:

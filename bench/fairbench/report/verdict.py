@@ -18,7 +18,7 @@ WHOLE_RUN = "min_entitlement_ratio"
 
 
 def verdict(summary: Summary, reference: Reference | None = None) -> str:
-    """Return the verdict on one run, and the lowest shares of a run under a reference scheduler."""
+    """Return the verdict on one run, and the lowest shares under a reference scheduler."""
     if not summary["num_programs"]:
         return ""
     shown = _of_run(summary)
@@ -33,7 +33,10 @@ def repeats_verdict(combined: Summary) -> str:
 
 
 class _Shares(NamedTuple):
-    """The lowest shares of any client over the run and in the worst window; None if undefined."""
+    """The lowest shares of any client, over the run and in the worst window.
+
+    An undefined share is None.
+    """
 
     whole_run: float | None
     client: str
@@ -99,7 +102,7 @@ def _every(shown: _Shares) -> str:
 
 
 def _window(shown: _Shares) -> str:
-    """Return a sentence on the worst window; "" if no window was judged."""
+    """Return a sentence on the worst time window, or "" if no window was judged."""
     if shown.worst is None:
         return ""
     if shown.worst >= NEAR_ALL:

@@ -1,4 +1,4 @@
-"""A workload's expected load and a trace's contents, as text of at most 100 columns."""
+"""A workload's expected load, or a trace's contents, as text of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.workloads.traces import ALL
 
 
 def checked(facts: Mapping[str, Any]) -> RenderableType:
-    """Build the table of a workload's expected load from ``execute.expected.check_facts``."""
+    """Build the table of a workload's expected load from the result of ``check_facts``."""
     title = f"{facts['workload']}, scenario {facts['scenario']}, dp {facts['dp']} on {facts['gpu']}"
     pairs = pairs_table(_load_pairs(facts))
     surprises = [Text(f"! {text}", "yellow") for text in facts["surprises"]]
@@ -70,7 +70,7 @@ def _groups(facts: Mapping[str, Any]) -> Table:
 
 
 def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
-    """Return the programs/s of the smallest and the largest client of a group."""
+    """Return the request rates (programs/s) of a group's smallest and largest client."""
     if duration_s is None:
         return UNDEFINED
     low, high = (f"{row[f'{end}_programs'] / duration_s:.3g}" for end in ("smallest", "largest"))
@@ -96,7 +96,7 @@ def inspected(facts: Mapping[str, Any]) -> RenderableType:
 
 
 def inspected_title(facts: Mapping[str, Any]) -> str:
-    """Return a trace's file name, format and hash, and which parts of the trace are synthetic."""
+    """Return a trace's file name, format and hash, and which of its fields are made up."""
     title = f"{printable(facts['file'])}: {facts['format']}, sha256 {facts['sha256'][:12]}"
     return f"{title}; SYNTHETIC: {facts['synthetic']}" if facts["synthetic"] else title
 

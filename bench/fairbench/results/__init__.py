@@ -1,4 +1,4 @@
-"""The store of runs, and comparisons of stored runs."""
+"""The store of runs, and the comparison of stored runs."""
 
 from typing import TYPE_CHECKING
 

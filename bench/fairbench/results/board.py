@@ -28,7 +28,7 @@ NO_RATIO = "0 at some configuration, so that there is no ratio"
 
 
 class Fold(Enum):
-    """A way to combine a metric over configurations; the value of each member is a description."""
+    """A way to combine the values of a metric in several configurations into one value."""
 
     MEAN = "mean"
     GEOMETRIC = "geometric mean"
@@ -36,9 +36,10 @@ class Fold(Enum):
 
 
 class Score(NamedTuple):
-    """A scheduler's value of a metric, with interval and the paired difference from the baseline.
+    """A scheduler's value of a metric, with interval and paired difference from the baseline.
 
-    ``bound`` has the same meaning as ``Value.bound``. If ``value`` is None, ``reason`` says why.
+    ``bound`` has the meaning that ``Value.bound`` has: ``>`` or ``<`` for a lower or upper bound.
+    If ``value`` is None, ``reason`` says why.
     """
 
     value: float | None
@@ -50,16 +51,16 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how the values of a metric in ``places`` configurations are combined."""
+    """Return by which mean the values of a metric in ``places`` configurations are combined."""
     if places == 1 or metric.form.is_share or metric.form is Form.INDEX:
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
 
 
 def folded(values: Sequence[Value], fold: Fold) -> Value:
-    """Combine a seed's values over all configurations to an arithmetic or geometric mean.
+    """Combine the values of one seed in all configurations to an arithmetic or geometric mean.
 
-    The result is undefined if a value is undefined, or if lower and upper bounds both occur.
+    The mean is undefined if a value is undefined, or if lower and upper bounds both occur.
     """
     for value in values:
         if value.raw is None:
@@ -76,7 +77,7 @@ def folded(values: Sequence[Value], fold: Fold) -> Value:
 
 
 def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metric) -> Score:
-    """Return a scheduler's score: values over seeds, compared with the baseline's values."""
+    """Return a scheduler's score: its values over seeds, compared with the baseline's values."""
     undefined = next((one for one in own if one.raw is None), None)
     if undefined is not None:
         return Score(None, reason=undefined.reason)
@@ -107,14 +108,14 @@ def _score_of_interval(
     bound: str,
     against: intervals.Decision | None,
 ) -> Score:
-    """Convert an interval into a score in the metric's unit; a bound has only one interval end."""
+    """Convert an interval to a score in the metric's unit. The interval of a bound has one end."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
 
 
 Sample = Sequence[Value]
-"""A row's values, one per seed; all rows have equal seeds in equal order."""
+"""The values of a leaderboard row, one per seed. All rows have the same seeds in the same order."""
 
 
 class Ranks(NamedTuple):
@@ -126,12 +127,12 @@ class Ranks(NamedTuple):
 
 
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
-    """Return the possible ranks of each row; the rows are ordered from best to worst.
+    """Return the rank range of each row. The rows are ordered from best to worst.
 
-    A row's rank ``first`` comes after all significantly better rows, and the rank ``last`` comes
-    before all significantly worse rows. Every pair of rows is compared separately at 95%, without a
-    correction for the number of pairs. Among 20 pairs of equal schedulers, about one pair is
-    therefore reported as different.
+    ``first`` is the rank directly after all significantly better rows; ``last`` is the rank
+    directly before all significantly worse rows. Every pair of rows is compared at 95% confidence,
+    without a correction for the number of pairs. Therefore, among 20 pairs of equal schedulers,
+    about one pair is reported as different.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):
@@ -165,7 +166,7 @@ FLAGS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class BoardLine:
-    """A run of the leaderboard: configuration, scheduler, seed and summary."""
+    """A run in the leaderboard: its configuration, scheduler, seed and summary."""
 
     place: str
     scheduler: str
@@ -174,7 +175,7 @@ class BoardLine:
 
 
 def lines_csv(lines: Iterable[BoardLine]) -> str:
-    """Return the lines as CSV; numbers have all digits, so that ``read_lines`` is exact."""
+    """Return the lines as CSV. Numbers have all their digits, so that ``read_lines`` is exact."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*LABELS, *KEPT))
@@ -205,9 +206,9 @@ def holds_lines(path: Path) -> bool:
 
 
 def read_lines(path: Path) -> list[BoardLine]:
-    """Read a CSV file, or a sweep's ``metrics.csv``.
+    """Read the runs in a leaderboard's CSV file, or in a sweep's ``metrics.csv``.
 
-    Raises DataError with file, line and column of the error.
+    Raises DataError with the file, line and column of the error.
     """
     try:
         reader = csv_reader(path, f"{path}")
@@ -238,7 +239,7 @@ def _line(row: Mapping[str | None, Any], where: str) -> BoardLine:
 
 
 def _value(key: str, text: str, where: str) -> Any:
-    """Parse a value of a summary; an empty text is an undefined value."""
+    """Parse a value of a summary. An empty text means an undefined value."""
     if not text or key in TEXTS:
         return text or None
     if text in FLAGS:
@@ -256,7 +257,7 @@ UNFINISHED = "not finished"
 
 
 class Missing(NamedTuple):
-    """A configuration, scheduler and seed of a sweep without a finished run, and the reason."""
+    """A configuration, scheduler and seed of a sweep for which no run finished, and the reason."""
 
     point: str
     reason: str
@@ -270,11 +271,11 @@ class Stored(NamedTuple):
 
 
 def read_stored(paths: Sequence[Path]) -> Stored:
-    """Read sweep directories or CSV files; the runs of all directories are compared together.
+    """Read sweep directories or CSV files, all of whose runs are compared together.
 
-    Raises DataError for a path that is unreadable, or neither a sweep nor a CSV file. DataError is
-    also raised for two directories with different runs of one experiment and seed, and for two
-    files with the same seed of a configuration.
+    Raises DataError for a path that is unreadable, or that is neither a sweep nor a CSV file.
+    DataError is also raised if two directories have different runs of the same experiment and seed,
+    or if two files have the same seed of a configuration.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
@@ -312,7 +313,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[BoardLine]:
-    """Read CSV files with disjoint seeds, because a best total is over one file's runs."""
+    """Read CSV files whose seeds differ, because the best total is over the runs of one file."""
     lines: list[BoardLine] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:
@@ -341,12 +342,12 @@ MIN_SHARE = "min_entitlement_best_ratio"
 LIMIT = "limit_ratio"  # CSV files of older versions of fairbench lack this metric.
 
 Table = Mapping[str, Mapping[tuple[str, int], BoardLine]]
-"""The lines of the leaderboard by scheduler, and by (configuration, seed)."""
+"""The runs of the leaderboard by scheduler, and then by (configuration, seed)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoardMetric:
-    """A metric of the leaderboard, its ``Fold``, and the configurations without a value."""
+    """A metric of the leaderboard, how it is combined, and the configurations without a value."""
 
     key: str
     fold: Fold
@@ -356,7 +357,10 @@ class BoardMetric:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """A scheduler's row; ``ranks`` is None if the sort metric is undefined for the scheduler."""
+    """A scheduler's row.
+
+    ``ranks`` is None if the scheduler's value of the sort metric is undefined.
+    """
 
     name: str
     ranks: Ranks | None
@@ -365,7 +369,7 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """A leaderboard with the best row first; ``incomplete`` names schedulers that lack runs."""
+    """A leaderboard with the best row first. ``incomplete`` names schedulers that lack runs."""
 
     metrics: tuple[BoardMetric, ...]
     baseline: str
@@ -383,10 +387,10 @@ class Board:
 def chosen(
     lines: Sequence[BoardLine], places: Collection[str], rows: Collection[str]
 ) -> list[BoardLine]:
-    """Return the lines of the named configurations and schedulers; no names mean all lines.
+    """Return the runs of the named configurations and schedulers. Without names, return all runs.
 
-    The first words of a configuration, such as ``tot s1``, name all configurations that begin with
-    these words. Raises UsageError if a name matches no line.
+    The first words of a configuration's name, such as ``tot s1``, stand for all configurations that
+    begin with them. Raises UsageError if a name matches no run.
     """
     known = dict.fromkeys(line.place for line in lines)
     names = dict.fromkeys(line.scheduler for line in lines)
@@ -413,10 +417,11 @@ def make_board(
     sort: str | None = None,
     baseline: str | None = None,
 ) -> Board:
-    """Return the leaderboard of the given lines, sorted by a metric, with a baseline.
+    """Return the leaderboard of the given runs, sorted by a metric, with a baseline.
 
     Without ``sort``, rows are sorted by the minimum fair share of the best total. Raises UsageError
-    for an unknown metric or baseline, DataError if every row lacks a run or a run is given twice.
+    for an unknown metric or baseline, and DataError if every row lacks a run or if a run is given
+    twice.
     """
     table = _lines_by_row(lines)
     places = tuple(dict.fromkeys(line.place for line in lines))
@@ -463,7 +468,7 @@ def _lines_by_row(lines: Iterable[BoardLine]) -> Table:
 
 
 def _lacks(runs: Collection[tuple[str, int]], places: Iterable[str], seeds: Sequence[int]) -> str:
-    """Return the configurations and seeds without a run as text, "" if no run is missing."""
+    """Return the configurations and seeds without a run as text, or "" if no run is missing."""
     gaps = {place: [seed for seed in seeds if (place, seed) not in runs] for place in places}
     texts = [f"{place} {seed_text(gap)}" for place, gap in gaps.items() if gap]
     more = f"; and {len(texts) - MOST_PLACES} more" if len(texts) > MOST_PLACES else ""
@@ -485,7 +490,7 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
 
 
 def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int]) -> BoardMetric:
-    """Return a metric, combined over the configurations in which some row has a value."""
+    """Return a metric, combined over the configurations in which any row has a value."""
     left_out = {}
     for place in places:
         values = [
@@ -500,7 +505,7 @@ def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int])
 def _ranked_rows(
     table: Table, base: str, metrics: Sequence[BoardMetric], seeds: Sequence[int]
 ) -> list[BoardRow]:
-    """Return the rows, best first; rows without a value of the first metric come last."""
+    """Return the rows, the best first. Rows without a value of the first metric come last."""
     samples = {
         metric.key: {name: _sample(runs, metric, seeds) for name, runs in table.items()}
         for metric in metrics
@@ -545,7 +550,7 @@ def _seed_mean(values: Sequence[Value]) -> float:
 
 
 def board_json(board: Board) -> dict[str, Any]:
-    """Return the leaderboard as JSON types; undefined and unknown values are None."""
+    """Return the leaderboard as JSON types, with None for undefined and unknown values."""
     return {
         "level": intervals.LEVEL,
         "baseline": board.baseline,

@@ -1,4 +1,4 @@
-"""Comparisons of stored runs: all schedulers of a configuration, and pairs of schedulers."""
+"""Comparisons of stored runs: all schedulers in a configuration, and pairs of schedulers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from fairbench.results.summary import (
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A stored run, its experiment, and its ``compared_summary``."""
+    """A stored run, its experiment, and its summary with metrics that a comparison adds."""
 
     run: StoredRun
     experiment: Experiment
@@ -60,9 +60,9 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class SchedulerResults:
-    """A scheduler in a configuration (a "cell" of a comparison), with names of both, and the runs.
+    """The runs of one scheduler in one configuration, and the names of both.
 
-    ``known`` is the combined summary, used if the runs are no longer stored.
+    ``known`` is the combined summary of the runs, used if the runs are no longer stored.
     """
 
     place: str
@@ -72,7 +72,7 @@ class SchedulerResults:
 
     @cached_property
     def combined(self) -> Summary:
-        """The combined summary: the mean and the interval of each metric over the runs."""
+        """The combined summary, with the mean and interval of each metric over the runs."""
         return self.known or combine_summaries([one.summary for one in self.runs])
 
     @cached_property
@@ -93,7 +93,7 @@ class SchedulerResults:
 
 
 def compare_sweep(path: Path) -> list[SchedulerResults]:
-    """Return the results of each scheduler and configuration in a sweep, in order of the points."""
+    """Return the results of each scheduler and configuration in a sweep, in the sweep's order."""
     store = SweepStore(path)
     return compare(store.finished().values(), store.alone())
 
@@ -101,9 +101,9 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """Group finished runs by configuration and scheduler, in order of first appearance.
 
-    ``alone`` maps ``alone_key`` to the latencies of clients that were simulated alone; the sharing
+    ``alone`` has, by ``alone_key``, the latencies of clients that were simulated alone; the sharing
     incentive of other clients is undefined. Raises DataError if a run's experiment cannot be read,
-    or if runs under one Python environment used different code of an engine.
+    or if runs with the same Python environment used different code of an engine.
     """
     read = [(run, experiment_of(run)) for run in runs]
     _check_one_code([ComparedRun(run, one, run.summary) for run, one in read])
@@ -153,23 +153,27 @@ def experiment_of(run: StoredRun) -> Experiment:
 
 
 def alone_key(experiment: Experiment) -> str:
-    """Return the key, for a configuration and seed, of stored latencies of clients alone."""
+    """Return the key under which the latencies of clients alone are stored.
+
+    The key depends on the configuration and the seed.
+    """
     return key_of(place_of(experiment))
 
 
 def compared_summary(
     summary: Summary, best: float, alone: AloneRows, *, contended: bool = True
 ) -> dict[str, Any]:
-    """Add the metrics that only a comparison can provide to a copy of a summary.
+    """Return a summary to which the metrics are added that only a comparison can provide.
 
-    ``best_service_rate_tok_s`` is ``best``: the largest service rate of any scheduler at this
-    configuration and seed. ``min_entitlement_best_ratio`` is the lowest ratio of any client's
-    service to the client's max-min fair share of ``best``. ``sharing_incentive_p50``, ``_p95`` and
-    ``_p99`` are the sharing incentives of the worst-off well-behaved client. Each client's row gets
-    ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and the client's incentives. Ratios to
-    fair shares are undefined unless the configuration was ``contended`` under some scheduler.
-    ``upper_bounds`` lists incentives that are upper bounds, ``censored`` lower bounds, and
-    ``notes`` the reasons for nulls.
+    ``best_service_rate_tok_s`` is ``best``: the largest service rate (tokens/s) of any scheduler in
+    the same configuration and with the same seed. ``min_entitlement_best_ratio`` is the lowest
+    ratio of a client's service to the client's max-min fair share of ``best``.
+    ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are the sharing incentives of the worst-off
+    well-behaved client. The row of each client gets ``entitlement_best_tok_s``,
+    ``entitlement_best_ratio`` and the client's sharing incentives. Ratios to fair shares are
+    undefined unless some scheduler saturated the configuration (``contended``). ``upper_bounds``
+    lists incentives that are upper bounds, ``censored`` lists those that are lower bounds, and
+    ``notes`` has the reasons for null values.
     """
     beside = RunBeside(summary, best, alone, contended=contended)
     notes, censored = dict(summary["notes"]), list(summary["censored"])
@@ -198,9 +202,10 @@ def compared_summary(
 
 
 def runs_below(path: Path) -> Iterator[ComparedRun]:
-    """Yield the runs below a directory; runs of a sweep have the sweep's comparison metrics.
+    """Yield the runs in a directory at any depth.
 
-    Raises DataError if no run is below the directory, or if a run is unreadable or incomplete.
+    Runs of a sweep have the sweep's comparison metrics. Raises DataError if the directory contains
+    no run, or if a run is unreadable or incomplete.
     """
     if (path / SWEEP_FILE).exists():
         found = [run for cell in compare_sweep(path) for run in cell.runs]
@@ -243,12 +248,12 @@ LEAST_CHANGE = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
-    """A metric of two schedulers: the means over the common seeds, and the paired difference.
+    """The means of a metric under two schedulers over their common seeds, and the difference.
 
-    ``more_seeds`` is the number of additional seeds that would probably lead to a decision.
-    ``more_seeds`` is None if no seeds are needed, if too many seeds are needed, or if more seeds
-    would not help. ``ratios`` is the difference of logarithms, which decides about times if it is
-    defined.
+    ``more_seeds`` is the number of additional seeds that would probably make the difference
+    significant. ``more_seeds`` is None if no further seeds are needed, if too many are needed, or
+    if more seeds would not help. ``ratios`` is the difference of logarithms; if it is defined, it
+    decides whether times differ significantly.
     """
 
     metric: str
@@ -261,9 +266,10 @@ class MetricContrast:
 
     @property
     def ratio(self) -> float | None:
-        """The compared scheduler's mean over the baseline's mean; None for bounds and means of 0.
+        """The compared scheduler's mean divided by the baseline's mean.
 
-        For times, the ratio is the geometric mean over the seeds.
+        The ratio is None for bounds and for means of 0. For times, the ratio is the geometric mean
+        of the ratios of all seeds.
         """
         if self.ratios is not None and self.ratios.mean is not None:
             return exp(self.ratios.mean)
@@ -276,8 +282,8 @@ class MetricContrast:
 class Contrast:
     """A comparison of a scheduler (or experiment) with the baseline.
 
-    ``left_out`` are the seeds that only one of the sides has. ``unlike`` are the keys, besides the
-    scheduler, in which the two experiments differ.
+    ``left_out`` are the seeds that only one of the two experiments has. ``unlike`` are the keys,
+    besides the scheduler, in which the two experiments differ.
     """
 
     baseline: SchedulerResults
@@ -289,10 +295,10 @@ class Contrast:
 
 
 def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
-    """Group runs by experiment (a "side" of a comparison), so that sides can be paired by seed.
+    """Group runs by experiment, so that experiments can be compared seed by seed.
 
-    Raises DataError for two runs of one experiment and seed, and for runs of one experiment with
-    different engine code.
+    Raises DataError for two runs of one experiment with the same seed, and for runs of one
+    experiment with different engine code.
     """
     sides = cells_of(list(runs))
     for side in sides:
@@ -307,7 +313,7 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[SchedulerResults]:
 
 
 def _check_one_code(runs: Iterable[ComparedRun]) -> None:
-    """Raise DataError if one Python environment ran different code of an engine."""
+    """Raise DataError if different code of an engine ran in one Python environment."""
     first: dict[tuple[Any, Any], ComparedRun] = {}
     for run in runs:
         code = run.summary.get(ENGINE_CODE)
@@ -323,7 +329,7 @@ def _check_one_code(runs: Iterable[ComparedRun]) -> None:
 
 
 def sides_below(path: Path) -> list[SchedulerResults]:
-    """Group the runs below a directory into sides of a comparison.
+    """Group the runs in a directory by experiment, for a comparison.
 
     Raises the same errors as ``runs_below`` and ``sides_of``.
     """
@@ -335,7 +341,7 @@ def contrast(
 ) -> Contrast:
     """Compare the runs of a scheduler with the runs of the baseline.
 
-    Raises UsageError if the two have no seed in common.
+    Raises UsageError if the two schedulers have no seed in common.
     """
     seeds = sorted(baseline.by_seed.keys() & other.by_seed.keys())
     if not seeds:
@@ -383,14 +389,14 @@ def _metric(
 
 
 def known_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
-    """Return the runs' metrics (not of single clients) that have a better direction."""
+    """Return the runs' metrics that have a better direction, without those of single clients."""
     keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
     entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
     return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]
 
 
 def check_metrics(metrics: Iterable[str], sides: Iterable[SchedulerResults]) -> None:
-    """Raise UsageError for a metric that no run has, or that has no better direction.
+    """Raise UsageError for a metric that no run has, or for which no direction is better.
 
     The metric of one client is written ``clients.NAME.KEY``.
     """
@@ -400,7 +406,7 @@ def check_metrics(metrics: Iterable[str], sides: Iterable[SchedulerResults]) -> 
 
 
 def seed_text(seeds: Iterable[int]) -> str:
-    """Return ``seed 3``, ``seeds 0 to 4`` or ``seeds 0, 2, 7``."""
+    """Return seeds as text: ``seed 3``, ``seeds 0 to 4`` or ``seeds 0, 2, 7``."""
     listed = sorted(seeds)
     if len(listed) == 1:
         return f"seed {listed[0]}"
@@ -409,7 +415,7 @@ def seed_text(seeds: Iterable[int]) -> str:
 
 
 def contrast_json(contrasts: Sequence[Contrast]) -> dict[str, Any]:
-    """Return contrasts as JSON types; undefined and unknown values are None."""
+    """Return comparisons as JSON types, with None for undefined and unknown values."""
     return {"level": LEVEL, "comparisons": [_as_json(one) for one in contrasts]}
 
 

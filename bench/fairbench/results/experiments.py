@@ -1,11 +1,11 @@
-"""Stored experiments: names of a sweep's points, and differences between experiments.
+"""Stored experiments: the names of a sweep's experiments, and differences between them.
 
-A stored experiment contains every value, whether chosen or default. If a default changes between
-two versions, runs of the same command differ in this value. Runs that differ only in a changed
-default belong to one experiment, and the changed default explains why their numbers differ. A
-manifest lists the values that the user chose (``chosen``, equal to the experiment's table
-``given``). If a manifest lacks the list ``chosen``, a value counts as chosen unless the workload, a
-present default or a default in ``FORMER`` has the value.
+A stored experiment contains every value, both chosen values and defaults. If a default changes
+between two versions, the runs of one command differ in this value. Runs that differ only in a
+changed default belong to one experiment; the changed default explains why their numbers differ. A
+manifest lists under ``chosen`` the values that the user chose (the table ``given`` of the
+experiment). If a manifest lacks the list ``chosen``, a value counts as chosen unless it equals the
+workload's value, a present default or a default in ``FORMER``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Experiment = Mapping[str, Any]
 
 
 def place_of(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment without scheduler, scheduler parameters and report options.
+    """Return an experiment without its scheduler, the scheduler's parameters and report options.
 
     Experiments for which this function returns equal tables are compared with each other.
     """
@@ -55,7 +55,10 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment's scheduler, router, local scheduler, parameters and engine policy."""
+    """Return the values of an experiment that belong to its scheduler.
+
+    They are the scheduler, router and local scheduler with parameters, and the engine's policy.
+    """
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
     policy = experiment.get("backend", {}).get(OWN_POLICY)
     kept |= {} if policy is None else {OWN_POLICY: policy}
@@ -69,7 +72,7 @@ def key_of(part: Mapping[str, Any]) -> str:
 
 
 class Label(NamedTuple):
-    """The name of a point of a sweep, without the point's seed."""
+    """The name of an experiment in a sweep, without the seed."""
 
     place: str
     scheduler: str
@@ -78,9 +81,10 @@ class Label(NamedTuple):
 def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
     """Return, for each experiment, the names of its configuration and of its scheduler.
 
-    Configurations are named like ``tot s1 dp 4``; keys that distinguish configurations with equal
-    names follow the name. Parameters that distinguish schedulers with equal names follow a
-    scheduler's name. Names do not contain seeds, so a configuration has one name for all seeds.
+    Configurations have names like ``tot s1 dp 4``; if two names are equal, the keys that
+    distinguish the configurations are added. If two names of schedulers are equal, the parameters
+    that distinguish them are added. Names do not contain seeds; therefore a configuration has one
+    name for all seeds.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
@@ -95,7 +99,7 @@ def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
 
 
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
-    """Return the names of a sweep's points: configuration, scheduler and seed."""
+    """Return the names of a sweep's experiments: configuration, scheduler and seed."""
     named = grid_labels([experiment_tables(spec) for spec in specs])
     return [
         f"{place}, {scheduler}, seed {spec.seed}"
@@ -104,7 +108,7 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Add ``KEY=VALUE`` to each name for every key that varies among tables with equal names."""
+    """Add ``KEY=VALUE`` to equal names for every key that differs between their tables."""
     texts = [as_toml(table) for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):
@@ -121,7 +125,7 @@ def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> li
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
-    """Return ``KEY = VALUE (not VALUE)`` for each difference between two experiments."""
+    """Return the differences between two experiments, each as ``KEY = VALUE (not VALUE)``."""
     ours, theirs = as_toml(one), as_toml(other)
     return [
         f"{key} = {ours.get(key, DEFAULT)} (not {theirs.get(key, DEFAULT)})"
@@ -141,23 +145,23 @@ FORMER: Mapping[str, Collection[str]] = {
     PROFILE: {"tp1/sglang-0.5.10"},
     "engine.max_running_requests": {"2048"},
 }
-"""Defaults of versions whose manifests did not list chosen values, as TOML by key."""
+"""Defaults of versions whose manifests did not list chosen values, as TOML text by key."""
 
 
 class SpecChanges(NamedTuple):
-    """Differences of two experiments in values that the user chose, and in default values."""
+    """Differences of two experiments, divided into values that the user chose and defaults."""
 
     by_choice: list[str]
     by_default: list[str]
 
 
 def chosen_of(spec: ExperimentSpec) -> list[str]:
-    """Return the keys of ``used_values`` that have a default and that the user chose."""
+    """Return the keys of ``used_values`` that have a default and that the user set."""
     return chosen_keys(file_tables(spec))
 
 
 def chosen_keys(file: Mapping[str, Any]) -> list[str]:
-    """Return ``chosen_of`` for the spec in an experiment file's tables.
+    """Return the result of ``chosen_of`` for the tables of an experiment file.
 
     The key ``workload`` stands for all values of a workload that is not bundled.
     """
@@ -175,9 +179,9 @@ def chosen_keys(file: Mapping[str, Any]) -> list[str]:
 
 
 def old_defaults(spec: ExperimentSpec) -> list[str]:
-    """Return ``KEY OLD -> NEW`` for each unchosen value that differs from the present default.
+    """Return ``KEY OLD -> NEW`` for each default that differs from the present default.
 
-    A stored experiment keeps these values when the experiment runs again.
+    When a stored experiment runs again, it keeps the old defaults.
     """
     today = resolve({}, {}, file_tables(spec), new_defaults=True)
     tables = experiment_tables(spec), experiment_tables(today)
@@ -187,10 +191,10 @@ def old_defaults(spec: ExperimentSpec) -> list[str]:
 def spec_changes(
     before: Experiment, chosen_before: Any, after: Experiment, chosen_after: Any
 ) -> SpecChanges:
-    """Return how two experiments differ, given the ``chosen`` keys of their manifests.
+    """Return how two experiments differ.
 
-    Values that affect the records of neither experiment, such as the rate of another scenario, are
-    not compared.
+    The keys that the user chose are given, as listed in the manifests. Values that affect the
+    records of neither experiment, such as the rate of another scenario, are not compared.
     """
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)
@@ -216,9 +220,9 @@ def _parts_of_key(experiment: Experiment) -> set[str]:
 
 
 def used_values(experiment: Experiment) -> dict[str, str]:
-    """Return the values that determine an experiment's records, as TOML by flat key.
+    """Return the values that determine an experiment's records, as TOML texts by flat key.
 
-    The tag and the descriptions are left out. The key ``gpu`` holds GPU and model, and the key
+    The experiment's tag and descriptions are left out. The key ``gpu`` holds GPU and model; the key
     ``PROFILE`` holds the rest of the timing profile's name.
     """
     apart = ("tag", "settings", "workload")
@@ -237,7 +241,10 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
-    """Return the chosen keys from the manifest; in older runs, guess from the values."""
+    """Return the keys that the user chose, from the manifest.
+
+    In older runs, they are guessed from the values.
+    """
     if isinstance(told, list):
         return {str(key) for key in told}
     values = used_values(experiment)
@@ -264,14 +271,14 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _has_default(key: str) -> bool:
-    """Return whether a workload or timing profile provides a default for a key."""
+    """Return whether the workload or the timing profile can provide a default for a key."""
     if key.startswith(("backend.", "workload.name", "workload.program")):
         return False
     return "." in key or key == PROFILE or key in OF_THE_WORKLOAD
 
 
 def _readable_key(key: str, experiment: Experiment) -> str:
-    """Return a key in readable form: ``tot s1 rate`` for a key inside the workload."""
+    """Return a key in readable form, such as ``tot s1 rate`` for a key of the workload."""
     workload = str(experiment["workload"].get("name"))
     if key in OF_THE_WORKLOAD:
         return f"{workload} {key}"

@@ -20,26 +20,26 @@ HALVINGS = 60
 
 
 def central(t: float, degrees: int) -> float:
-    """Return the probability that Student's t lies between ``-|t|`` and ``|t|``."""
+    """Return the probability that a Student t variable lies between ``-|t|`` and ``|t|``."""
     if degrees < 1:
         raise ValueError(f"{degrees} degrees of freedom: must be at least 1")
     return _central(atan(abs(t) / sqrt(degrees)), degrees)
 
 
 def two_sided_p(t: float, degrees: int) -> float:
-    """Return the probability of a value of Student's t at least as far from 0 as ``t``.
+    """Return the probability that a Student t variable is at least as far from 0 as ``t``.
 
-    The series is finite for whole degrees of freedom (Abramowitz and Stegun 26.7.3-4). The package
-    numpy has no t distribution, and scipy would be the project's largest dependency.
+    The series that is summed is finite for whole degrees of freedom (Abramowitz and Stegun
+    26.7.3-4). numpy has no t distribution, and scipy would be the largest dependency of fairbench.
     """
     return max(0.0, 1.0 - central(t, degrees))
 
 
 @lru_cache(maxsize=4096)
 def quantile(probability: float, degrees: int) -> float:
-    """Return Student's quantile of a probability of at least 1/2 and less than 1.
+    """Return the quantile of Student's t at a probability of at least 1/2 and less than 1.
 
-    Raises ValueError for a probability outside this range, and for less than one degree of freedom.
+    Raises ValueError for any other probability, and for less than one degree of freedom.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
@@ -56,7 +56,7 @@ def quantile(probability: float, degrees: int) -> float:
 
 
 def _central(angle: float, degrees: int) -> float:
-    """Return ``central`` for t = sqrt(degrees) tan(angle): a sum of powers of the cosine."""
+    """Return ``central`` for t = sqrt(degrees) tan(angle), as a sum of powers of the cosine."""
     squared = cos(angle) ** 2
     odd = degrees % 2
     term = cos(angle) if odd else 1.0
@@ -74,7 +74,7 @@ METHOD = "mean and 95% interval (Student's t)"
 
 
 class MeanInterval(NamedTuple):
-    """A mean with its confidence interval; the mean of a single value has no interval."""
+    """A mean with its confidence interval. The mean of a single value has no interval."""
 
     mean: float
     low: float | None
@@ -106,12 +106,13 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def combine_summaries(summaries: Sequence[Summary]) -> dict[str, Any]:
-    """Combine the runs' summaries: every metric becomes ``{mean, low, high, runs}`` or null.
+    """Combine the summaries of runs. Every metric becomes ``{mean, low, high, runs}`` or null.
 
     ``runs`` is the number of runs that define the metric; for a single run ``low`` and ``high`` are
-    null. ``lower_bound`` is true if some values are lower bounds, so that the true mean may exceed
-    ``high``. ``upper_bound`` is the counterpart for upper bounds. If a metric has both kinds of
-    bounds, it is null. Values that are equal in all runs, such as the scheduler, are kept.
+    null. ``lower_bound`` is True if some values are lower bounds, so that the true mean may exceed
+    ``high``. ``upper_bound`` is True if some values are upper bounds. A metric that has both kinds
+    of bounds becomes null. Values that are equal in all runs, such as the scheduler's name, are
+    kept unchanged.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},
@@ -182,11 +183,12 @@ class Decision(StrEnum):
 class Difference:
     """The second scheduler's values minus the first scheduler's values, for each seed.
 
-    ``runs`` is the number of seeds in which both schedulers have a value, and ``undefined`` is the
-    number of seeds in which a value is missing. ``low`` and ``high`` are the ends of the interval
-    of ``mean``, None if unknown. ``deviation`` is the standard deviation of single differences, and
-    ``p`` the two-sided p-value of no difference. ``deviation`` and ``p`` are None for fewer than
-    two differences, and ``p`` is None for bounds.
+    ``runs`` is the number of seeds in which both schedulers have a value; ``undefined`` is the
+    number of seeds in which a value is missing. ``low`` and ``high`` are the ends of the confidence
+    interval of ``mean``, or None if unknown. ``deviation`` is the standard deviation of the
+    differences of single seeds; ``p`` is the two-sided p-value of the hypothesis that there is no
+    difference. With fewer than two differences, ``deviation`` and ``p`` are None; for bounds, ``p``
+    is None.
     """
 
     runs: int
@@ -200,9 +202,9 @@ class Difference:
 
     @property
     def decisive(self) -> int | None:
-        """Return the sign of a significant difference, 0 for equal values, None if inconclusive.
+        """Return the sign of a significant difference, 0 for equal values, or None if inconclusive.
 
-        The result is None if a value is missing, because values are rarely missing by chance.
+        If a value is missing, the result is None, because values are rarely missing by chance.
         """
         if self.undefined or self.runs < 2:
             return None
@@ -214,13 +216,13 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Return whether the difference is equal in all seeds, up to rounding, and is not 0."""
+        """Return whether the difference is not 0 and is equal in all seeds, up to rounding."""
         if not self.mean or self.deviation is None:
             return False
         return self.deviation <= ROUNDING * abs(self.mean)
 
     def decision(self, better: Better) -> Decision:
-        """Return the conclusion for a metric; ``better`` is the metric's better direction."""
+        """Return the conclusion for a metric, for which ``better`` is the better direction."""
         sign = self.decisive
         if sign is None:
             return Decision.INCONCLUSIVE
@@ -237,9 +239,10 @@ class Difference:
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """Estimate how many more seeds are needed at this mean and spread; None if too many.
+        """Estimate how many more seeds are needed for a significant difference.
 
-        Mean and spread are estimates from few seeds, so the returned number is a rough guide.
+        If too many are needed, return None. The estimate rests on the mean and the spread of a few
+        seeds, so that it is only a rough guide.
         """
         if self.deviation is None or self.mean is None or self.obstacle:
             return None
@@ -250,10 +253,10 @@ class Difference:
 def difference(
     first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
 ) -> Difference:
-    """Return the paired difference of two schedulers' values, given in equal order of seeds.
+    """Return the paired difference of two schedulers' values, given in the same order of seeds.
 
-    Values are between 0 and ``most``, so differences are between -``most`` and ``most``. Raises
-    DataError for a value that is not a number, and ValueError for different numbers of values.
+    Values are between 0 and ``most``; therefore differences are between -``most`` and ``most``.
+    Raises DataError for a value that is not a number, and ValueError for unequal numbers of values.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
@@ -279,11 +282,11 @@ def difference(
 
 
 def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
-    """Return the difference of logarithms, for metrics that differ by factors.
+    """Return the paired difference of logarithms, for metrics that differ by factors.
 
-    If any value is unknown, the result is None. Logarithms make relative changes comparable. If a
-    wait falls to a tenth in every seed, the differences in seconds vary with the wait, and may be
-    inconclusive.
+    If any value is unknown, the result is None. Logarithms make relative changes comparable. For
+    example, if a wait falls to a tenth in every seed, the differences in seconds vary with the wait
+    and may be inconclusive.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _finite_number(one) > 0 for one in both):
@@ -293,10 +296,11 @@ def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | N
 
 
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
-    """Return how many seeds detect a mean difference with a power of ``POWER``.
+    """Return how many seeds are needed to detect a mean difference with the power ``POWER``.
 
     ``spread`` is the standard deviation of the differences of single seeds. The number follows from
-    quantiles of Student's t. If more than ``MOST_SEEDS`` seeds are needed, the result is None.
+    the quantiles of Student's t distribution. If more than ``MOST_SEEDS`` seeds are needed, the
+    result is None.
     """
 
     def enough(seeds: int) -> bool:
@@ -324,10 +328,10 @@ def _finite_number(value: Value) -> float:
 
 
 def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
-    """Return whether the differences (second minus first) are bounds of the true differences.
+    """Return whether the differences (second minus first) are only bounds of the true differences.
 
-    The result is ``>`` for lower bounds, ``<`` for upper bounds, "" if all differences are exact,
-    and None if lower and upper bounds both occur.
+    The result is ``>`` for lower bounds, ``<`` for upper bounds, "" for exact differences, and None
+    if lower and upper bounds both occur.
     """
     above = any(one.bound == ">" for one in second) or any(one.bound == "<" for one in first)
     below = any(one.bound == "<" for one in second) or any(one.bound == ">" for one in first)
@@ -341,9 +345,9 @@ def _p(average: float, spread: float, runs: int) -> float:
 
 
 def mean_value(values: Sequence[Value]) -> Value:
-    """Return the mean of numeric values; the mean is a bound if some value is a bound.
+    """Return the mean of numeric values. If some value is a bound, the mean is a bound.
 
-    The mean is undefined without values, and if lower and upper bounds both occur.
+    The mean is undefined if there are no values, or if lower and upper bounds both occur.
     """
     bounds = {value.bound for value in values if value.bound}
     if not values or len(bounds) > 1:

@@ -94,13 +94,16 @@ def _router(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Return ``{key: {path: SHA-256}}`` for the user's files, or ``{}`` if ``paths`` is empty."""
+    """Return ``{key: {path: SHA-256}}`` for the user's files, or ``{}`` if there are none."""
     digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
     return {key: digests} if digests else {}
 
 
 def git_state(package: Path) -> dict[str, Any] | None:
-    """Return commit and dirty flag of fairbench's git checkout; None outside a checkout."""
+    """Return the commit of fairbench's git checkout, and whether files were changed since.
+
+    Outside a checkout, return None.
+    """
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
         return None
@@ -143,7 +146,10 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 
 
 def program_version(program: str) -> str | None:
-    """Return the first line of ``PROGRAM --version``, or the program's Python package, or None."""
+    """Return the version of a program, or None.
+
+    The version is the first line of ``PROGRAM --version``, or that of the Python package.
+    """
     found = shutil.which(program)
     if found is None:
         return None

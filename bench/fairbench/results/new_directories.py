@@ -1,4 +1,4 @@
-"""New directories with their parent folders, and the lock of a run's folder."""
+"""New directories with their parent folders, and the lock on the folder of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.errors import UsageError, writing
 def check_writable(parent: Path, named: str = "result_dir") -> None:
     """Raise UsageError if no directory can be created in ``parent``.
 
-    ``named`` is the name by which messages call the directory.
+    ``named`` is what error messages call the directory.
     """
     with writing(parent, named):
         existing = next(path for path in (parent, *parent.parents) if _exists(path))
@@ -37,7 +37,7 @@ def _exists(path: Path) -> bool:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file's name to an OSError without a file name, such as the error of a full disk."""
+    """Add a file name to an OSError without one, such as the error of a full disk."""
     try:
         yield
     except OSError as error:
@@ -48,9 +48,9 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def removing_new_folders(parent: Path) -> Iterator[None]:
-    """Create ``parent`` with its parent folders; remove new empty folders if the block fails.
+    """Create ``parent`` and its parent folders, and remove them if the block fails.
 
-    Raises UsageError if a folder cannot be created.
+    Only new, empty folders are removed. Raises UsageError if a folder cannot be created.
     """
     new: list[Path] = []
     try:
@@ -70,15 +70,15 @@ def removing_new_folders(parent: Path) -> Iterator[None]:
 
 @contextmanager
 def making_parents(parent: Path) -> Iterator[None]:
-    """Create ``parent`` like ``removing_new_folders``; turn an OSError into a UsageError."""
+    """Create ``parent`` like ``removing_new_folders``, but turn an OSError into a UsageError."""
     with writing(parent, "result_dir"), removing_new_folders(parent):
         yield
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
-    """Create an empty directory in ``parent``, named ``name``, or ``name.2`` and so on if taken.
+    """Create an empty directory in ``parent`` named ``name``, or ``name.2`` and so on if taken.
 
-    Raises UsageError if the directory cannot be created; no folder remains in that case.
+    Raises UsageError if the directory cannot be created; then no new folder remains.
     """
     with making_parents(parent):
         for target in _names(parent / name):
@@ -115,10 +115,10 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
-    """Open the folder of a run in progress for one process at a time; create a missing folder.
+    """Open the folder of a run in progress, for one process at a time. A missing folder is created.
 
-    Raises UsageError if another process holds the folder. When the other process dies, the system
-    releases the folder.
+    Raises UsageError if another process has locked the folder. When the process that locked the
+    folder dies, the system releases the lock.
     """
     folder = directory / name
     folder.mkdir(exist_ok=True)

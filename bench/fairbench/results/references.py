@@ -1,4 +1,4 @@
-"""Stored fair shares of bundled experiments under FCFS, the reference of a run's verdict."""
+"""Stored fair shares of bundled experiments under FCFS, with which a run is compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ KEY_LENGTH = 16  # The hash of a configuration is cut to this number of characte
 
 
 class Reference(NamedTuple):
-    """A scheduler and the lowest fair shares of its run by metric key; None if undefined."""
+    """A scheduler, and the lowest fair shares of a run with it, by metric.
+
+    An undefined share is None.
+    """
 
     scheduler: str
     shares: Mapping[str, float | None]
@@ -54,7 +57,7 @@ def place_key(experiment: Experiment) -> str:
 
 
 def reference_for(run: StoredRun) -> Reference | None:
-    """Return the stored shares of a run's experiment under FCFS; None if unknown."""
+    """Return the stored shares of a run's experiment under FCFS, or None if unknown."""
     from fairbench.results.comparison import experiment_of
 
     try:
@@ -64,7 +67,10 @@ def reference_for(run: StoredRun) -> Reference | None:
 
 
 def stored_reference(experiment: Experiment) -> Reference | None:
-    """Return the stored shares under FCFS; None for FCFS itself and for other experiments."""
+    """Return the stored shares under FCFS.
+
+    For FCFS itself, and for experiments without stored shares, return None.
+    """
     if experiment.get("scheduler") == SCHEDULER or "backend" in experiment:
         return None
     key = place_key(experiment)

@@ -1,4 +1,4 @@
-"""Facts and tables of a run from which metrics are computed: window, bound, costs and tables."""
+"""The data of a run from which metrics are computed: window, bound, costs and tables."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def run_facts(
     lone: records.LoneStep | None = None,
     prices: records.WorkPrices | None = None,
 ) -> records.Facts:
-    """Return the facts of a run that ended at ``end_s`` seconds.
+    """Return the data for metrics of a run that ended at ``end_s`` seconds.
 
-    A ``pool_tokens`` of 0 means that the size of the KV pool is unknown.
+    If ``pool_tokens`` is 0, the size of the KV memory is unknown.
     """
     plans = tuple(plans)
     return records.Facts(
@@ -91,7 +91,7 @@ def stored_facts(
     bound_unavailable: str = "",
     percentiles: tuple[int, ...] = (),
 ) -> records.Facts:
-    """Return a stored run's facts for the given window and ``percentiles``."""
+    """Return a stored run's data for metrics, with the given window and ``percentiles``."""
     summary = run.summary
     return records.Facts(
         clients=tuple(
@@ -133,14 +133,14 @@ def has_sessions(workload: WorkloadSpec) -> bool:
 
 
 def padding_of(plan: ClientPlan) -> records.Padding:
-    """Return the padding in each request of a client."""
+    """Return the padding tokens in each request of a client."""
     if plan.disguise is None:
         return records.PLAIN
     return records.Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
 
 
 def fit_limits(profile_id: str | None) -> records.FitLimits | None:
-    """Return the range to which a timing profile was fitted; None if unknown."""
+    """Return the range of measurements to which a timing profile was fitted, or None if unknown."""
     if profile_id is None or not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
@@ -153,7 +153,7 @@ def fit_limits(profile_id: str | None) -> records.FitLimits | None:
 
 
 def lone_step(profile_id: str) -> records.LoneStep | None:
-    """Return the decode step of a lone request in a profile; None if unknown."""
+    """Return a profile's time of a decode step with a single request, or None if unknown."""
     if not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
@@ -168,8 +168,9 @@ def work_prices(
     Args:
         profile: The iteration times of the GPU and model.
         pass_tokens: Limit on the tokens of a prefill pass, or of a mixed step.
-        batch: Largest number of sequences in a decode step.
-        mixed: Whether prompt tokens and decoded tokens share a step of the engine.
+        pass_tokens: Largest number of tokens in a prefill pass, or in a step with prompts and
+            decode.
+        mixed: Whether one step of the engine can contain both prompt tokens and decoded tokens.
     """
     c = profile.coefficients_ms
 
@@ -204,18 +205,19 @@ def engine_prices(engine: EngineContract, profile: TimingProfile) -> records.Wor
 
 
 def costs_of(profile_id: str | None) -> ProfileCosts | None:
-    """Return the iteration costs of a timing profile; None if unknown."""
+    """Return the costs of a timing profile's iterations, or None if unknown."""
     known = profile_id is not None and is_known(profile_id)
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
 
 
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> records.Window:
-    """Return the window of metrics: from the end of the warm-up to the end of arrivals.
+    """Return the window of the metrics, from the end of the warm-up to the end of arrivals.
 
-    The window is the whole run if the spec says so, or if hardly any window would remain. A fixed
-    number of programs may end within the warm-up, all programs of a trace may arrive at once, or
-    the run may be interrupted early. A window of the whole run includes the end of the run
-    (``now_s``), because the last tokens come at exactly this time.
+    The window is the whole run if the experiment says so, or if hardly any window would remain.
+    Hardly any window remains if a fixed number of programs ends within the warm-up, if all programs
+    of a trace arrive at once, or if the run is interrupted early. A window of the whole run
+    includes the time ``now_s`` at which the run ends, because the last tokens come at exactly this
+    time.
     """
     whole = records.Window(0.0, nextafter(now_s, inf))
     end_s = spec.duration_s
@@ -242,7 +244,7 @@ def cluster_bound(
     *,
     disaggregated: bool = False,
 ) -> tuple[ServiceBound | None, str]:
-    """Return the proved bound for gateway, router and local scheduler, or None and the reason."""
+    """Return the proven bound of the service gap under a scheduler, or None and the reason."""
     bound = NoBound(DISAGGREGATED) if disaggregated else local.service_bound()
     if isinstance(bound, NoBound):
         return None, bound.reason
@@ -294,7 +296,10 @@ def read_tables(run: StoredRun) -> Tables:
 
 
 def read_service(run: StoredRun) -> records.Service:
-    """Return only the run's service log. Raises the errors of ``read_tables``."""
+    """Return the service log of the run, without reading other tables.
+
+    Raises the errors that ``read_tables`` raises.
+    """
     return _read_table(run, "service", records.Service)
 
 
@@ -309,7 +314,7 @@ def _read_table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
 
 
 def _check_types(table: pa.Table, kind: type[records.Table], where: str) -> None:
-    """Raise DataError unless the columns are complete and can be cast to their types."""
+    """Raise DataError if a column is missing or cannot be converted to its type."""
     from pyarrow import types
 
     for column in fields(kind):
@@ -339,7 +344,7 @@ def _check_values(table: records.Table, where: str) -> None:
 
 
 def _numpy_columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:
-    """Return the columns as numpy arrays; names of clients and states become numbers."""
+    """Return the columns as numpy arrays, with numbers in place of clients' and states' names."""
     import pyarrow.compute as pc
 
     columns: dict[str, Any] = {}
@@ -367,12 +372,13 @@ VICTIM = "victim_"
 
 
 def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], option: str) -> None:
-    """Raise UsageError for a metric that is unknown, undirected, or without a value.
+    """Raise UsageError for a metric that is unknown, has no better direction, or has no value.
 
     Args:
         keys: The metrics, by their keys or other names.
-        specs: Experiments that will run; a metric that no experiment can have is refused.
-        option: The flag with which the user named the metrics, for the message.
+        specs: Experiments that will run; a metric is refused if none of the experiments can have
+            it.
+        option: The flag by which the user named the metrics, for the message.
     """
     for name in keys:
         key = catalogue.known_key(name)
@@ -387,9 +393,9 @@ def check_metrics_of(keys: Iterable[str], specs: Sequence[ExperimentSpec], optio
 
 
 def why_missing(key: str, spec: ExperimentSpec) -> str:
-    """Return why an experiment cannot have a value of a metric; "" if a value is possible.
+    """Return why an experiment cannot have a value of a metric, or "" if it can.
 
-    Metrics that depend on the course of the run count as possible.
+    If a metric depends on the course of the run, its value counts as possible.
     """
     name, key = catalogue.metric_name(catalogue.key_of(key)), catalogue.key_of(key)
     plans = spec.client_plans()
@@ -407,7 +413,7 @@ def why_missing(key: str, spec: ExperimentSpec) -> str:
 
 
 def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> Iterator[str]:
-    """Yield reasons why an experiment cannot have a metric, each with a remedy."""
+    """Yield reasons why an experiment cannot have a value of a metric, each with a remedy."""
     if name in OF_SESSIONS and not has_sessions(spec.workload):
         yield (
             f"needs a workload of recorded sessions, and {spec.workload.name} has none"

@@ -56,7 +56,7 @@ class _Manifest(_Stored):
 
 
 def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
-    """Raise DataError for a manifest with a field of a wrong type."""
+    """Raise DataError if a field of the manifest has a wrong type."""
     with errors.of_file(f"{path}"):
         _Manifest.model_validate(manifest)
 
@@ -76,19 +76,19 @@ MAX_RUN_NAME = 200
 
 
 Summary = Mapping[str, Any]
-"""The content of a run's ``summary.json``, or of several combined by ``intervals``."""
+"""The content of a run's ``summary.json``, or of several summaries that ``intervals`` combines."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A stored run: its directory, summary and manifest (the content of the JSON files)."""
+    """A stored run, with its directory, summary and manifest (the contents of JSON files)."""
 
     path: Path
     summary: dict[str, Any]
     manifest: dict[str, Any]
 
     def table(self, name: str) -> pa.Table:
-        """Return the table of ``TABLES`` that has the name ``name``.
+        """Return one of the tables in ``TABLES`` by its name.
 
         Raises DataError if the file cannot be read.
         """
@@ -108,10 +108,10 @@ def save_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> Path:
-    """Write one run into a new directory in ``parent``; return the directory.
+    """Write a run into a new directory in ``parent``, and return the directory.
 
-    The directory is written under a hidden name and renamed when complete. Raises UsageError if
-    the directory cannot be written; no partial files remain in that case.
+    The directory is written under a hidden name and renamed when complete. Raises UsageError if the
+    directory cannot be written; then no partial files remain.
     """
     with new_directories.making_parents(parent):
         hidden = parent / f".writing-{secrets.token_hex(8)}"
@@ -125,7 +125,7 @@ def save_run(
 
 
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
-    """Create the directory of a run in progress, which contains only the spec.
+    """Create the directory of a run in progress, which contains only the experiment file.
 
     ``write_run`` later completes the directory. Raises UsageError if the directory cannot be
     created.
@@ -137,10 +137,9 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 
 @contextmanager
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
-    """Create the directory of a run; remove the directory if the run fails before its first record.
+    """Create the directory of a run. If the run fails before its first record, remove it again.
 
-    The directory is also removed after a UsageError, because a UsageError means that the run cannot
-    start.
+    The directory is also removed after a UsageError, which means that the run could not start.
     """
     with new_directories.making_parents(parent):
         path = begin_run(parent, spec)
@@ -153,12 +152,15 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 
 
 def has_begun(path: Path) -> bool:
-    """Return whether a run's directory holds records; the spec and logs do not count."""
+    """Return whether a run's directory holds records. The experiment file and logs do not count."""
     return any(file.suffix != LOG for file in path.glob("*/[!.]*"))
 
 
 def without_logs(path: Path) -> Path | None:
-    """Remove a run's directory without records; return the new folder of the logs, or None."""
+    """Remove the directory of a run that has no records.
+
+    Return the new folder of the logs, or None.
+    """
     logs = sorted(path.glob(f"*/[!.]*{LOG}"))
     kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
     for log in logs:
@@ -168,7 +170,7 @@ def without_logs(path: Path) -> Path | None:
 
 
 def run_name(spec: ExperimentSpec) -> str:
-    """Return the name of a run's directory, without the number of a repeat."""
+    """Return the name for a run's directory, without a number that makes it unique."""
     parts = [spec.tag] if spec.tag else []
     named = spec.model_dump(include={"scheduler", "gateway", "saturation", "eviction"})
     parts += [scheduler_name(named).replace(" ", "-")]
@@ -186,7 +188,7 @@ def write_run(
 ) -> None:
     """Write the files of a run into its directory.
 
-    The manifest is written last: a directory with a manifest is a run.
+    The manifest is written last; therefore a directory with a manifest contains a complete run.
 
     Raises RunFailed if the files cannot be written.
     """
@@ -215,7 +217,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _row_groups(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a table in memory as a whole, and a table on disk in groups of rows."""
+    """Yield a table in memory as a whole, or a table on disk in groups of rows."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -251,7 +253,7 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return a stored summary with the present names of its keys.
+    """Return a stored summary with its keys renamed to those of this version.
 
     Older versions of fairbench counted unfinished requests as failed.
     """
@@ -261,9 +263,9 @@ def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_in(folder: Path) -> list[StoredRun]:
-    """Return the saved runs in a directory, by directory name.
+    """Return the saved runs in a directory, in the order of the directory names.
 
-    Raises the same errors as ``read_run``.
+    Raises the errors that ``read_run`` raises.
     """
     return [read_run(path) for path in sorted(folder.iterdir()) if is_run(path)]
 
@@ -306,7 +308,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all; until then, the file keeps its old content."""
+    """Write a file completely or not at all. Until then, the file keeps its old content."""
     hidden = path.with_name(f".{path.name}.part")
     try:
         with new_directories.naming(path):
@@ -326,7 +328,7 @@ AloneRows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class SweepStore:
-    """The directory of a sweep, with methods that create, read and extend the directory."""
+    """The directory of a sweep, which methods create, read and extend."""
 
     path: Path
 
@@ -373,18 +375,24 @@ class SweepStore:
         return read_sweep(str(self.file))
 
     def finished(self) -> dict[str, StoredRun]:
-        """Return the completed runs by identity, in order of points; may raise DataError."""
+        """Return the completed runs of the sweep by identity, in the sweep's order.
+
+        Raises DataError if a run cannot be read.
+        """
         order = self._identities()
         runs = {run.manifest["spec_identity"]: run for run in runs_in(self.runs) if _is_whole(run)}
         return {one: runs[one] for one in order if one in runs}
 
     def _identities(self) -> list[str]:
-        """Return the identities of the points, in order; an unreadable index is a DataError."""
+        """Return the identities of the sweep's experiments, in order.
+
+        Raises DataError if the index is unreadable.
+        """
         index = read_json(self.path / "index.json")
         return [point["identity"] for point in index["points"]]
 
     def take_from(self, other: SweepStore, leave: Collection[str] = ()) -> None:
-        """Copy finished runs, and latencies of clients alone, from another sweep.
+        """Copy finished runs, and stored latencies of clients alone, from another sweep.
 
         Runs whose identity is in ``leave`` are not copied. Raises DataError if a run cannot be
         read.
@@ -400,7 +408,7 @@ class SweepStore:
                 save_alone(self.alone_folder, key, rows)
 
     def discard_partial(self) -> None:
-        """Remove the files of interrupted runs, because these runs start again."""
+        """Remove the files of interrupted runs, because these runs will start again."""
         for path in self.runs.iterdir():
             if not is_run(path):
                 shutil.rmtree(path)
@@ -414,18 +422,18 @@ class SweepStore:
         return {file.stem: read_json(file)["clients"] for file in files}
 
     def save_failure(self, key: str, point: str, error: str, traceback: str) -> None:
-        """Store the reason why a point of the sweep failed."""
+        """Store the reason why an experiment of the sweep failed."""
         failure = {"point": point, "error": error, "traceback": traceback}
         write_json(self.path / "failed" / f"{key}.json", failure)
 
     def clear_failure(self, key: str) -> None:
-        """Remove the stored failure of a point that has succeeded."""
+        """Remove the stored failure of an experiment that has now succeeded."""
         with suppress(FileNotFoundError):
             (self.path / "failed" / f"{key}.json").unlink()
 
 
 def save_alone(folder: Path, key: str, rows: AloneRows) -> None:
-    """Store the latencies of the clients alone for one configuration and seed."""
+    """Store the latencies of clients simulated alone, for one configuration and seed."""
     write_json(folder / f"{key}.json", {"clients": list(rows)})
 
 

@@ -1,4 +1,4 @@
-"""The keys of a summary: header, comparable values, and the schema of a stored summary."""
+"""The keys of a summary: header, values for comparisons, and schema of a stored summary."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def run_header(
     bound: ServiceBound | None,
     served: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the first part of a run's summary.
+    """Return the first part of a run's summary, which describes the experiment.
 
-    ``served`` describes real or emulated servers (keys ``emulated``, ``backend``, ``served``); None
-    means the simulator. Sizes are in tokens, or None if they are unknown.
+    ``served`` describes real or emulated servers (keys ``emulated``, ``backend``, ``served``); for
+    the simulator, it is None. Sizes are in tokens, or None if unknown.
     """
     several = {"routers": spec.routers, "routers_form": spec.settings.get(f"{ROUTERS}.form")}
     return {
@@ -85,9 +85,9 @@ def cluster_name(described: Mapping[str, Any]) -> str:
 
 
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
-    """Return the scheduler's name of an experiment or a summary, with the gateway's name, if any.
+    """Return the name of an experiment's or summary's scheduler, with that of any gateway.
 
-    ``detector`` adds the name of the saturation detector, for comparisons of detectors.
+    If ``detector`` is true, the name of the gateway's saturation detector is added.
     """
     name = str(described["scheduler"])
     if described.get("eviction") is not None:
@@ -116,7 +116,7 @@ def basis(summary: Mapping[str, Any]) -> str:
 
 
 def decided_by(summary: Mapping[str, Any]) -> str:
-    """Return ", decided by ENGINE" if an installed engine's code decided; "" for a model."""
+    """Return ", decided by ENGINE" if an installed engine's code scheduled, or else ""."""
     code = summary.get(ENGINE_CODE)
     if not code:
         return ""
@@ -125,7 +125,7 @@ def decided_by(summary: Mapping[str, Any]) -> str:
 
 
 def code_name(code: Mapping[str, Any]) -> str:
-    """Return the engine, version, commit and digest of an engine's own code in a few words."""
+    """Return a short text on an engine's own code: engine, version, commit and digest."""
     changed = len(code["changed"])
     files = f", {changed} changed file{'s' * (changed != 1)}" if changed else ""
     at = f" at {code['commit'][:8]}" if code["commit"] else ""
@@ -133,15 +133,15 @@ def code_name(code: Mapping[str, Any]) -> str:
 
 
 def is_same_code(code: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two runs used equal code of an engine: engine, version, and files.
+    """Return whether two runs used the same code of an engine: engine, version and files.
 
-    The commit is not compared, because different commits may contain equal scheduler files.
+    The commits are not compared, because different commits may contain equal scheduler files.
     """
     return all(code[key] == other[key] for key in ("engine", "version", "digest"))
 
 
 def bases(summaries: Iterable[Mapping[str, Any]]) -> str:
-    """Return the distinct values of ``basis`` for the summaries, as one text."""
+    """Return the different results of ``basis`` for several summaries, as one text."""
     return "; ".join(dict.fromkeys(map(basis, summaries)))
 
 
@@ -152,14 +152,14 @@ NOBODY_NAMED = (
 
 
 def is_nobody_named(summary: Mapping[str, Any]) -> bool:
-    """Return whether traffic of several clients was replayed and no client is marked as heavy."""
+    """Return whether replayed traffic has several clients of which none is marked as heavy."""
     clients = summary.get("clients", ())
     heavy = any(one["misbehaving"] for one in clients)
     return bool(summary.get("trace")) and len(clients) > 1 and not heavy
 
 
 def trace_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Return lines on the recorded traffic that was replayed, and on the synthetic parts."""
+    """Return lines on the recorded traffic that was replayed, and on its made-up fields."""
     lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
     return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
 
@@ -185,8 +185,8 @@ def details_line(summary: Mapping[str, Any]) -> str:
 class Value(NamedTuple):
     """The value of a metric in a summary.
 
-    ``bound`` is ``>`` or ``<`` if ``raw`` is only a bound of the true value, else empty. If ``raw``
-    is None, ``reason`` says why.
+    ``bound`` is ``>`` or ``<`` if ``raw`` is only a lower or upper bound of the true value, or else
+    empty. If ``raw`` is None, ``reason`` says why.
     """
 
     raw: Any
@@ -195,12 +195,12 @@ class Value(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Return whether the value is a number that can be compared."""
+        """Return whether the value is a finite number that can be compared."""
         return isinstance(self.raw, int | float) and not isinstance(self.raw, bool)
 
     @property
     def exact(self) -> Fraction:
-        """Return the value as exactly the decimal number that the file contains.
+        """Return the value as a fraction that equals the decimal number in the file.
 
         Raises DataError if the value is a text.
         """
@@ -211,7 +211,7 @@ class Value(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value in full precision, not rounded for a table."""
+        """The value as text with all its digits, not rounded as in a table."""
         if self.raw is None:
             return "undefined"
         return f"{self.bound} {self.raw}" if self.bound else str(self.raw)
@@ -221,7 +221,10 @@ ABSENT = Value(None, reason="not in the summary")
 
 
 def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Return every plain value of a summary by key; a client's key is ``clients.NAME.KEY``."""
+    """Return every plain value of a summary by key.
+
+    A client's values have keys ``clients.NAME.KEY``.
+    """
     bounds = dict.fromkeys(summary["censored"], ">")
     bounds |= dict.fromkeys(summary.get("upper_bounds", ()), "<")
     flat = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
@@ -235,7 +238,7 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> Value:
-    """Return a summary's value with a key of ``values_of``; ``ABSENT`` without the key.
+    """Return the value of a summary under a key of ``values_of``, or ``ABSENT`` if it is missing.
 
     A summary may lack values that a comparison adds, and values of clients that are not in the run.
     """
@@ -254,9 +257,9 @@ def value_of(summary: Mapping[str, Any], key: str) -> Value:
 def more_is_better(metric: str, known: Collection[str]) -> bool:
     """Return whether a higher value of a metric is better.
 
-    Raises UsageError if the metric is unknown or has no better direction.
+    Raises UsageError if the metric is unknown, or if neither direction is better.
 
-    ``known`` contains the keys of all compared summaries.
+    ``known`` contains the keys of all summaries that are compared.
     """
     if metric not in known:
         ours = metric.startswith(CLIENTS)
@@ -403,14 +406,14 @@ class _Whole(_Shown):
 
 
 class Schemas(NamedTuple):
-    """Two schemas of summaries: a schema for all summaries, and a stricter schema for reports."""
+    """Two schemas of summaries: one for all summaries, and a stricter one for reports."""
 
     shown: type[BaseModel]
     whole: type[BaseModel]
 
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
-    """Raise DataError for a missing key or a wrong type in the summary."""
+    """Raise DataError if the summary lacks a key or has a value of a wrong type."""
     with of_file(f"{path}"):
         _schemas(_ranks(summary, path)).shown.model_validate(summary)
 

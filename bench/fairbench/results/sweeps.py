@@ -1,4 +1,4 @@
-"""The axes of a stored sweep, and the metrics of its points."""
+"""The swept parameters (axes) of a stored sweep, and the metrics of its runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 class SweepLine(NamedTuple):
     """A scheduler's results in a configuration for each value of an axis, in ascending order.
 
-    The names of configuration and scheduler do not contain the axis's key.
+    The names of configuration and scheduler do not contain the swept parameter.
     """
 
     place: str
@@ -31,42 +31,42 @@ class SweepLine(NamedTuple):
 
 
 class SweepAxis(NamedTuple):
-    """A key of experiments with at least two numeric values, and lines over these values."""
+    """A swept parameter with at least two numeric values, and lines of results over the values."""
 
     name: str
     lines: tuple[SweepLine, ...]
 
     @property
     def label(self) -> str:
-        """The text below a chart that names its axis."""
+        """The text below a chart that names the swept parameter."""
         return LABELS.get(self.name, self.name)
 
     @property
     def values(self) -> list[float]:
-        """The values on the axis, in ascending order."""
+        """The values of the swept parameter, in ascending order."""
         return sorted({value for line in self.lines for value, _ in line.points})
 
     @property
     def is_log(self) -> bool:
-        """Whether the values span so much that the axis is logarithmic."""
+        """Whether the values span such a wide range that the axis is logarithmic."""
         values = self.values
         return values[0] > 0 and values[-1] >= LOG_FROM * values[0]
 
     @property
     def ticks(self) -> list[float]:
-        """The axis values, if all their labels fit below a chart, else nothing."""
+        """The values as ticks of the axis if all labels fit below a chart, or else []."""
         at = [log(value) if self.is_log else value for value in self.values]
         least = (at[-1] - at[0]) / MOST_TICKS
         return self.values if min(high - low for low, high in pairwise(at)) >= least else []
 
     @property
     def schedulers(self) -> list[str]:
-        """The different schedulers of all lines."""
+        """The names of the schedulers in all lines, without repetitions."""
         return list(dict.fromkeys(line.scheduler for line in self.lines))
 
     @property
     def places(self) -> dict[str, list[SweepLine]]:
-        """The lines, grouped by configuration."""
+        """The lines of results, grouped by configuration."""
         return {
             place: [line for line in self.lines if line.place == place]
             for place in dict.fromkeys(line.place for line in self.lines)
@@ -74,7 +74,7 @@ class SweepAxis(NamedTuple):
 
 
 class _Named(NamedTuple):
-    """A scheduler's results in a configuration, with the keys and values in their two names."""
+    """The results of a scheduler in a configuration, with the keys and values in both names."""
 
     cell: SchedulerResults
     keys: Mapping[str, str]
@@ -88,10 +88,10 @@ class _Named(NamedTuple):
 
 
 def axes_of(cells: Sequence[SchedulerResults]) -> list[SweepAxis]:
-    """Return every numeric axis of a sweep; keys that always vary together form one axis.
+    """Return every numeric parameter (axis) that a sweep varies.
 
-    A scheduler without the parameter of an axis has a single result, which is drawn as a horizontal
-    line.
+    Parameters that always vary together form one axis. A scheduler that does not have the parameter
+    has a single result, which is drawn as a horizontal line.
     """
     named = [_Named(cell, _keys(f"{cell.place}{_padded(cell.scheduler)}")) for cell in cells]
     found: list[SweepAxis] = []
@@ -110,7 +110,7 @@ def _keys(name: str) -> dict[str, str]:
 
 
 def _padded(scheduler: str) -> str:
-    """Return the scheduler's name with a leading space, which ``KEY`` needs to match."""
+    """Return the scheduler's name with a leading space, which the pattern ``KEY`` needs."""
     return f" {scheduler}"
 
 
@@ -119,7 +119,7 @@ def _without(name: str, keys: Iterable[str]) -> str:
 
 
 def _followers(key: str, named: Sequence[_Named]) -> set[str]:
-    """Return the other keys whose values vary and always follow from the value of ``key``."""
+    """Return the other keys whose values vary and are determined by the value of ``key``."""
     mine = [one for one in named if key in one.keys]
     several = {
         other
@@ -148,7 +148,7 @@ def _lines(key: str, together: Iterable[str], named: Sequence[_Named]) -> list[S
 
 
 def _constant(key: str, lines: Sequence[SweepLine], named: Sequence[_Named]) -> list[SweepLine]:
-    """Return a constant line per scheduler that lacks the parameter, in each configuration."""
+    """Return, in each configuration, a constant line per scheduler that lacks the parameter."""
     places = by_place(one.cell for one in named)
     found = []
     for place in dict.fromkeys(line.place for line in lines):
@@ -164,10 +164,11 @@ BOUNDS = ("censored", "upper_bounds")
 
 
 def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
-    """Write ``metrics`` and ``clients``, each as .csv and .parquet, into ``folder``.
+    """Write the tables ``metrics`` and ``clients`` into ``folder``, each as .csv and .parquet.
 
-    Every row begins with the run's directory, configuration, scheduler and seed. The columns
-    ``censored`` and ``upper_bounds`` list the keys of metrics that are bounds, separated by spaces.
+    Every row begins with the directory, configuration, scheduler and seed of a run. The columns
+    ``censored`` and ``upper_bounds`` list the keys of metrics that are lower or upper bounds,
+    separated by spaces.
     """
     import pyarrow as pa
     import pyarrow.csv
@@ -185,7 +186,7 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
 
 
 def metric_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
-    """Yield a row per run: the summary without clients and other nested values."""
+    """Yield a row per run, with the summary's values except clients and other nested values."""
     for labels, summary in _runs(cells):
         flat = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
         yield {**labels, **flat, **{key: " ".join(summary[key]) for key in BOUNDS}}

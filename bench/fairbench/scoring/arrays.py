@@ -21,14 +21,14 @@ from fairbench.scoring.states import FAILED, UNSAID, errors_of, signed, states_o
 
 TOKENS = ("input_tokens", "output_tokens", "cached_tokens")
 COUNTS = {**dict.fromkeys(TOKENS, (0, MAX_COUNT)), "worker": (-1, MAX_WORKER)}
-"""Fields that are whole numbers, with their lowest and highest allowed values."""
+"""The fields of records that are whole numbers, with the lowest and highest allowed values."""
 FIELDS = (
     *("client", "start", *FIRST, *LAST, *TOKENS, "written_tokens", "session"),
     *("reasoning_tokens", "total_tokens"),
     *("worker", "admitted", "status", "error", "gaps", "request_id"),
     *("span_kind", "span_id", "parent_id"),
 )
-"""The fields of records that a score uses."""
+"""The fields of records from which a score is computed."""
 NEEDED = ("client", "start", "input_tokens", "output_tokens", *FIRST, *LAST)
 """The fields that every file of records must have."""
 
@@ -41,7 +41,7 @@ NAMELESS = "names no client, and counts as one of the client 'all'"
 REPEATED = "has the id of an earlier request, and counts as a separate request"
 TWICE = "repeats the id of a request, and counts as a part of this request"
 Mended = Counter[str]
-"""The number of corrected requests, by reason."""
+"""The number of requests with corrected values, by reason."""
 
 
 def arrays_of(
@@ -53,11 +53,11 @@ def arrays_of(
 
     Args:
         requests: The requests that were read from the file.
-        client: Name of the client of all requests, used if the file names no clients.
-        part: The number of the file, which distinguishes the programs of several files.
-        mended: Counts of changed requests, by reason; the function adds to the counts.
-        per_client: Whether each program belongs to a single client, because two clients may use
-            equal session numbers.
+        client: Name of the client that all requests get if the file names no clients.
+        part: The number of the file, which keeps the programs of several files apart.
+        mended: Numbers of corrected requests by reason, which the function increases.
+        per_client: Whether each program belongs to a single client, because two clients may use the
+            same session numbers.
     """
     columns, length = requests.columns, len(requests)
     made: dict[str, Any] = {field: getattr(requests, field) for field in TOKENS}
@@ -109,7 +109,7 @@ def arrays_of(
 
 
 def _missing(columns: FileColumns, *, counted: bool = True) -> dict[str, tuple[str, ...]]:
-    """Return the needed fields that the file lacks, with the fields that can replace each field.
+    """Return the fields that the file lacks but a score needs, with possible replacements.
 
     ``counted`` says whether token counts are needed.
     """
@@ -138,7 +138,7 @@ def has_waits(columns: FileColumns, *, counted: bool = True) -> bool:
     """Return whether the records have times of first tokens, so that waits are known.
 
     A request without a recorded end counts as ended at its first token. ``counted`` says whether
-    token counts are needed as well.
+    token counts are needed, too.
     """
     known = [name for name in FIRST if any(c.first is not None for c in columns.of_fields(name))]
     return bool(known) and not _missing(columns, counted=counted).keys() - {" or ".join(LAST[:2])}
@@ -164,7 +164,7 @@ def check_needed(columns: FileColumns) -> None:
 
 
 def _states(columns: FileColumns, mended: Mended) -> tuple[Any, Flags]:
-    """Return the state that each record states, and a flag for records that report an error."""
+    """Return the state in each record, and a mask of the records that report an error."""
     said = columns.field_values("status")
     signs = signed(columns.signs)
     if signs is not None:
@@ -193,14 +193,14 @@ def _clients(requests: FileRequests, client: str, mended: Mended) -> list[str]:
 
 
 NO_CLIENT = "all"
-"""The client of requests without a client in a file that names clients, as in traces."""
+"""The name for the client of a request that names no client, in files that name clients."""
 
 
 def _check_ends(requests: FileRequests, states: Any) -> None:
-    """Raise DataError for a request that seems successful, but has no recognised end time.
+    """Raise DataError if a request seems successful but the file has no known end times.
 
     A request seems successful if its record has output tokens, and no field that reports a failure.
-    The error is raised if the record has no field for the end time, not even an empty field.
+    The error is raised only if the record has no field for the end time, not even an empty one.
     """
     columns = requests.columns
     for row, keys in columns.odd.items():
@@ -268,8 +268,8 @@ def _sums(gaps: list[Floats]) -> Floats:
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
     """Return the columns ``status`` (as in the table of requests) and ``failed``.
 
-    A request without a stated state has finished if the request has an end. A request without an
-    end was refused if the layout ``refuses`` requests, and has failed in all other layouts.
+    A request whose state is not recorded has finished if it has an end. A request without an end
+    was refused if ``refuses`` is true for the file's format, and has failed otherwise.
     """
     unsaid, ended = states == UNSAID, ~np.isnan(last)
     unended = REFUSED if refuses else FAILED
@@ -281,7 +281,7 @@ NAMED = "/id "  # The name of a program consists of this text and the name of a 
 
 
 def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bool) -> Any:
-    """Return the program of each request; a request without a session is its own program."""
+    """Return the program of each request. A request without a session is a program by itself."""
     names = requests.labels("session")
     owners = clients if per_client else [""] * len(clients)
     found = [
@@ -292,7 +292,10 @@ def _programs(requests: FileRequests, clients: Any, part: int, *, per_client: bo
 
 
 def _workers(columns: FileColumns) -> Any:
-    """Return each request's worker: a number, or a name if any worker has a name; else NaN."""
+    """Return each request's worker: a number, or a name if any worker has a name.
+
+    Unknown workers are NaN.
+    """
     found = columns.of_fields("worker")
     if not found:
         return np.full(len(columns), np.nan)
@@ -315,7 +318,7 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
 
 
 def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
-    """Raise DataError that names the request for the first impossible value."""
+    """Raise DataError, which names the request, for the first impossible value."""
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))
@@ -325,7 +328,7 @@ def _check_values(made: Mapping[str, Any], columns: FileColumns) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return, by message, a mask of the requests with each kind of impossible value."""
+    """Return, for each message about an impossible value, a mask of the requests that have it."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     return {

@@ -37,17 +37,17 @@ from fairbench.scoring.states import SIGNS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Records as tables, with the names of clients and facts about the records.
+    """Request records as tables, with the names of clients and facts about the records.
 
-    - ``last_token_s`` is the time of each request's last token in seconds, NaN if unknown.
-    - ``knows_admission`` and ``knows_cached`` tell whether all answered requests have an admission
+    - ``last_token_s`` is the time of each request's last token in seconds, or NaN if unknown.
+    - ``knows_admission`` and ``knows_cached`` say whether all answered requests have an admission
       time and a number of cached tokens.
-    - ``layouts`` are the names of the layouts that the files have.
-    - ``gaps_s`` are all gaps between tokens of the finished requests in seconds, and
-      ``token_gaps`` the gaps of all requests; both are None if the records lack gaps.
-    - ``failed`` is the number of requests that broke off, without refused requests.
+    - ``layouts`` are the names of the files' formats.
+    - ``gaps_s`` are all gaps between tokens of the finished requests in seconds, and ``token_gaps``
+      are the gaps of all requests; both are None if the records have no gaps.
+    - ``failed`` is the number of requests that broke off, not counting refused requests.
     - ``remarks`` are sentences about records that were corrected.
-    - ``clock`` converts times to timestamps, None if the records have no timestamps.
+    - ``clock`` converts times to timestamps, or is None if the records have no timestamps.
     - ``sessions`` are the names of the programs, by program id.
     """
 
@@ -82,19 +82,19 @@ def read_scored(
     unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
-    """Read files as tables; all files are records of one run with one clock.
+    """Read files as tables. All files must be records of one run with one clock.
 
-    Time 0 is the first start of a request, unless the layout contains the run's own clock. Raises
-    DataError that names file, request and field, and UsageError for a wrong layout.
+    Time 0 is the first start of a request, unless the records have the run's own clock. Raises
+    DataError, which names file, request and field, and UsageError for a wrong layout.
 
     Args:
         paths: The files.
-        layout: The name of the files' layout, one of ``LAYOUTS``; None detects the layout.
-        names: The columns, by field, of fields whose column names are not recognised.
-        line: The line of the column names, from 1; None detects the line.
-        unit_s: The unit of times in seconds; None means seconds, unless the file names a unit.
-        registered: Clients that count even without a request. These clients come first; the other
-            clients follow in order of appearance.
+        layout: The name of the files' format, one of ``LAYOUTS``, or None to detect the format.
+        names: Names of columns by field, for columns that are not recognised.
+        line: The line of the column names, from 1, or None to detect the line.
+        unit_s: The unit of times in seconds; None means seconds, unless the file states a unit.
+        registered: Clients that exist even if they sent no request. Registered clients come first,
+            and other clients follow in order of appearance.
     """
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
@@ -118,10 +118,10 @@ def score_asked(
 def scored_of(
     parts: Sequence[Records], paths: Sequence[Path], registered: Sequence[str] = ()
 ) -> Scored:
-    """Return the requests of files as tables; all files are records of one run with one clock.
+    """Return the requests of several files as tables. All files must be of one run with one clock.
 
-    ``parts`` are the requests of each of ``paths``, and ``registered`` are clients that count even
-    without a request.
+    ``parts`` are the requests of each file in ``paths``, and ``registered`` are clients that exist
+    even if they sent no request.
     """
     made: list[dict[str, Any]] = []
     mended, stems = Mended(), _stems(paths)
@@ -159,7 +159,7 @@ def scored_of(
 
 
 def _check_at_once(columns: FileColumns) -> None:
-    """Raise DataError for a run without start times whose requests did not start together."""
+    """Raise DataError for a run without start times whose requests did not all start together."""
     run = columns.run
     if not columns.layout.at_once or columns.is_named("start"):
         return
@@ -180,7 +180,7 @@ def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
 
 
 def _worker_numbers(workers: Any) -> Any:
-    """Return the number of each request's worker; names are numbered in order of appearance."""
+    """Return the number of each request's worker. Names are numbered in order of appearance."""
     if workers.dtype != object:
         return workers
     names = [None if isinstance(one, float) and np.isnan(one) else f"{one}" for one in workers]
@@ -193,7 +193,7 @@ def _worker_numbers(workers: Any) -> Any:
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each file: the file's stem, or the folder if all file names are equal."""
+    """Return a name for each file: its stem, or the folder's name if all file names are equal."""
     stems = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     folders = [path.absolute().parent.name for path in paths]
     alike = len(set(stems)) == 1 and len(set(folders)) == len(paths) > 1
@@ -273,10 +273,10 @@ def _requests(
 
 
 def _programs(requests: Requests, asked: Floats) -> Programs:
-    """Return the programs of the requests; a program ends with the last end of its requests.
+    """Return the programs of the requests. A program ends with the last end of its requests.
 
     ``requests`` are in order of arrival; ``asked`` is the number of output tokens that each request
-    demanded.
+    asked for.
     """
     programs, first = np.unique(requests.program_id, return_index=True)
     count = len(programs)
@@ -308,13 +308,12 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
 
 
 def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Return the streamed answers in a benchmark's output file.
+    """Return arrays that describe the streamed answers in a benchmark's output file.
 
     Raises DataError if no request has times and token counts.
 
-    Returns:
-        The time of the first token and of the last token in seconds, and the numbers of prompt
-        tokens, of uncached prompt tokens and of output tokens. Each array has the shape
+    Returns: The times (s) of the first and of the last token, and the numbers of prompt tokens, of
+        uncached prompt tokens and of output tokens. Each of the five arrays has the shape
         (n_answers,).
     """
     records = read_requests(path, score_asked({}))
@@ -335,11 +334,11 @@ def read_answers(path: Path) -> tuple[Floats, Floats, Floats, Floats, Floats]:
 
 
 def _start_times(columns: FileColumns, latency_s: Floats, start_s: Floats) -> Floats:
-    """Return the start time of each request in seconds; estimate missing times.
+    """Return the start time of each request in seconds. Missing times are estimated.
 
-    Files of SGLang's ``bench_serving`` have no start times. If a request rate is given, requests
-    are assumed to start at even intervals. If a limit on concurrency is given, each request is
-    assumed to start when an earlier request ends.
+    Files of SGLang's ``bench_serving`` have no start times. If the file states a request rate,
+    requests are assumed to start at even intervals. If the file states a limit on concurrency, each
+    request is assumed to start when an earlier request ends.
     """
     if not columns.layout.at_once or columns.is_named("start"):
         return start_s

@@ -1,4 +1,4 @@
-"""The states in which requests ended: words of several tools, and columns that imply a state."""
+"""The states in which requests ended, recognised from words and columns of several tools."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
 def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]) -> Any:
-    """Return the state of each value; ``UNSAID`` for an empty value and for an unknown word.
+    """Return the state that each value means. An empty value or unknown word means ``UNSAID``.
 
-    Numbers are HTTP states, also within texts such as ``HTTP 200`` and ``200 OK``: 2xx means
-    finished, 4xx means refused, and any other number from 100 to 599 means failed. ``unknown``
-    counts words that mean no known state. Raises DataError that names the request for a list or an
-    object.
+    Numbers are HTTP status codes, also in texts such as ``HTTP 200`` and ``200 OK``: 2xx means
+    finished, 4xx means refused, and any other code from 100 to 599 means failed. ``unknown`` is
+    increased by the words that mean no known state. Raises DataError, which names the request, for
+    a list or an object.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -61,7 +61,10 @@ def states_of(values: Iterable[Any], columns: FileColumns, unknown: Counter[str]
 
 
 def state_of(value: Any) -> int:
-    """Return the state that a value means: ``UNSAID`` if empty, ``UNKNOWN`` for an unknown word."""
+    """Return the state that a value means.
+
+    Empty values are ``UNSAID``, and unknown words ``UNKNOWN``.
+    """
     if isinstance(value, bool):
         return FINISHED if value else FAILED
     if is_missing(value):
@@ -79,7 +82,7 @@ def state_of(value: Any) -> int:
 
 
 def errors_of(values: Iterable[Any]) -> Any:
-    """Return a mask of the values of an error column that report an error."""
+    """Return a mask of the values in a column of errors that report an error."""
     known: dict[tuple[type, Any], bool] = {}
     found = []
     for value in values:
@@ -94,7 +97,7 @@ def errors_of(values: Iterable[Any]) -> Any:
 
 
 def is_error(value: Any) -> bool:
-    """Return whether a value of an error column reports an error."""
+    """Return whether a value in a column of errors reports an error."""
     if isinstance(value, list | dict):
         return bool(value)
     if isinstance(value, str):
@@ -112,7 +115,7 @@ def _state(value: Any) -> Any:
 
 
 def _switch(value: Any) -> str | None:
-    """Return the state that a success flag means; the flag is true or false in any spelling."""
+    """Return the state that a success flag means. The flag is true or false in any spelling."""
     word = str(value).strip().lower()
     if word in _YES:
         return FINISHED_WORD
@@ -120,9 +123,9 @@ def _switch(value: Any) -> str | None:
 
 
 def _reason(value: Any) -> str | None:
-    """Return "failed" if the reason for an answer's end means a failure, else None.
+    """Return "failed" if the reason for an answer's end is a failure, or else None.
 
-    An answer that ends at the limit of output tokens is not a failure.
+    An answer that ends at its limit of output tokens has not failed.
     """
     state = _state(value) if isinstance(value, str) else None
     return FAILED_WORD if state is not None and state_of(state) == FAILED else None
@@ -146,13 +149,13 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""Functions that turn a column's value into a request's state; columns of failures come first."""
+"""Functions that turn a column's value into a request's state. Columns of failures come first."""
 
 
 def signed(columns: Sequence[ColumnValues]) -> list[Any] | None:
-    """Return, for each record, the state that the columns in ``SIGNS`` imply.
+    """Return, for each record, the state that follows from the columns in ``SIGNS``.
 
-    The result is None for a record without such a column.
+    The result is None for a record without any of these columns.
     """
     said: list[Any] | None = None
     order = list(SIGNS)

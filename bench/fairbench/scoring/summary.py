@@ -1,4 +1,4 @@
-"""Summaries, in a window, of other tools' records and of stored runs, and the report page."""
+"""Summaries, for a time window, of other tools' records and of stored runs."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def scored_summary(
     latency: Literal["program", "ttft"] = "program",
     percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return every metric that the records allow; ``notes`` has the reasons for missing values.
+    """Return every metric that the records allow. ``notes`` has the reasons for missing values.
 
-    Raises UsageError for an unknown client, for an invalid weight, and for a target that is a
-    multiple of the latency of a request alone.
+    Raises UsageError for an unknown client, an invalid weight, or a target that is a multiple of
+    the latency of a request alone.
 
     Args:
         scored: The records.
@@ -61,9 +61,8 @@ def scored_summary(
         misbehaving: Names of the heavy clients.
         weights: Weights by name of a client or tenant; the default weight is 1.
         goodput: Latency targets by LATENCY or CLIENT.LATENCY.
-        latency: The latency that is reported: of whole programs, or of first tokens.
-        percentiles: Percentiles that replace the usual percentiles; an empty tuple keeps the usual
-            percentiles.
+        latency: The reported latency, which is that of whole programs or of first tokens.
+        percentiles: Percentiles that replace the usual percentiles; () keeps the usual ones.
     """
     weights = checked_weights(weights or {})
     entitled = with_tenants(scored.clients)
@@ -139,7 +138,7 @@ LATE = "at the last answer, because a client came too late to be served before t
 
 
 class ScoredWindow(NamedTuple):
-    """A window of records, and the reason for the window's end as text for a reader."""
+    """A window of time, and a text for the reader on why the window ends where it does."""
 
     window: records.Window
     reason: str
@@ -152,17 +151,17 @@ def scored_window(
     start_s: float | None,
     end_s: float | None,
 ) -> ScoredWindow:
-    """Return the requested window, with defaults for a start or end that was not requested.
+    """Return the window that the user requested, with defaults for a missing start or end.
 
-    A window includes its start but not its end. The default end is just after the last arrival or
-    just after the last answer, so that the window contains the arrival or the answer.
+    A window includes its start time but not its end time. The default end is just after the last
+    arrival or just after the last answer, so that the window contains it.
 
     Args:
         requests: All requests in the records.
         programs: All programs in the records.
         horizon_s: The time in seconds at which the last answer ends.
-        start_s: The requested start in seconds; None means 0.
-        end_s: The end of the window in seconds that the user requested, or None.
+        start_s: The start (s) of the window that the user requested; None means 0.
+        end_s: The end (s) of the window that the user requested, or None.
     """
     begin_s = start_s or 0.0
     if end_s is not None:
@@ -183,10 +182,10 @@ def scored_window(
 
 
 def _came_too_late(requests: records.Requests, last_s: float, least_s: float) -> bool:
-    """Return whether a client came near the last arrival, and was first served after this arrival.
+    """Return whether a client arrived so late that it was first served after the last arrival.
 
-    ``last_s`` is the last arrival in seconds; a request is near the end if it arrives less than
-    ``least_s`` seconds before the last arrival. Requests are sorted by arrival.
+    ``last_s`` is the time of the last arrival (s); a client is late if it arrives less than
+    ``least_s`` seconds before then. The requests are sorted by arrival.
     """
     _, first = np.unique(requests.client, return_index=True)
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
@@ -197,7 +196,7 @@ def _came_too_late(requests: records.Requests, last_s: float, least_s: float) ->
 
 
 def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) -> Page:
-    """Return the report page about a score of records.
+    """Return a report page on the metrics of request records.
 
     Args:
         scored: The records.
@@ -220,17 +219,16 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
 def score_run(
     path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
 ) -> tuple[dict[str, Any], records.Requests]:
-    """Return the summary of a stored run in a window, and the run's requests.
+    """Return the summary of a stored run for a window, and the run's requests.
 
-    Facts that the tables lack, such as the workload, keep their stored values. Raises DataError if
-    the directory is not a run, or if its files were changed.
+    Facts that the tables lack, such as the workload, are copied from the stored summary. Raises
+    DataError if the directory is not a run, or if its files were changed.
 
     Args:
         path: The directory of the stored run.
-        start_s: The start of the window in seconds; None means the stored start.
-        end_s: The end of the window in seconds; None means the stored end.
-        percentiles: Percentiles that replace the percentiles chosen for the run; an empty tuple
-            keeps these.
+        start_s: The start (s) of the window; None means the stored start.
+        end_s: The end (s) of the window; None means the stored end.
+        percentiles: Percentiles that replace those of the run; () keeps those of the run.
     """
     run = read_run(path)
     check_whole(run.summary, path / SUMMARY)
@@ -256,7 +254,7 @@ def score_run(
 
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
-    """Return the theorem's bound of a stored run, or None with the reason.
+    """Return the proven bound on the service gap of a stored run, or None and the reason.
 
     Raises DataError if the stored experiment differs from the stored summary.
     """

@@ -1,9 +1,10 @@
 """The interface of backends: the methods of each kind of backend in a live run.
 
-The module also defines the names of fields in requests that drivers send. A client with an owner in
-``client_owners`` has the name ``owner/client`` in requests, which is a path in the tree of tenants.
-Simulated schedulers also use this name. A header contains the name of a client's objective (a set
-of latency targets), as in llm-d; the router knows the targets.
+The module also defines the names of fields that drivers put into requests. If ``client_owners``
+gives a client an owner, requests name the client ``owner/client``, which is a path in the tree of
+tenants. Simulated schedulers also know the client as ``owner/client``. A header of a request names
+the client's objective (a set of latency targets), as in llm-d; the router knows the targets of each
+objective.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fairbench.workloads.plan import program_stream
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the names that clients have in requests, by client; unchanged names are left out."""
+    """Return the names of clients in requests, by client. Unchanged names are left out."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
@@ -53,7 +54,7 @@ def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
 
 
 def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Return the name of each client's latency objective, for clients with latency targets."""
+    """Return the name of the latency objective of each client that has latency targets."""
     return {client: name for client, name, _ in _latency_targets(spec)}
 
 
@@ -65,8 +66,8 @@ def time_scale_of(spec: ExperimentSpec) -> float:
 def objective_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for the latency objectives, in real seconds.
 
-    Targets that are multiples of the unloaded latency are left out, because the router does not
-    know the unloaded latency.
+    Targets that are multiples of the latency without load are left out, because the router does not
+    know this latency.
     """
     flags, time_scale = [], time_scale_of(spec)
     for _, name, times_s in _latency_targets(spec):
@@ -95,12 +96,13 @@ COMMON_TOKENS = 32_000
 class LiveOptions:
     """The options of a live run that do not affect the records and are not stored.
 
-    - ``server_python`` is the path of the Python that has the engine; None means the default.
+    - ``server_python`` is the path of the Python in which the engine is installed; None means the
+      default Python.
     - ``ready_timeout_s`` is the longest time, in seconds, that servers may take to start.
     - ``headers`` are sent with each request to an endpoint, and may hold secrets.
     - ``launcher`` decides on which machines workers start.
     - ``drivers`` is the number of processes that send the load.
-    - ``driver_launcher`` decides where drivers start; None means this machine.
+    - ``driver_launcher`` decides where drivers start; None means on this machine.
     """
 
     server_python: str | None = None
@@ -113,16 +115,18 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A description of the servers of a run; an unknown size is None.
+    """A description of the servers of a run, with None for unknown sizes.
 
     - ``name`` is the server's name in tables.
-    - ``pool_flag`` is the flag of the server that sets the size of the KV pool, or "".
+    - ``pool_flag`` is the server's flag that sets the size of the KV memory, or "".
     - ``timing_profile`` and ``timing_grade`` describe emulated servers only.
-    - ``workers`` is the number of workers in the metrics; None means the number in the experiment.
-    - ``unbounded`` is the reason why no theorem bounds the service gap; "" if a theorem may apply.
+    - ``workers`` is the number of workers that metrics use; None means the number in the
+      experiment.
+    - ``unbounded`` is the reason why no theorem bounds the service gap, or "" if a theorem may
+      apply.
     - ``hosts`` are the machines of the workers, empty if all workers are on this machine.
-    - ``async_scheduling`` is whether the engine schedules a step while the previous step runs.
-      SGLang calls this overlap schedule; vLLM calls this asynchronous scheduling.
+    - ``async_scheduling`` is whether the engine schedules a step while the previous step runs,
+      which SGLang calls overlap schedule and vLLM calls asynchronous scheduling.
     """
 
     backend: str
@@ -141,7 +145,7 @@ class Served:
 
 
 class LiveBackend(ABC, Generic[C]):
-    """The base class of backends for one experiment, with backend settings ``config``.
+    """The base class of the backends of an experiment, with the backend's settings ``config``.
 
     By default, workers have SGLang's HTTP API and run a scheduler of fairbench.
     """
@@ -152,18 +156,22 @@ class LiveBackend(ABC, Generic[C]):
 
     @property
     def running_at(self) -> str | None:
-        """The URL of a running server; None if the run starts workers and a router."""
+        """The URL of a server that runs already, or None if the run starts workers and a router."""
         return None
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """Return the requirements of the workers; zero replicas for a server that runs already.
+        """Return the requirements on the workers.
 
-        Raises UsageError for options that workers of this kind do not support.
+        For a server that runs already, these have zero replicas. Raises UsageError for options that
+        workers of this kind do not support.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:
-        """Return a recipe for the worker at each place; [] if the server already runs."""
+        """Return instructions for starting the worker at each place.
+
+        For a running server, the list is empty.
+        """
         return []
 
     @abstractmethod
@@ -172,7 +180,7 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def target(self, url: str, options: LiveOptions) -> DriverTarget:
-        """Return the target of the driver; ``url`` leads to the router or to the server."""
+        """Return the target of the driver: the router's or server's ``url``, and settings."""
 
     flush_page: ClassVar[str] = "/flush_cache"
     """The path at which workers empty their caches and reset their schedulers."""
@@ -185,7 +193,7 @@ class LiveBackend(ABC, Generic[C]):
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
-        """Raise RunFailed unless the worker runs the scheduler of the experiment."""
+        """Raise RunFailed unless the worker runs the local scheduler of the experiment."""
         require_active(fetch_report(url), self.plugin)
 
     @property
@@ -205,7 +213,10 @@ class LiveBackend(ABC, Generic[C]):
         return vocabulary(self.spec.model)
 
     def needs(self) -> dict[str, Any]:
-        """Return all worker settings; experiments with equal settings can share workers."""
+        """Return all settings that workers need.
+
+        Experiments with equal settings can share workers.
+        """
         spec = self.spec
         return {
             "backend": self.config,
@@ -231,9 +242,9 @@ def vocabulary(model: str) -> range:
 
 
 def too_small(spec: ExperimentSpec, pool_tokens: int | None) -> str:
-    """Return why a KV pool is too small for the workload; "" for a sufficient or unknown size.
+    """Return why the KV memory is too small for the workload, or "" if it is not known to be.
 
-    A pool is too small if it cannot hold the mean first prompt of any client.
+    The KV memory is too small if it cannot hold the mean first prompt of any client.
     """
     prompts = []
     for plan in islice(spec.client_plans(), LOOKED_AT):
@@ -291,7 +302,7 @@ class RealServerBackend(WorkerBackend[R]):
         )
 
     def _name(self, info: Mapping[str, Any]) -> str:
-        """Return the server's name in tables: release, policy of the engine if used, and model."""
+        """Return the server's name in tables: release, the engine's policy if used, and model."""
         config = self.config
         own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
         return f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}"
@@ -303,7 +314,7 @@ class RealServerBackend(WorkerBackend[R]):
         return self.plugin.environment() | untested_environment()
 
     def _engine_flags(self, flags: Mapping[str, str]) -> list[str]:
-        """Return the flags of the server for settings that differ from the default values."""
+        """Return the server's flags for settings that differ from the engine's defaults."""
         engine, default = own_settings("engine", self.spec.settings), EngineParams()
         return [
             text
@@ -313,7 +324,7 @@ class RealServerBackend(WorkerBackend[R]):
         ]
 
     def _stock(self, python: ServerPython, policy: str) -> ServerPython:
-        """Return the requirements on the Python of servers with the engine's own policy."""
+        """Return what the Python needs to run servers with the engine's own policy."""
         return replace(python, plugin="")
 
     def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:

@@ -1,4 +1,4 @@
-"""Emulated workers: processes of ``fairbench emulate`` with the Python that runs fairbench."""
+"""Emulated workers, which are ``fairbench emulate`` processes in the Python that runs fairbench."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend for a server that runs already: no process is started, few facts are known."""
+"""The backend for a server that runs already, about which few facts are known."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
 
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """Return the description that a running server gives of itself, or {} if there is none.
+    """Return how a running server describes itself, or {} if it does not.
 
-    An emulator is recognised even behind fairbench's router, because the emulator's list of models
-    names fairbench as the owner.
+    An emulator is recognised even behind fairbench's router, because its list of models names
+    fairbench as the owner.
     """
 
     def ask(path: str) -> dict[str, Any]:

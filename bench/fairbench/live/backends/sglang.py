@@ -1,4 +1,4 @@
-"""SGLang servers, scheduled by fairbench's plugin or by SGLang's own policy."""
+"""SGLang servers that fairbench's plugin or SGLang's own policy schedules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENGINE_FLAGS = {
 
 
 class SGLangBackend(RealServerBackend[SGLang]):
-    """SGLang servers, whose requests state the exact length of each answer."""
+    """A backend of SGLang servers; each request states the exact length of its answer."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)

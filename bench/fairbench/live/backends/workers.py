@@ -1,7 +1,7 @@
 """The backend of an experiment, checks before a run, and the workers of one or several runs.
 
-``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for a kind of
-backend.
+The name ``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for the
+kind of backend.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairbench.live.server_facts import answers
 
 
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
-    """Return the backend of an experiment. Precondition: the experiment uses real servers."""
+    """Return the backend of an experiment. The experiment must not be simulated."""
     assert spec.backend is not None, "the simulator cannot serve a live run"
     module = import_module(f"{__package__}.{spec.backend.kind}")
     backend: type[LiveBackend[Any]] = module.BACKEND
@@ -35,14 +35,17 @@ def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
 
 
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
-    """Return whether two experiments can use the same servers; False for simulated experiments."""
+    """Return whether two experiments can use the same servers.
+
+    The result is False for simulated experiments.
+    """
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()
 
 
 def try_untested(spec: ExperimentSpec) -> None:
-    """Allow an engine release that is newer than the supported releases.
+    """Allow an engine release that is newer than those fairbench supports.
 
     Raises UsageError if the backend starts no real engine.
     """
@@ -52,7 +55,7 @@ def try_untested(spec: ExperimentSpec) -> None:
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
-    """Raise UsageError if the run is impossible on this machine; nothing is started or written."""
+    """Raise UsageError if the run is impossible on this machine. Nothing is started or written."""
     check_run_options(
         spec,
         headers=bool(options.headers),
@@ -76,10 +79,10 @@ RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
 
 
 class Workers:
-    """The workers of an experiment, which are ready and run the experiment's local scheduler.
+    """Running workers that are ready and have the experiment's local scheduler.
 
-    Several runs can share the workers one after another, if only the router or the load differs
-    (see ``can_serve``). Between two runs, ``flush_cache`` must be called.
+    Several runs can use the workers one after another if the runs differ only in the router or the
+    load (see ``can_serve``). Between two runs, ``flush_cache`` must be called.
     """
 
     def __init__(self, spec: ExperimentSpec, servers: Sequence[Server]) -> None:
@@ -100,17 +103,17 @@ class Workers:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The machine of each worker; empty if all workers are on this machine."""
+        """The machine of each worker, or () if all workers are on this machine."""
         hosts = tuple(server.recipe.place.host for server in self.servers)
         return () if set(hosts) <= {LOOPBACK} else hosts
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all workers have run without interruption since they became ready."""
+        """Return whether no worker has been restarted since all became ready."""
         return not any(server.deaths or server.has_ended for server in self.servers)
 
     def can_serve(self, spec: ExperimentSpec) -> bool:
-        """Return whether these workers have all settings that the experiment demands."""
+        """Return whether these workers have all settings that an experiment demands."""
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
@@ -123,7 +126,7 @@ class Workers:
     def flush_cache(self) -> None:
         """Empty each worker's prefix cache, and reset its local scheduler.
 
-        Raises RunFailed if a worker does not empty its cache for ``FLUSH_TIMEOUT_S`` seconds.
+        Raises RunFailed if a worker does not empty its cache within ``FLUSH_TIMEOUT_S`` seconds.
         """
         page = live_backend(self._spec).flush_page
         for server in self.servers:
@@ -144,11 +147,11 @@ def running_workers(
     on_ready: OnReady = lambda progress: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """Start and verify the experiment's workers. After the block, all workers are ended.
+    """Start and verify the experiment's workers. After the ``with`` block, all workers are ended.
 
-    If a worker ends earlier, it is restarted (see ``supervised``). Raises UsageError if there is no
-    place for the workers. Raises RunFailed if a worker does not start or runs another scheduler,
-    and KeyboardInterrupt if ``interrupted`` returns true.
+    If a worker ends before the end of the block, it is restarted (see ``supervised``). Raises
+    UsageError if no machine can hold the workers. Raises RunFailed if a worker does not start or
+    runs another scheduler, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

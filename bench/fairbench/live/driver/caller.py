@@ -1,4 +1,4 @@
-"""The caller, which sends a request, waits for the end of its answer, and records the result."""
+"""The caller, which sends a request, waits for the end of the answer, and records the result."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from fairbench.sim.program_runner import output_segment
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A call of the model by a program; ``due_s`` is the time at which the call should be sent.
+    """A call of the model by a program. The call should be sent at time ``due_s``.
 
-    ``output_tokens`` is the true length of the answer in tokens; ``max_new_tokens`` is its limit.
-    ``name`` is the name of the call within the program; ``answers`` are earlier answers of the
-    program.
+    ``output_tokens`` is the true length of the answer in tokens; ``max_new_tokens`` is the limit of
+    the length. ``name`` is the name of the call within the program; ``answers`` are earlier answers
+    of the program.
     """
 
     program_id: int
@@ -50,11 +50,11 @@ class ProgramCall:
 
     @property
     def true_tokens(self) -> int:
-        """The number of output tokens that a server gives if it respects the call's limits."""
+        """The number of output tokens that a server produces if it respects the call's limits."""
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """Return the maximum and the minimum (or None) number of output tokens in the request."""
+        """Return the request's maximum number of output tokens, and its minimum number or None."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None
@@ -65,8 +65,8 @@ class Attempt:
     """An attempt to send a call to a server, with its result so far.
 
     ``max_new_tokens`` and ``min_new_tokens`` are the limits in the request. ``held_s`` is the time
-    in seconds for which the request waited for a free slot. ``submit_s`` is the time at which the
-    request was sent, or None.
+    in seconds for which the request waited in the driver for a free slot. ``submit_s`` is the time
+    at which the request was sent, or None if it was not sent.
     """
 
     request_id: int
@@ -119,7 +119,7 @@ class Attempt:
 
 @dataclass(eq=False)
 class Caller:
-    """A sender of calls to the target; the record of each call is passed to ``on_record``.
+    """A sender of calls to the server, which passes the record of each call to ``on_record``.
 
     ``prefixes`` are the prefixes of all answered prompts, or None if token ids are unknown.
     """
@@ -198,11 +198,11 @@ class Caller:
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
-        """If the target asks for retries, retry while the server reports overload.
+        """If the server reports overload (status 429), retry while the driver's settings allow it.
 
-        The recorded time of sending is the time of the first attempt, so that the wait counts as
-        latency of the server. If the server demands a longer wait than the remaining limit allows,
-        the request fails at once.
+        The recorded time of sending is the time of the first attempt, so that the pauses before
+        retries count as latency. If the server demands a longer pause than the remaining limit
+        allows, the request fails at once.
         """
         submit_s, loop = attempt.submit_s, asyncio.get_running_loop()
         last_s = loop.time() + self.target.longest_wait_s

@@ -1,8 +1,8 @@
-"""HTTP/1.1 connections, streams of answers, and the clock of a live run.
+"""HTTP/1.1 connections, streams of answers, and the clock of a run on real servers.
 
-With 16 chunks per stream, this client takes three quarters of the CPU time of aiohttp's client. For
-each chunk, aiohttp wakes a task, and this client calls a method of the waiting stream. The library
-httptools parses the HTTP responses.
+For 16 chunks per stream, this HTTP client takes three quarters of the CPU time of aiohttp's client.
+For each chunk, aiohttp wakes a task, but this HTTP client calls a method of the waiting stream. The
+library httptools parses the HTTP responses.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fairbench.live.openai import EventSplitter, data_lines, event_name
 
 
 class RunClock:
-    """A clock of the run in seconds, which runs ``scale`` times as fast as real time.
+    """A clock that shows seconds of the run, and runs ``scale`` times as fast as real time.
 
-    The clock's zero lies ``starts_in_s`` seconds of real time in the future.
+    The clock reaches zero ``starts_in_s`` seconds (real time) after it is created.
     """
 
     def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Wait until time ``at_s`` of this clock; return at once if that time has passed.
+        """Wait until time ``at_s`` of this clock. If the time has passed, return at once.
 
         Times are absolute, so that one late event does not delay later events.
         """
@@ -51,26 +51,32 @@ _LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
 class Disconnected(Exception):
-    """An error: a connection could not be opened, broke, or carried invalid HTTP."""
+    """An error of a connection that could not be opened, broke, or carried invalid HTTP."""
 
 
 class Listener(Protocol):
-    """The interface of an object that receives an HTTP response; calls come in the order below."""
+    """The interface of an object that receives an HTTP response.
+
+    Its methods are called in the order of their definition.
+    """
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Receive the status and the headers, whose names are in lower case."""
+        """Receive the HTTP status and the headers, whose names are in lower case."""
 
     def on_body(self, data: bytes) -> None:
         """Receive a piece of the body as soon as it arrives."""
 
     def on_end(self, error: Disconnected | None) -> None:
-        """Receive the end of the response; ``error`` is why the response is incomplete, or None."""
+        """Receive the end of the response.
+
+        ``error`` says why the response is incomplete, or is None.
+        """
 
 
 class Connection(asyncio.Protocol):
     """An HTTP connection, which carries at most one response at a time.
 
-    ``reusable`` is True if no response is in progress and the connection is open.
+    ``reusable`` is True if the connection is open and carries no response at present.
     """
 
     def __init__(self) -> None:
@@ -93,7 +99,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def abort(self) -> None:
-        """Close the connection at once, without a call to the listener."""
+        """Close the connection at once, without calling the listener."""
         self.reusable, self._listener = False, None
         self._transport.abort()
 
@@ -143,14 +149,14 @@ class Connection(asyncio.Protocol):
         self._end_response(None)
 
     def _is_interim(self) -> bool:
-        """Return whether a final response follows, as after 100 Continue and 103 Early Hints."""
+        """Return whether the received head, such as 103 Early Hints, precedes the real response."""
         return self._parser.get_status_code() < FIRST_FINAL_STATUS
 
 
 class Pool:
-    """The connections to one server, one for each concurrent request.
+    """A pool of the connections to one server, with one connection for each concurrent request.
 
-    The owner of the pool must close it.
+    The owner of the pool must close the pool.
     """
 
     def __init__(self, base_url: str, connect_timeout_s: float) -> None:
@@ -163,7 +169,7 @@ class Pool:
         self._idle: list[Connection] = []
 
     def head(self, path: str, headers: dict[str, str]) -> str:
-        """Return the request line and the headers of a POST, except the length of the body."""
+        """Return the request line and the headers of a POST, without the length of the body."""
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"Host: {self._authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
@@ -171,7 +177,7 @@ class Pool:
     def idle(self) -> Connection | None:
         """Return an idle keep-alive connection, or None if there is none.
 
-        The server may already be closing this connection.
+        The server may already be closing the returned connection.
         """
         while self._idle:
             connection = self._idle.pop()
@@ -220,7 +226,10 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the seconds to wait that a Retry-After header states; 1 s if the header is invalid."""
+    """Return the seconds to wait that a Retry-After header states.
+
+    For an invalid header, return 1 s.
+    """
     text = retry_after.decode("latin-1").strip()
     try:
         wait_s = parsedate_to_datetime(text).timestamp() - time.time()
@@ -234,11 +243,12 @@ class Stream:
 
     ``over`` is a future that is done when no more data will arrive.
 
-    - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and the sizes in tokens of
-      the received chunks.
+    - ``chunk_s`` and ``chunk_tokens`` are the times (seconds of the run) and sizes (tokens) of the
+      received chunks.
     - ``error`` is the reason why the answer is incomplete, or None.
     - ``untouched`` is True until the server has sent data.
-    - ``unnamed`` is the number of the worker that is assumed if the answer names no worker.
+    - ``unnamed`` is the number of the worker that is assumed if the answer does not name its
+      worker.
     """
 
     def __init__(
@@ -340,11 +350,11 @@ class Stream:
 
     @property
     def retry_after_s(self) -> float | None:
-        """The seconds to wait before a retry, as an answer with status 429 states; else None."""
+        """The seconds to wait before a retry if the answer has status 429, or else None."""
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """End the answer with a timeout if no data came for too long; else check again later."""
+        """Fail the answer if no data came for too long. Otherwise, schedule the next check."""
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

@@ -1,4 +1,4 @@
-"""Execution of programs against real servers: arrivals do not wait for earlier answers."""
+"""Execution of programs on real servers. Programs arrive without waiting for earlier answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _due_s: ContextVar[float] = ContextVar("due_s")
 class LiveLLM:
     """The model, as one running program sees it.
 
-    Outputs are kept, because later prompts of the program contain them.
+    The model, seen from one running program.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ProgramRunner:
     async def run_program(self, program: Job, arrival_s: float) -> None:
         """Run one program, and record how it ended.
 
-        If a program is cancelled, it is recorded as unfinished.
+        A program that is cancelled is recorded as unfinished.
         """
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
@@ -141,9 +141,9 @@ POLL_S = 0.1  # real seconds between two checks of the time limit and of ``inter
 
 @dataclass(frozen=True, slots=True)
 class DriveProgress:
-    """How far a live run is. Times are in seconds since the start of the run.
+    """The progress of a run on real servers. Times are in seconds since the start of the run.
 
-    ``service`` holds each client's weighted tokens (input + 2 x output) of finished requests.
+    ``service`` holds each client's weighted tokens (input + 2 x output) in finished requests.
     """
 
     now_s: float
@@ -155,7 +155,10 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """How a live run has ended. ``complete`` is false if the run was interrupted."""
+    """The outcome of sending the load of a run.
+
+    ``complete`` is False if the run was interrupted.
+    """
 
     complete: bool
     end_s: float
@@ -173,22 +176,22 @@ async def drive(
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> DriveResult:
-    """Run the programs of all clients, and append records to ``records_dir`` as requests end.
+    """Run the programs of all clients. Records are appended to ``records_dir`` as requests end.
 
-    The programs and arrival times equal those of the simulator. The run ends when all programs have
-    ended, but at most ``max_drain_s`` seconds after the last arrival, or when ``interrupted``
-    returns true. Requests in progress at the end are cancelled and recorded as unfinished.
+    The programs and arrival times are those that the simulator uses. The run ends when all programs
+    have ended, ``max_drain_s`` seconds after the last arrival, or when ``interrupted`` returns
+    true. Requests that are in progress at the end are cancelled and recorded as unfinished.
 
     Args:
         spec: The experiment.
         target: The server to which requests are sent.
         records_dir: The directory to which records are written.
-        vocab: Token ids for prompts, if the server's API takes token ids.
-        shard: The part of the clients that this driver drives.
-        starts_in_s: Function that is called when all data is loaded; returns the seconds until the
-            run begins.
+        vocab: Token ids from which prompts are made, if the server's API takes token ids.
+        shard: The clients whose programs this driver runs, if there are several drivers.
+        starts_in_s: Function that is called when all data is loaded, and that returns the seconds
+            until the run begins.
         on_progress: Function that is called repeatedly with the progress of the run.
-        interrupted: Function that says whether the run should end.
+        interrupted: Function that returns whether the run should end.
     """
     allow_many_connections()
     streams = _streams(spec, shard)
@@ -212,10 +215,10 @@ async def drive(
 class _Stream:
     """The programs of one client with their arrival times.
 
-    A program must enter ``room`` before it runs.
+    A program must enter ``room`` before it may run.
 
-    ``room`` is a semaphore if the number of the client's concurrent programs is limited. If the
-    client has closed-loop ``users``, the users decide the times, and start no program from
+    ``room`` is a semaphore if the number of programs that the client may run at once is limited. If
+    the client has closed-loop ``users``, the users decide when programs start, and start none from
     ``until_s`` on. ``recorded`` programs start in the order of their trace, even at equal times.
     """
 
@@ -227,15 +230,18 @@ class _Stream:
 
 
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
-    """Yield each program with its time, its position among programs of equal time, and its room."""
+    """Yield the programs with their times, in the order in which they start.
+
+    Programs of equal time are numbered, and each comes with its client's ``room``.
+    """
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
 
 def _streams(spec: ExperimentSpec, shard: records.Shard) -> list[_Stream]:
-    """Return the programs and arrivals of each client of this driver.
+    """Return the programs and arrival times of each client that this driver serves.
 
-    If the workload has a data set, the data set is read here.
+    If the workload has a data set, this function reads the data set.
     """
     source = spec.source()
     return [
@@ -258,7 +264,7 @@ def _api(target: DriverTarget, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A live run that is in progress. Creating the object starts the run."""
+    """A run on real servers that is in progress. Creating the object starts the run."""
 
     def __init__(
         self,
@@ -286,7 +292,7 @@ class _Run:
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
-        """Run the programs of all clients to their end; return False if the run was interrupted."""
+        """Run the programs of all clients to their end. Return False if the run was interrupted."""
         work = asyncio.create_task(self._run_all(streams))
         try:
             while not work.done():
@@ -315,7 +321,7 @@ class _Run:
             raise errors.exceptions[0] from None
 
     async def _replay(self, group: asyncio.TaskGroup, streams: list[_Stream]) -> None:
-        """Start the programs of all clients at their times in a trace, in the trace's order."""
+        """Start the programs of all clients at the times, and in the order, of a trace."""
         await self.clock.sleep_until(0.0)
         merged = heapq.merge(*map(_in_turn, streams), key=itemgetter(0, 1))
         for arrival_s, _, program, room in merged:
@@ -325,7 +331,7 @@ class _Run:
         self._arrivals_open -= len(streams)
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
-        """Start one client's programs; each program is prepared before its arrival time."""
+        """Start one client's programs. Each program is prepared before its arrival time."""
         # The users' first think time begins when the run begins.
         await self.clock.sleep_until(0.0)
         for arrival_s, program in stream.programs:

@@ -1,4 +1,4 @@
-"""APIs of servers as the driver uses the APIs: prompts and bodies of requests, and answers."""
+"""The HTTP APIs of servers, as the driver uses them: prompts, request bodies, answers."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ WORDS = tuple(_WORDS.split())
 
 
 def token_ids(segment: Segment, vocab: range) -> Ints:
-    """Return the token ids of a segment: the first ids of an infinite sequence for its key.
+    """Return the token ids of a segment, which begin an infinite sequence that the key defines.
 
-    SHAKE-128 computes the sequence from the key, so of two segments with one key, the shorter is a
-    prefix of the longer.
+    SHAKE-128 computes the sequence from the key; therefore, of two segments with the same key, the
+    shorter is a prefix of the longer.
     """
     stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
     ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
@@ -55,10 +55,10 @@ def token_ids(segment: Segment, vocab: range) -> Ints:
 
 
 class TokenFragments:
-    """A function object that converts segments to JSON lists of token ids, with a cache.
+    """A function object that converts prompt segments to JSON lists of token ids, with a cache.
 
-    The conversion of a document of 21,000 tokens takes a millisecond, and documents are sent
-    repeatedly.
+    The cache saves time: converting a document of 21,000 tokens takes a millisecond, and documents
+    are sent repeatedly.
     """
 
     def __init__(self, vocab: range, cached_bytes: int = CACHED_BYTES) -> None:
@@ -88,7 +88,7 @@ def fragment_of(ids: list[int]) -> bytes:
 def words_of(segment: Segment) -> bytes:
     """Return the text of a segment: one word per token, each after a space.
 
-    Of two segments with one key, the shorter is a prefix of the longer.
+    Of two segments with the same key, the shorter segment's text begins the longer segment's text.
     """
     stream = shake_128(segment.key.encode()).digest(segment.length)
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()
@@ -104,16 +104,17 @@ CUT = "stream cut: it ended without a finish reason and [DONE]"
 
 
 class BadEvent(Exception):
-    """An error: a stream contained an error event, or data that is not an event."""
+    """An error of a stream that contained an error event, or data that is not an event."""
 
 
 class StreamedAnswer(ABC):
-    """The part of an answer that has arrived so far; each event of the stream adds to the answer.
+    """The part of an answer that has arrived so far, to which each event of the stream adds.
 
-    - Token counts are None if the server does not report them.
+    - Token counts are None if the server does not report token counts.
     - ``estimated`` is True while the server has not reported all tokens of the answer.
     - ``done`` is true after the stream's last event.
-    - ``queue_s`` is the time in seconds from arrival to first admission, on the server's clock.
+    - ``queue_s`` is the time in seconds from the request's arrival to its first admission, on the
+      server's clock.
     - ``answer_id`` is the server's id of the answer.
     """
 
@@ -129,9 +130,9 @@ class StreamedAnswer(ABC):
         self.done = False
 
     def take_event(self, payload: bytes, event: str = "") -> int:
-        """Read the data of an event called ``event``; return the number of new output tokens.
+        """Read the data of an event named ``event``. Return the number of new output tokens.
 
-        The result is 0 if the event reports no number of tokens. Raises BadEvent.
+        The result is 0 if the event does not report a number of tokens. Raises BadEvent.
         """
         if payload == DONE:
             self.done = True
@@ -152,11 +153,11 @@ class StreamedAnswer(ABC):
 
     @property
     def finished(self) -> bool:
-        """Return whether the stream has announced an end with a good finish reason."""
+        """Return whether the stream has announced a normal end of the answer."""
         return self._judge.ended or self.done
 
     def fault(self) -> str | None:
-        """Return why an ended stream holds no complete answer, or None for a complete answer."""
+        """Return why an ended stream holds no complete answer, or None if it does."""
         if not self.finished:
             return CUT
         if self.output_tokens or (self._judge.may_be_empty and self._judge.end_fault() is None):
@@ -165,22 +166,22 @@ class StreamedAnswer(ABC):
 
     @abstractmethod
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
-        """Read an event of the stream that reports no fault.
+        """Read an event that reports no fault, and add its content to the answer.
 
         Raises BadEvent or MsgspecError for an invalid event.
         """
 
     @abstractmethod
     def rendered(self) -> bytes:
-        """Return the output in the form in which later prompts of this API contain the output."""
+        """Return the output in the form in which later prompts of the same API contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A call of a program, in a form that does not depend on the API.
+    """A call of a program, described independently of the API.
 
-    ``outputs`` contains, by segment key, the earlier answers in the prompt in the form of the API.
-    ``min_new_tokens`` is None if the server does not support this parameter.
+    ``outputs`` contains, by segment key, the earlier answers that the prompt contains, in the form
+    of the API. ``min_new_tokens`` is None if the server does not support a minimum length.
     """
 
     prompt: Prompt
@@ -191,7 +192,7 @@ class ApiCall:
 
 
 class ServerApi(Protocol):
-    """The interface of an API: path, body of a request, and receiver of an answer."""
+    """The interface of an API: the path, the body of a request, and a receiver of the answer."""
 
     path: str
 
@@ -200,7 +201,10 @@ class ServerApi(Protocol):
 
 
 def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with more fields, which replace fields of equal names; null removes a field."""
+    """Return a body with more fields.
+
+    They replace fields of equal names; a null removes a field.
+    """
     merged = {**content, **extra}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -208,12 +212,12 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return the bytes of each segment: the server's earlier output, or else ``fresh(segment)``."""
+    """Return the bytes of each segment: an earlier output of the server, or ``fresh(segment)``."""
     return [outputs[one.key] if one.key in outputs else fresh(one) for one in segments]
 
 
 class AskGenerate:
-    """SGLang's API ``/generate``, with prompts of token ids from ``vocab``."""
+    """SGLang's API ``/generate``, whose prompts are token ids from ``vocab``."""
 
     path = "/generate"
 
@@ -248,9 +252,10 @@ class _Meta(msgspec.Struct):
 
 
 class GenerateAnswer(StreamedAnswer):
-    """An answer of SGLang's API ``/generate``. Each event of the stream repeats all earlier output.
+    """An answer of SGLang's API ``/generate``.
 
-    With incremental streaming, an event contains only the new output.
+    Each event of the stream repeats all earlier output of the answer. With incremental streaming of
+    SGLang, an event contains only the new output.
     """
 
     def __init__(self) -> None:
@@ -284,10 +289,10 @@ class GenerateAnswer(StreamedAnswer):
 
 @dataclass(eq=False)
 class _AskOpenAI:
-    """The common part of OpenAI's completions API and chat API.
+    """The common part of OpenAI's completions API and OpenAI's chat API.
 
     ``most`` is the name of the field for the maximum number of output tokens. ``extra`` contains
-    further fields of the request's body.
+    additional fields of the request's body.
     """
 
     model: str | None
@@ -321,7 +326,10 @@ class AskCompletions(_AskOpenAI):
 
 
 class AskChat(_AskOpenAI):
-    """The chat API: earlier outputs are messages of the assistant, all other text of the user."""
+    """The chat API.
+
+    Earlier outputs become messages of the assistant, and all other text messages of the user.
+    """
 
     path = "/v1/chat/completions"
 
@@ -339,10 +347,11 @@ def _prompt_text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> s
 
 
 class OpenAIAnswer(StreamedAnswer):
-    """An answer in which each event with output counts as one token until the usage arrives.
+    """An answer of OpenAI's APIs.
 
-    If an event has several tokens, the time of each single token is unknown. Output includes text,
-    reasoning and tool calls.
+    Until the server reports the usage, each event with output counts as one token. If an event has
+    several tokens, the time of each single token is unknown. Output includes text, reasoning and
+    tool calls.
     """
 
     def __init__(self) -> None:

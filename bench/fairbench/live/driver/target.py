@@ -25,24 +25,25 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 class DriverTarget:
     """The target of a driver: a server, or a router in front of several servers.
 
-    - ``lengths`` decides how the length of an answer is enforced. If ``lengths`` is ``exact``, each
-      request demands exactly the true number of tokens. If ``lengths`` is ``header``, the limit is
-      the workload's ``max_new_tokens``, and the emulator reads the true length from a header. If
-      ``lengths`` is ``free``, the request limits the output length only from above.
+    - ``lengths`` decides how the length of an answer is enforced. With ``exact``, each request
+      demands exactly the true number of output tokens. With ``header``, the limit is the workload's
+      ``max_new_tokens``, and the emulator reads the true length from a header. With ``free``, each
+      request only limits the output length from above.
     - ``max_concurrency`` limits the requests in progress; None means no limit.
-    - ``idle_timeout_s`` is the number of real seconds without data after which a stream has failed.
-      There is no timeout before the first token, because starvation is measured.
-    - ``time_scale`` is the number of emulated seconds per real second.
-    - ``foreign_router`` means that another project's router stands before the servers. Behind such
-      a router, the request id repeats fairbench's headers, and a request's worker is known only if
-      the answer names the worker.
+    - ``idle_timeout_s`` is the number of real seconds without data after which a stream counts as
+      failed. Before the first token, a stream has no timeout, because the benchmark measures
+      starvation.
+    - ``time_scale`` is the number of emulated seconds in one real second.
+    - ``foreign_router`` means that another project's router stands before the servers. Behind
+      another project's router, the request id repeats fairbench's headers, and a request's worker
+      is known only if the answer names the worker.
     - ``objectives`` maps a client to the objective that its requests name; fairbench's router knows
       the latency targets of each objective.
-    - ``names`` maps a client to its name in requests, if the names differ.
+    - ``names`` maps a client to its name in requests, if that name is different.
     - ``extra_body`` contains fields that are added to each body; ``max_tokens_field`` is the field
       of OpenAI's APIs for the maximum length of an answer.
-    - ``rate_limited`` is the reaction to status 429: ``fail``, or ``wait`` for the time that the
-      answer states, for at most ``longest_wait_s`` real seconds in total.
+    - ``rate_limited`` is the reaction to HTTP status 429: ``fail``, or ``wait`` for the time that
+      the answer states, for at most ``longest_wait_s`` real seconds in total.
 
     Raises UsageError for an invalid header, URL or limit.
     """
@@ -76,9 +77,9 @@ class DriverTarget:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise UsageError for a header that would break a request.
+    """Raise UsageError for a header that would make a request invalid.
 
-    The message does not show the value of the header.
+    The message of the error does not show the header's value.
     """
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):

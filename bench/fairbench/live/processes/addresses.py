@@ -1,4 +1,4 @@
-"""Addresses of workers, their comparison, and the ports of servers."""
+"""Addresses of workers, functions that compare addresses, and free ports for servers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ USUAL_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's HTTP root URL, and the addresses at which the worker publishes KV events, if any.
+    """A worker's HTTP root URL, and the addresses at which it publishes KV events, if any.
 
-    ``key`` is the API key that the worker expects in each request. No output of fairbench shows the
-    key.
+    ``key`` is the API key that the worker expects in each request. The output of fairbench never
+    shows the API key.
     """
 
     url: str  # for example http://127.0.0.1:30000
@@ -29,7 +29,7 @@ class WorkerAddress:
 
     @property
     def authorization(self) -> Mapping[str, str]:
-        """The HTTP header with the worker's API key; {} if the worker requires no key."""
+        """The HTTP header with the worker's API key, or {} if the worker requires no key."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def as_option(self) -> str:
@@ -42,7 +42,7 @@ class WorkerAddress:
 def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
     """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``.
 
-    Raises UsageError with the option ``name``.
+    Raises UsageError, which names the option ``name``, for an invalid address.
     """
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
@@ -69,7 +69,7 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
 
 
 def _is_endpoint(text: str) -> bool:
-    """Return whether a text is an address for ZeroMQ: TCP, or IPC on this machine."""
+    """Return whether a text is an address of ZeroMQ: TCP, or IPC on this machine."""
     name = text.removeprefix("ipc://")
     local = name != text and name.removeprefix("@") != "" and name.isprintable()
     return local or _is_address(text, ("tcp",))
@@ -94,8 +94,8 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
 def free_ports(count: int) -> list[int]:
     """Return ``count`` different ports that are free at present.
 
-    Another process may take a port before the server binds the port. Callers must look for this
-    error in the log of the server, and retry.
+    Another process may take a port before the server uses it. Callers must look for an error about
+    a taken port in the server's log, and retry.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

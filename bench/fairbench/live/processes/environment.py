@@ -1,4 +1,4 @@
-"""The environment of servers: their GPUs, their Python, and required packages and limits."""
+"""The environment of servers: GPUs, Python, required packages, and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Gpus(NamedTuple):
-    """The names of GPUs, and the environment ``variables`` in which these names select GPUs."""
+    """The names of GPUs, and the environment ``variables`` that select GPUs by these names."""
 
     names: list[str]
     variables: tuple[str, ...] = (VISIBLE,)
@@ -32,8 +32,8 @@ def found_gpus() -> Gpus:
     """Return the GPUs that this process may use, and the variables that select GPUs.
 
     If the machine has NVIDIA GPUs, its AMD GPUs are ignored. Variables that are set in this process
-    are also set for servers, because vLLM refuses to start if two of the variables differ. ROCm
-    applies ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
+    are also set for servers, because vLLM refuses to start if two of the variables contradict each
+    other. ROCm applies ``ROCR_VISIBLE_DEVICES`` first; HIP numbers the remaining GPUs.
     """
     cuda, hip = _listed_in(VISIBLE), _listed_in(HIP)
     if cuda is not None and hip is None:
@@ -81,8 +81,8 @@ def _of_nvidia() -> list[str]:
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
     """Return the names of the ``tp`` GPUs of each of ``dp`` servers.
 
-    Unless ``share`` is true, servers get different GPUs. Raises UsageError if the machine has too
-    few GPUs.
+    Unless ``share`` is True, no two servers get the same GPU. Raises UsageError if the machine has
+    too few GPUs.
     """
     needed = tp if share else dp * tp
     if len(gpus) < needed:
@@ -101,11 +101,11 @@ NODES, RENDER = "sys/class/kfd/kfd/topology/nodes", "dev/dri/renderD{minor}"
 
 
 def rocm_gpus() -> list[str]:
-    """Return HIP's numbers of the GPUs that are usable here, in the order of KFD's nodes.
+    """Return HIP's numbers of the AMD GPUs that this process can use, in the order of KFD's nodes.
 
-    KFD (the kernel's driver for AMD GPUs) lists each node of the machine, even in containers. Nodes
-    without SIMD units are processors, not GPUs. A GPU that is not passed to this container has no
-    render device in the container, and HIP does not count this GPU.
+    KFD (the kernel's driver for AMD GPUs) lists every node (processor or GPU) of the machine, even
+    in a container. Nodes without SIMD units are processors and not GPUs. If a GPU is not passed to
+    this container, the container has no render device of the GPU, and HIP does not count the GPU.
     """
     try:
         nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
@@ -146,14 +146,14 @@ except UsageError as error:
 
 @dataclass(frozen=True, slots=True)
 class ServerPython:
-    """The requirements on the Python that starts servers of a kind; default: this Python.
+    """The requirements on the Python that starts servers of some kind, by default this Python.
 
-    - ``modules`` are the modules that this Python must have; ``install`` is the pip requirement
-      that installs the first module.
-    - ``variable`` is the environment variable that names the Python if the user names none.
+    - ``modules`` are the modules that the Python must have; ``install`` is the pip requirement that
+      installs the first of them.
+    - ``variable`` is the environment variable that names the Python if the user does not.
     - ``for_cpu`` is Python code that prints True if the engine needs no GPU.
     - ``plugin`` names an engine whose plugin has a function ``check``, which raises UsageError for
-      an unfit release. The field ``check`` contains the name of the function, followed by
+      an unsupported release. The field ``check`` contains the name of a function, followed by its
       arguments.
     """
 
@@ -165,13 +165,13 @@ class ServerPython:
     check: str = "check_version"
 
     def named_python(self, chosen: str | None) -> str:
-        """Return ``chosen``, or else the Python in ``variable``, or else this process's Python."""
+        """Return ``chosen``, or else the Python named by ``variable``, or this process's Python."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find_python(self, chosen: str | None) -> str:
-        """Return the Python of ``named_python``.
+        """Return the path of the Python that ``named_python`` returns.
 
-        Raises UsageError if this Python lacks a module, or if the release of the engine is not
+        Raises UsageError if the Python lacks a module, or if the release of the engine is not
         supported.
         """
         python = self.named_python(chosen)
@@ -191,7 +191,7 @@ class ServerPython:
         return python
 
     def needs_no_gpu(self, python: str) -> bool:
-        """Return whether the engine of a Python is built for CPUs only."""
+        """Return whether the engine that a Python has is built for CPUs only."""
         return self.for_cpu is not None and ask_python(python, self.for_cpu).strip() == "True"
 
 

@@ -1,4 +1,4 @@
-"""Processes of servers: places, start and end, and the search of a log for the cause of an end."""
+"""Server processes: how they start and end, and why one ended according to its log."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ GPU_MISSING = (
     *("Failed to infer device type", "No accelerator (CUDA", "Found no NVIDIA driver"),
     *("No CUDA GPUs are available", "not compiled with CUDA", "libcuda.so"),
 )
-"""Parts of messages with which engines report that there is no GPU."""
+"""Parts of messages by which engines report that no GPU exists."""
 
 
 def log_end(path: Path, begin: int, most: int = TAIL_BYTES, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a log, without the lines before byte ``begin``.
+    """Return the last lines of a log, without the bytes before ``begin``.
 
-    An earlier process wrote the bytes before ``begin``. The result has at most ``lines`` lines and
-    ``most`` bytes.
+    The bytes before ``begin`` are from an earlier process. The result has at most ``lines`` lines
+    and ``most`` bytes.
     """
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
@@ -66,11 +66,12 @@ def cause_in(path: Path, begin: int) -> str:
 
 
 def cause_of(text: str) -> str:
-    """Return the message that explains why a server ended, with advice if a GPU is missing.
+    """Return the message in a log that explains why a server ended.
 
-    The result is the last exception, usage error or kill message in the log that is not the
-    consequence of an earlier message. If the log has no such message, the result is the log's last
-    line. Characters that cannot be printed are escaped.
+    If a GPU is missing, advice is added. The result is the last exception, usage error or kill
+    message in the log that does not follow from an earlier message. If the log has no exception,
+    usage error or kill message, the result is its last line. Characters that cannot be printed are
+    escaped.
     """
     plain = [_without_prefix(line) for line in text.splitlines() if line.strip()]
     causes = [
@@ -105,11 +106,11 @@ class Process(Protocol):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, 128 plus a signal's number, or None while the process runs."""
+        """The exit code (128 plus the signal's number after a signal), or None if still running."""
 
     @property
     def ending(self) -> str:
-        """Return a phrase that says how the process ended. Precondition: the process has ended."""
+        """Return a phrase that says how the process ended. The process must have ended."""
 
     def log_tail(self) -> str:
         """Return the last lines that the process has printed."""
@@ -125,7 +126,7 @@ class Process(Protocol):
 
 
 class ReplicaPlace(Protocol):
-    """The interface of the place of one replica: a machine, and possibly some of its GPUs."""
+    """The interface of the place of one replica, which is a machine and some of its GPUs."""
 
     @property
     def host(self) -> str:
@@ -133,7 +134,7 @@ class ReplicaPlace(Protocol):
 
     @property
     def listen(self) -> str:
-        """The address at which servers on this machine listen."""
+        """The address at which servers on this machine listen, and which the place can reach."""
 
     @property
     def python(self) -> str:
@@ -145,24 +146,28 @@ class ReplicaPlace(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether no server can be started at the place any more."""
+        """Return whether the place is lost, so that no server can start there any more."""
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ``count`` different ports that are free on the machine. Raises RunFailed."""
+        """Return ``count`` different ports that are free on the machine of the place.
+
+        Raises RunFailed.
+        """
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
         """Run a command at the place, and append its output to a file on this machine.
 
-        The process ends at the latest when this process ends, even if this process is killed.
+        The started process ends at the latest when this process ends, even if this process is
+        killed.
         """
 
 
 class ServerProcess:
-    """A running command, which is ended by ``stop`` and by the end of this process.
+    """A running command, which ends when ``stop`` is called or this process ends.
 
-    ``stop`` sends SIGTERM, and after ``grace_s`` seconds SIGKILL.
+    Calling ``stop`` sends SIGTERM and, after ``grace_s`` seconds, SIGKILL.
     """
 
     def __init__(
@@ -174,7 +179,11 @@ class ServerProcess:
         grace_s: float = GRACE_S,
         reaped: bool = False,
     ) -> None:
-        """Start a command. ``reaped`` means that the command itself starts a remote reaper."""
+        """Start a command.
+
+        ``reaped`` means that the command starts a reaper (the program that ends a server) on
+        another machine.
+        """
         under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path
         self._grace_s = grace_s
@@ -221,7 +230,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A place on this machine, which by default only this machine can reach."""
+    """A place on this machine, whose servers only this machine can reach by default."""
 
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""A program that runs one server, and ends the server and its children with the parent process.
+"""A program that runs one server, and ends it when the parent process ends.
 
 python reaper.py GRACE_S COMMAND...
 
 Standard input is a pipe that only the parent process holds open. The pipe closes when the parent
-process closes its end or is killed, even by SIGKILL. The reaper then sends SIGTERM to the server,
-and after ``GRACE_S`` seconds SIGKILL to the server's process group. The reaper is a separate
-program that imports nothing of fairbench, because one reaper process is started with each server.
+process closes its end or is killed, even by SIGKILL. The reaper then sends SIGTERM to the server
+and, after ``GRACE_S`` seconds, SIGKILL to the server's process group. The reaper imports nothing of
+fairbench, so that it starts fast, because each server has its own reaper.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers: parallel start, the wait until all servers are ready, and restart of ended servers."""
+"""The parallel start of servers, the wait until they are ready, and restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEADY_S = 60.0
 
 
 class ServersProgress(NamedTuple):
-    """The number of ready servers, and the total number of servers."""
+    """The progress of starting servers: how many of them are ready."""
 
     ready: int
     total: int
@@ -47,10 +47,10 @@ OnReady: TypeAlias = Callable[[ServersProgress], None]
 class Recipe:
     """The instructions for starting a server.
 
-    - ``command`` returns the command line for ``ports`` free ports; the first port is the HTTP
-      port.
-    - The server is ready when the page ``health`` answers with success or, if ``ready`` is given,
-      when ``ready`` returns True for the server's URL.
+    - ``command`` returns the command line, given ``ports`` free ports, of which the first is the
+      HTTP port.
+    - ``health`` and ``ready`` decide when the server is ready: when the page ``health`` answers
+      with success or, if ``ready`` is given, when ``ready`` returns True for the URL.
     - ``kv_events`` is the address of the server's KV cache events, with placeholders for the host
       and the second port.
     - ``place`` is the machine on which the server starts.
@@ -67,7 +67,7 @@ class Recipe:
 
 
 class Server:
-    """A server that is started from a recipe, on free ports."""
+    """A server that is started by a recipe (start instructions) on free ports."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
@@ -78,15 +78,15 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start the server at new ports. Precondition: the server is not running."""
+        """Start the server at new ports. The server must not be running."""
         self.starts += 1
         self.ports = self.recipe.place.free_ports(self.recipe.ports)
         self._launch()
 
     def start_again(self) -> None:
-        """Start the server on the ports of the first start, which other processes know.
+        """Start the server again on its first ports, which other processes know.
 
-        Precondition: no process of the server runs.
+        No process of the server may be running.
         """
         self.process.stop()
         self._launch()
@@ -105,9 +105,10 @@ class Server:
         return self.process.exit_code is not None
 
     def is_ready(self) -> bool:
-        """Return whether the server is ready; start it again if it ended because a port was taken.
+        """Return whether the server is ready.
 
-        Raises RunFailed, with the end of the log, if the server ended for another reason.
+        If it ended because a port was taken, it is started again. Raises RunFailed, with the end of
+        the log, if the server ended for any other reason.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -126,19 +127,19 @@ class Server:
             raise self.failed(f"ended with {self.process.ending}")
 
     def named_with_place(self) -> str:
-        """Return the server's name, followed by the host's name if the host cannot be reached."""
+        """Return the server's name and, if its host is unreachable, the host's name."""
         place = self.recipe.place
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
         """Return a line that tells how and why the server ended.
 
-        Precondition: the server has ended.
+        The server must have ended.
         """
         return self._shown(f"ended with {self.process.ending}")
 
     def last_words(self) -> str:
-        """Return how the server ended, and why. Precondition: the server has ended."""
+        """Return how the server ended, and the reason. The server must have ended."""
         return f"{self.process.ending}{self._cause()}"
 
     def _cause(self) -> str:
@@ -153,23 +154,23 @@ class Server:
         return f"{directory}: cannot be written: {why}, so {shown}" if why else shown
 
     def failed(self, how: str) -> RunFailed:
-        """Return an error; the message contains the cause, and the note the end of the log.
+        """Return an error whose message has the cause and whose note has the end of the log.
 
-        Control characters are escaped in the message, and unchanged in the note.
+        Control characters are escaped in the message but not in the note.
         """
         error = RunFailed(self._shown(how))
         error.add_note(self.process.log_tail())
         return error
 
     def tell_of_waiting(self, waited_s: float) -> None:
-        """Log that the server is not ready yet, and the last line of the server's log."""
+        """Log that the server is not ready after ``waited_s`` seconds, with its last log line."""
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         last = f" ({printable(said[-1].strip())[:200]})" if said else ""
         log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, last)
 
 
 def unwritable(directory: Path) -> str | None:
-    """Return the reason why a directory cannot be written, such as a full disk, or None."""
+    """Return why a directory cannot be written, such as a full disk, or None if it can be."""
     try:
         with TemporaryFile(dir=directory) as file:
             file.write(bytes(PROBE_BYTES))
@@ -189,7 +190,7 @@ def start_all(
 ) -> list[Server]:
     """Start servers, wait until all are ready, and report the progress to ``on_ready``.
 
-    If an error is raised, all servers have been ended. Raises RunFailed if a server ends or is not
+    Before an error is raised, all servers are ended. Raises RunFailed if a server ends or is not
     ready within ``timeout_s`` seconds, and KeyboardInterrupt if ``interrupted`` returns true.
     """
     servers: list[Server] = []
@@ -234,7 +235,7 @@ def _wait_ready(
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End several servers in parallel. The function returns when all servers have ended."""
+    """End several servers in parallel. The function returns when all of the servers have ended."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:
@@ -243,10 +244,10 @@ def stop_all(servers: Sequence[Server]) -> None:
 
 @dataclass(slots=True)
 class _Case:
-    """The state of a supervised server process; times are in seconds.
+    """The state of a supervised server process, with times in seconds.
 
     ``due_s`` is the time of the next restart, or None while the server runs. If ``is_over`` is
-    true, the server cannot be restarted.
+    True, the server cannot be restarted.
     """
 
     started_s: float
@@ -294,7 +295,7 @@ class Supervisor:
 
 @contextmanager
 def supervised(servers: Sequence[Server]) -> Iterator[None]:
-    """Restart servers that end, in a thread, until the ``with`` block ends."""
+    """Restart servers that end, in a separate thread, until the ``with`` block ends."""
     supervisor, over = Supervisor(servers, time.monotonic), Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Charts as inline SVG, coloured by the page's style sheet."""
+"""Charts as inline SVG, which the page's style sheet colours."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LEGEND_PX, PER_ROW = 18, 3
 
 
 Ticks = Sequence[tuple[float, str]]
-"""Values on an axis at which ticks are drawn, each with a label."""
+"""The values on an axis at which ticks are drawn, each with a label."""
 
 
 class Scale(NamedTuple):
-    """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic.
+    """A linear or logarithmic mapping from values in ``[low, high]`` to pixels.
 
-    ``given`` are the scale's ticks with labels; if empty, the ticks are round values.
+    ``given`` are the scale's ticks with labels; if empty, the ticks are at round values.
     """
 
     low: float
@@ -43,7 +43,7 @@ class Scale(NamedTuple):
     given: Ticks = ()
 
     def pixel_of(self, value: float) -> float:
-        """Return the pixel of a value; values outside the range lie on the edge."""
+        """Return the pixel of a value. Values outside the range are put at the edge."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             part = log10(inside / self.low) / log10(self.high / self.low)
@@ -66,12 +66,15 @@ class Scale(NamedTuple):
         return [round(n * step, 10) for n in range(ceil(low / step), floor(high / step + 1e-9) + 1)]
 
     def labelled(self) -> Ticks:
-        """Return the given ticks, or the round values, each with its label."""
+        """Return the ticks of the scale, given or at round values, each with its label."""
         return self.given or [(tick, tick_text(tick)) for tick in self.ticks()]
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:
-    """Return limits of a logarithmic scale around positive values, at least a factor of 2 apart."""
+    """Return limits of a logarithmic scale around positive values.
+
+    The upper limit is at least twice the lower.
+    """
     low, high = min(values) * 0.9, max(values) * 1.1
     return (low, high) if high >= 2 * low else (low / 1.5, high * 1.5)
 
@@ -85,32 +88,35 @@ def drawing(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """Return an SVG text element at a position."""
+    """Return an SVG text element with the text ``words`` at a position."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str, look: str = "") -> str:
-    """Return an SVG line of the style sheet's class ``kind``, with the attributes ``look``."""
+    """Return an SVG line.
+
+    ``kind`` is a class of the style sheet, and ``look`` are SVG attributes.
+    """
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"{look}/>'
 
 
 def rect(x: float, y: float, width: float, height: float, look: str) -> str:
-    """Return an SVG rectangle with the attributes ``look``."""
+    """Return an SVG rectangle, for which ``look`` are SVG attributes."""
     return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {look}/>'
 
 
 def curve(across: Scale, up: Scale, points: Iterable[tuple[float, float]], look: str) -> str:
-    """Return an SVG polyline through points, with the attributes ``look``."""
+    """Return an SVG polyline through points, for which ``look`` are SVG attributes."""
     return f'<polyline points="{point_coordinates(across, up, points)}" class="series"{look}/>'
 
 
 def point_coordinates(across: Scale, up: Scale, points: Iterable[tuple[float, float]]) -> str:
-    """Return the pixel coordinates of points, as the attribute ``points`` of SVG."""
+    """Return the pixel coordinates of points, as the SVG attribute ``points``."""
     return " ".join(f"{across.pixel_of(x):g},{up.pixel_of(y):g}" for x, y in points)
 
 
 def shade(across: Scale, up: Scale, window: tuple[float, float]) -> str:
-    """Return a window in x as a shaded rectangle over the height of a chart."""
+    """Return a range of x as a shaded rectangle over the height of a chart."""
     x, end = across.pixel_of(window[0]), across.pixel_of(window[1])
     return rect(x, up.end_px, end - x, up.start_px - up.end_px, 'class="shade"')
 
@@ -121,10 +127,10 @@ def legend_height(entries: int, per_row: int = PER_ROW) -> int:
 
 
 class Key(NamedTuple):
-    """The layout of a legend: entries per row, and the position and length of labels.
+    """The layout of a legend: the entries per row, and the position and length of labels.
 
-    ``left`` is the start of the first entry, ``label_px`` the distance from an entry's start to the
-    label, and ``most`` the largest number of characters in a label.
+    In pixels, ``left`` is the start of the first entry and ``label_px`` the distance from an
+    entry's start to its label; ``most`` is the largest number of characters in a label.
     """
 
     label_px: float
@@ -149,7 +155,7 @@ def scales(
     per_row: int = PER_ROW,
     plot_px: float = PLOT_PX,
 ) -> tuple[Scale, Scale]:
-    """Return the scales of a chart below a legend, for ranges of x and y."""
+    """Return the scales of x and y for a chart that is drawn below a legend."""
     top = legend_height(entries, per_row) + 24
     across = Scale(*x, LEFT, END, log_x)
     return across, Scale(*y, top + plot_px, top, log_y)
@@ -177,7 +183,7 @@ def tick_text(value: float) -> str:
 
 
 def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list[str]:
-    """Return the grid, ticks and label below a chart."""
+    """Return the grid lines, ticks and label of the axis below a chart."""
     parts = [line(scale.start_px, bottom, scale.end_px, bottom, "axis")]
     for tick, label_of_tick in scale.labelled():
         x = scale.pixel_of(tick)
@@ -186,7 +192,7 @@ def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list
 
 
 def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[str]:
-    """Return the grid and ticks beside a chart, with the axis label above the ticks."""
+    """Return the grid lines and ticks of the axis beside a chart, with the label above them."""
     parts = [text(4, scale.end_px - 10, label)]
     for tick in scale.ticks():
         y = scale.pixel_of(tick)
@@ -198,7 +204,7 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
 def axes(
     across: Scale, up: Scale, x_label: str, y_label: str, *, percent: bool = False
 ) -> list[str]:
-    """Return both axes of a chart; ``percent`` writes the ticks of y as percentages."""
+    """Return both axes of a chart. ``percent`` writes the ticks of y as percentages."""
     beside = vertical_axis(up, y_label, percent=percent)
     return beside + horizontal_axis(across, up.end_px, up.start_px, x_label)
 
@@ -208,7 +214,7 @@ LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
 class Series(NamedTuple):
-    """A line through points in ascending x; ``swatch`` is the index of a colour in ``SERIES``."""
+    """A line through points in ascending x. ``swatch`` is the index of its colour in ``SERIES``."""
 
     label: str
     x: Sequence[float]
@@ -226,11 +232,11 @@ def line_chart(
     percent: bool = False,
     shaded: tuple[float, float] | None = None,
 ) -> str:
-    """Draw lines over a common x axis; the y axis begins at 0.
+    """Draw lines over a common x axis. The y axis begins at 0.
 
     If ``percent`` is true, y values are written as percentages. ``shaded`` is a range of x that is
     drawn in grey.
-    Precondition: some series has a point, and with ``log_x`` all x are positive.
+    Some series must have a point, and with ``log_x`` all x must be positive.
     """
     key = LONG_LINE_KEY if any(len(one.label) > LINE_KEY.most for one in series) else LINE_KEY
     every_x = [x for one in series for x in one.x]
@@ -257,7 +263,7 @@ AREA_KEY = Key(KEY_PX + 5, 15)
 
 
 class Area(NamedTuple):
-    """A layer of a stacked chart: a value per bin, and a series number (None: grey)."""
+    """A layer of a stacked chart: a value per bin, and the number of a colour (None for grey)."""
 
     label: str
     values: Floats
@@ -277,8 +283,8 @@ def area_chart(
     """Return a chart of stacked step areas, with the first area at the bottom.
 
     ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x. ``areas`` contains at
-    least one area, with values of shape (bins,). ``shaded`` are time windows that are drawn behind
-    the areas. ``x_ticks`` are drawn on the x axis instead of round values.
+    least one area, with values of shape (bins,). ``shaded`` are periods of time that are drawn grey
+    behind the areas. ``x_ticks`` are drawn on the x axis instead of ticks at round values.
     """
     tallest = float(np.sum([one.values for one in areas], axis=0).max()) * 1.05 or 1.0
     across, up = scales(len(areas), (float(edges[0]), float(edges[-1])), (0.0, tallest))
@@ -316,7 +322,10 @@ Ends = tuple[float, float] | None
 
 
 class ChartPoint(NamedTuple):
-    """A mark with the ends of its intervals in x and y; a ``hollow`` mark is only a bound."""
+    """A mark with the ends of its intervals in x and y.
+
+    A ``hollow`` mark shows a value that is only a bound.
+    """
 
     x: float
     y: float
@@ -326,7 +335,7 @@ class ChartPoint(NamedTuple):
 
 
 class PointSeries(NamedTuple):
-    """Marks in the colour of a series of ``palette.SERIES``, optionally joined by a line."""
+    """Marks in the colour of a series of ``palette.SERIES``, which a line may join."""
 
     label: str
     series: int
@@ -350,9 +359,9 @@ def point_chart(
 
     Args:
         series: The series, at least one of which has a point. With ``log_x`` every x is positive,
-            and with ``log_y`` every y is positive.
-        whole_x: x is a count, so ticks are whole numbers and the axis begins at 0.
-        x_ticks: Ticks of x with labels; if empty, the ticks are round values.
+            and with ``log_y`` every y is positive. whole_x: Whether x is a count, so that ticks are
+            whole numbers and the axis begins at 0.
+        x_ticks: Ticks of x with labels; if empty, the ticks are at round values.
     """
     points = [point for one in series for point in one.points]
     every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
@@ -400,7 +409,7 @@ def _drawn(one: PointSeries, across: Scale, up: Scale) -> list[str]:
 
 
 def series_mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = "") -> str:
-    """Return the mark of a series at a position, with an arrow for a bound."""
+    """Return the mark of a series at a position. If the value is a bound, the mark has an arrow."""
     fill = "none" if hollow else colour(series)
     shape = SERIES[series % len(SERIES)].shape + arrow
     return (
@@ -416,7 +425,10 @@ LEAST = 0.06  # In a heat map, the cell with the lowest value has this opacity.
 
 
 class HeatRow(NamedTuple):
-    """A row of a heat map: a value per bin (NaN for no cell), and the CSS colour of the cells."""
+    """A row of a heat map, with the CSS colour of its cells and a value per bin.
+
+    A bin with the value NaN has no cell.
+    """
 
     label: str
     values: Floats
@@ -433,11 +445,11 @@ def heat_chart(
     limits: tuple[float, float],
     x_ticks: Ticks = (),
 ) -> str:
-    """Draw a heat map; a cell's opacity is linear in the logarithm of the cell's value.
+    """Draw a heat map, in which the logarithm of a value sets the opacity of its cell.
 
-    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; rows have values of
+    ``edges`` are the ends of the bins, shape (bins + 1,), in the unit of x; each row has values of
     shape (bins,). ``limits`` are the values of the lightest and the darkest colour, both above 0.
-    ``x_ticks`` are drawn on the x axis instead of round values.
+    ``x_ticks`` are drawn on the x axis instead of ticks at round values.
     """
     bottom = TOP_PX + CELL_PX * len(rows)
     across = Scale(float(edges[0]), float(edges[-1]), CELLS_PX, END, given=x_ticks)
@@ -464,7 +476,7 @@ def opacity(value: float, limits: tuple[float, float]) -> float:
 
 
 def _legend_keys(limits: tuple[float, float], unit: str) -> list[str]:
-    """Return the legend of a heat map: a few values from the lightest to the darkest cell."""
+    """Return the legend of a heat map, with a few values from the lightest to the darkest."""
     low, high = limits
     parts = []
     for number in range(KEYS):
@@ -485,7 +497,10 @@ ARROWS = {">": '<path d="M6 0H13M10-3L13 0L10 3"/>', "<": '<path d="M-6 0H-13M-1
 
 
 class Dot(NamedTuple):
-    """A mark at a positive value, with a series number; a bound has ``sign`` > or <."""
+    """A mark at a positive value, with the number of its series.
+
+    If the value is a bound, ``sign`` is > or <.
+    """
 
     series: int
     value: float
@@ -493,7 +508,7 @@ class Dot(NamedTuple):
 
 
 class DotRow(NamedTuple):
-    """A row of the dot chart, with a name and marks."""
+    """A row of the dot chart, with a name and several marks."""
 
     label: str
     dots: Sequence[Dot]
@@ -502,12 +517,12 @@ class DotRow(NamedTuple):
 def dot_chart(
     title: str, series: Mapping[str, int], rows: Sequence[DotRow], *, x_label: str, reference: float
 ) -> str:
-    """Draw rows of marks and a vertical line at ``reference``.
+    """Draw rows of marks, and a vertical line at the value ``reference``.
 
-    A lower or upper bound is drawn as an open mark with an arrow.
+    A value that is only a bound is drawn as an open mark with an arrow.
 
-    ``series`` maps the labels of the legend to numbers in ``palette.SERIES``. Precondition: the
-    chart has at least one dot.
+    ``series`` maps the labels of the legend to numbers in ``palette.SERIES``. The chart must have
+    at least one dot.
     """
     top = legend_height(len(series)) + 14
     bottom = top + ROW_PX * len(rows)
@@ -533,7 +548,7 @@ BAR_ROW_PX, BAR_PX, BAR_LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 
 
 class Bar(NamedTuple):
-    """A bar from ``low`` to ``high``, with a text after the bar's end and a series number."""
+    """A bar from ``low`` to ``high``, with a text after its end and the number of its colour."""
 
     label: str
     low: float
@@ -543,7 +558,7 @@ class Bar(NamedTuple):
 
 
 def bar_chart(title: str, bars: Sequence[Bar], labels_px: float = BAR_LABELS_PX) -> str:
-    """Draw a chart with a row for each bar, on a scale from 0 to the largest ``high``."""
+    """Draw a chart with a row for each bar. The scale goes from 0 to the largest ``high``."""
     across = Scale(0.0, max(bar.high for bar in bars), labels_px, END - COUNTS_PX)
     bottom = 6 + BAR_ROW_PX * len(bars)
     parts = [line(labels_px, 2, labels_px, bottom, "axis")]
@@ -569,7 +584,7 @@ STEPS_S = (
 
 
 class TimeAxis(NamedTuple):
-    """The label and the ticks of a time axis; without ticks, the axis shows round seconds."""
+    """The label and the ticks of a time axis. Without ticks, the axis shows round seconds."""
 
     label: str
     ticks: Ticks = ()
@@ -580,8 +595,8 @@ def time_axis(
 ) -> TimeAxis:
     """Return the time axis from ``start_s`` to ``end_s`` (seconds), labelled with the log's clock.
 
-    A range shorter than two seconds is labelled in seconds, because the range may contain no round
-    clock time.
+    A range shorter than two seconds is labelled in seconds, because it may contain no round time of
+    day.
     """
     step_s = next((step for step in STEPS_S if (end_s - start_s) / step <= MOST_TICKS), STEPS_S[-1])
     if clock is None:
@@ -605,7 +620,7 @@ def time_axis(
 
 
 def _text(moment: datetime, step_s: int) -> str:
-    """Return the time of day of a moment, or the date for midnight."""
+    """Return the time of day of a moment, or the date if the moment is midnight."""
     if step_s >= DAY_S or (moment.hour, moment.minute, moment.second) == (0, 0, 0):
         return f"{moment:%m-%d}"
     return f"{moment:%H:%M}" if step_s >= MINUTE_S else f"{moment:%H:%M:%S}"

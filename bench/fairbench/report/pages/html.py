@@ -1,4 +1,4 @@
-"""Conversion of a page to a single HTML file that loads no scripts, fonts or pictures."""
+"""Conversion of a page to one HTML file, which loads no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_COLUMNS = 4
 
 
 def as_html(page: Page) -> str:
-    """Return a page as a single HTML file for narrow screens, light and dark mode, and print."""
+    """Return a page as one HTML file for narrow screens, light and dark mode, and print."""
     style = files("fairbench.report.pages").joinpath("html.css").read_text(encoding="utf-8")
     return "\n".join(
         [
@@ -119,7 +119,10 @@ def _block(block: Block) -> Iterator[str]:
 
 
 def _html_name(row: Sequence[Cell], columns: int) -> str:
-    """Return the first cell of a row; a cell without neighbours spans the whole table."""
+    """Return the first cell of a row as HTML.
+
+    If it is the row's only cell, it spans the whole table.
+    """
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
     return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"
 
@@ -138,13 +141,16 @@ ENDINGS = (".html", ".md")
 
 
 def check_ending(path: Path, flag: str) -> None:
-    """Raise UsageError for a name that does not end in .html or .md."""
+    """Raise UsageError for a file name that does not end in .html or .md."""
     if path.suffix not in ENDINGS:
         raise UsageError(f"{flag} {path}: must end in .html or .md")
 
 
 def write_page(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page in the format of the file's suffix; an unwritable file is a UsageError."""
+    """Write a page in the format of the file's suffix.
+
+    Raise UsageError if the file cannot be written.
+    """
     check_ending(path, flag)
     text = page_markdown(page) if path.suffix == ".md" else as_html(page)
     with writing(path, flag):

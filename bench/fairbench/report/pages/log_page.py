@@ -1,4 +1,4 @@
-"""The page of recorded traffic: load and waits over time, and each client's numbers."""
+"""The page of recorded traffic, with load and waits over time, and each client's numbers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def log_page(
     """Return the page of recorded traffic, with load, waits and clients.
 
     Args:
-        measured: Name of the recorded latency, such as "time to first token"; "" without latencies.
-        sections: Further sections, which follow the clients.
+        measured: Name of the recorded latency, such as "time to first token", or "" without
+            latencies.
+        sections: More sections, which follow the section on clients.
     """
     said = list(traffic_lines(found, "in the log", measured)) or [NOBODY]
     overload = None if found.floods or measured != TTFT else overload_of(found.traffic)
@@ -83,14 +84,14 @@ def _log_cards(found: JudgedTraffic, measured: str) -> Iterator[page.Headline]:
 
 
 def _peak(traffic: Traffic) -> float:
-    """Return the load (weighted tokens/s) in the busiest minute; a shorter log is averaged."""
+    """Return the load (weighted tokens/s) in the busiest minute, or the mean of a shorter log."""
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
 
 
 def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.Paragraph]:
-    """Yield a row per client, in the order of decreasing load."""
+    """Yield a table row per client, in the order of decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     order = np.argsort(-tokens, kind="stable").tolist()
     rows = []
@@ -115,12 +116,12 @@ def _client_rows(traffic: Traffic, measured: str) -> Iterator[page.Grid | page.P
 
 
 def _wait(wait_s: float | None, unit: str = "") -> str:
-    """Return a wait in seconds as text; an infinite wait means a failed request."""
+    """Return a wait in seconds as text. An infinite wait means that the request failed."""
     return "failed" if wait_s == inf else f"{seconds(wait_s)}{unit}"
 
 
 def _observed_percentile(waits: Floats, rank: int) -> float | None:
-    """Return the observed value at a percentile, or None without values."""
+    """Return the observed wait at a percentile, or None without waits."""
     if not len(waits):
         return None
     return float(np.percentile(waits, rank, method="inverted_cdf"))

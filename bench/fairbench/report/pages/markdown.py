@@ -1,4 +1,4 @@
-"""Conversion of pages and tables to GitHub's Markdown, with escaped texts and without figures."""
+"""Conversion of pages and tables to GitHub's Markdown, with texts escaped and figures left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STRONG = {"best": "**{}**", "worst": "*{}*"}
 
 
 def page_markdown(page: Page) -> str:
-    """Return a page as Markdown; its figures are left out."""
+    """Return a page as Markdown, without its figures."""
     lines = [f"# {escaped(page.title)}", "", escaped(page.provenance), ""]
     lines += [f"**{escaped(page.answer)}**", ""] if page.answer else []
     lines += table(["", "", ""], page.headlines, escaped)
@@ -39,9 +39,9 @@ def page_markdown(page: Page) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
 ) -> Iterator[str]:
-    """Yield the lines of a Markdown table; ``write`` converts a cell to Markdown.
+    """Yield the lines of a Markdown table. The function ``write`` converts a cell to Markdown.
 
-    If a row is short, empty cells are added.
+    Empty cells are added to a row that is too short.
     """
     yield _markdown_row(map(escaped, headings))
     yield _markdown_row(["---"] * len(headings))

@@ -1,6 +1,6 @@
-"""The parts of which the page of a report consists.
+"""The parts of a report page, such as paragraphs, tables and figures.
 
-The renderers for HTML and Markdown escape all texts.
+The renderers for HTML and Markdown escape the texts of all parts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Bullets(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Text in a table; ``mark`` is "best", "worst" or "", and ``detail`` stands below the text."""
+    """A cell of a table.
+
+    ``mark`` is "best", "worst" or "", and ``detail`` stands below the text.
+    """
 
     text: str
     mark: str = ""
@@ -41,7 +44,7 @@ class Cell(NamedTuple):
 class Grid(NamedTuple):
     """A table in which a row is a name followed by numbers.
 
-    A row with a single cell is a heading for the rows below.
+    A row that has only one cell is a heading for the rows below.
     """
 
     headings: Sequence[str]
@@ -49,7 +52,7 @@ class Grid(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """An SVG drawing, which Markdown omits, and a description."""
+    """An SVG drawing and its description. Markdown omits the drawing."""
 
     svg: str
     caption: str
@@ -65,7 +68,7 @@ Block = Paragraph | Definitions | Bullets | Grid | Figure | Code
 
 
 class Section(NamedTuple):
-    """Blocks of a page under a title; a reader must open a folded section."""
+    """Blocks of a page under a title. If the section is folded, the reader must open it."""
 
     title: str
     blocks: Sequence[Block]
@@ -73,12 +76,12 @@ class Section(NamedTuple):
 
 
 def filled(title: str, blocks: Sequence[Block], *before: Block) -> list[Section]:
-    """Return a list with a single section of ``blocks``, or an empty list without blocks."""
+    """Return a list with one section that has ``blocks``, or an empty list without blocks."""
     return [Section(title, [*before, *blocks])] if blocks else []
 
 
 class Headline(NamedTuple):
-    """A card at the top of a page: a number's name, its value, and how to read the value."""
+    """A card at the top of a page, with a number's name, its value, and how to read it."""
 
     label: str
     value: str
@@ -86,9 +89,9 @@ class Headline(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A report: the source of the numbers, the main results, then the details.
+    """A report page: where the numbers come from, the main results, then the details.
 
-    ``answer`` is a sentence that answers the page's question, "" if the title is the answer.
+    ``answer`` is a sentence that answers the question of the page, or "" if the title does.
     """
 
     title: str

@@ -29,7 +29,10 @@ from fairbench.results.summary import basis, check_whole, details_line
 
 
 def repeat_page(path: Path) -> Page:
-    """Build the report of a ``run --num-runs`` directory; an unreadable file is a DataError."""
+    """Build the report page of a ``run --num-runs`` directory.
+
+    Raises DataError if a file is unreadable.
+    """
     runs = runs_in(path)
     if not runs:
         raise DataError(f"{path}: holds no run")
@@ -93,7 +96,7 @@ def _grid(
 
 
 def judged_run(run: StoredRun) -> JudgedTraffic:
-    """Return the traffic of a stored run with floods and the delays that floods cause."""
+    """Return the traffic of a stored run with its floods and the delays that they cause."""
     summary = run.summary
     facts = stored_facts(run, Window(summary["window_start_s"], summary["window_end_s"]))
     tables = read_tables(run)
@@ -102,7 +105,7 @@ def judged_run(run: StoredRun) -> JudgedTraffic:
 
 
 def repeat_headlines(seeds: Sequence[JudgedTraffic]) -> Iterator[Headline]:
-    """Yield a card for the client that floods in most seeds, and a card for the delays."""
+    """Yield a card for the client that floods in the most seeds, and a card for the delays."""
     floods = _floods(seeds)
     if not floods:
         return
@@ -134,7 +137,7 @@ def repeat_lines(seeds: Sequence[JudgedTraffic]) -> Iterator[str]:
 
 
 def _floods(seeds: Sequence[JudgedTraffic]) -> dict[str, list[Flood]]:
-    """Return the largest flood of each client in each seed in which the client floods."""
+    """Return, for each client and each seed in which it floods, the client's largest flood."""
     found: dict[str, list[Flood]] = {}
     for one in seeds:
         largest: dict[int, Flood] = {}

@@ -73,7 +73,7 @@ from fairbench.results.summary import (
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[page.Figure]:
-    """Yield the figures for which the run has numbers."""
+    """Yield figures for a run with very many clients, as far as the run has numbers for them."""
     if curve := lorenz_of_service(summary):
         got = fair_shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
@@ -130,7 +130,10 @@ OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}
 def run_figures(
     summary: Summary, tables: Tables, facts: Facts, found: JudgedTraffic
 ) -> Iterator[page.Figure]:
-    """Yield the figures for which the run has numbers; a client has one colour in all figures."""
+    """Yield the figures for which the run has numbers.
+
+    A client has the same colour in all figures.
+    """
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
     swatches = client_series(names, found.heavy)
@@ -168,7 +171,10 @@ PURPOSES_PX = 200
 
 
 def time_spent_figure(summary: Summary) -> page.Figure:
-    """Return a waterfall chart of GPU time: the least time that the work needs, then each loss."""
+    """Return a waterfall chart of GPU time.
+
+    It begins with the least time for the work, and adds each loss.
+    """
     bars, low = [], 0.0
     for key, label in PURPOSES.items():
         part = summary[f"time_{key}_ratio"]
@@ -184,7 +190,7 @@ def time_spent_figure(summary: Summary) -> page.Figure:
 
 
 def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[int], str]:
-    """Return the clients that get a line, and a sentence on the choice of clients."""
+    """Return the clients that get a line of their own, and a sentence on how they were chosen."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""
@@ -201,7 +207,7 @@ def _shown(summary: Summary, facts: Facts, found: JudgedTraffic) -> tuple[list[i
 
 
 def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
-    """Return latencies of well-behaved clients and of heavy clients, as two samples."""
+    """Return the latencies of well-behaved clients and of heavy clients, as two samples."""
     found: dict[str, Sample] = {}
     for name, wrong in (("well-behaved", False), ("misbehaving", True)):
         own = [
@@ -217,7 +223,7 @@ def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
 def _service_over_time(
     tables: Tables, facts: Facts, shown: Sequence[str], rest: str, swatches: Mapping[str, int]
 ) -> page.Figure:
-    """Draw a line for each visible client, and a line for all remaining clients together."""
+    """Draw the service over time: a line for each client in ``shown``, and one for all others."""
     width_s = facts.horizon_s / BINS
     edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
     total = cumulative(tables.service, View.CLIENT, edges, len(facts.clients), facts.weights)
@@ -266,7 +272,7 @@ def _latencies(
 
 
 def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
-    """Return the known latencies in order, and the fraction of the sample up to each latency."""
+    """Return the known latencies in ascending order, and the fraction of requests up to each."""
     known: Floats = np.sort(sample.known_s)
     picked = np.unique(np.linspace(0, len(known) - 1, min(POINTS, len(known))).astype(np.int64))
     return np.maximum(known[picked], 1e-6).tolist(), ((picked + 1) / sample.n).tolist()
@@ -291,7 +297,7 @@ def _gap_and_bound(summary: Summary) -> page.Figure:
 
 
 def run_page(run: StoredRun) -> page.Page:
-    """Build the report of a run. Raises DataError for damaged files of the run."""
+    """Build the report page of a run. Raises DataError if files of the run are damaged."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
     headlines = list(_run_cards(summary))
@@ -329,7 +335,7 @@ def run_page(run: StoredRun) -> page.Page:
 
 
 def judged_traffic(summary: Summary, traffic: Traffic) -> JudgedTraffic:
-    """Return a run's traffic with all floods; floods of well-behaved clients are called bursts."""
+    """Return a run's traffic with all floods. Floods of well-behaved clients are called bursts."""
     clients = [] if is_nobody_named(summary) else summary["clients"]
     good = {row["client"] for row in clients if not row["misbehaving"]}
     return judged(traffic, good, shortfall_of(summary))
@@ -372,7 +378,7 @@ def _client_sections(summary: Summary) -> page.Section:
 
 
 def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = None) -> page.Grid:
-    """Return a table with a row per client, optionally only for the given ``clients``."""
+    """Return a table with a row per client, which may be limited to the given ``clients``."""
     censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
@@ -385,7 +391,7 @@ def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = 
 
 
 def session_section(summary: Summary) -> list[page.Section]:
-    """Return a section on the sessions that waited longest; an empty list without sessions."""
+    """Return a section on the sessions that waited longest, or [] without sessions."""
     rows = summary.get("worst_sessions", ())
     headings = [
         *("session", "client", "longest wait of a call, s", "all waits, s"),
@@ -404,14 +410,14 @@ def session_section(summary: Summary) -> list[page.Section]:
 
 
 def stall_section(summary: Summary) -> list[page.Section]:
-    """Return a section with the seconds of stalls by client; an empty list without stalls."""
+    """Return a section on stalls (pauses in answers) in seconds by client, or [] without stalls."""
     shown = summary.get("stalled") and not is_crowd(summary)
     title = "Who stalls whom: time for which prompts held up answers"
     return page.filled(title, [stall_grid(summary)] if shown else [])
 
 
 def stall_grid(summary: Summary) -> page.Grid:
-    """Return a table of seconds for which clients' prompts (columns) stalled answers (rows)."""
+    """Return a table of how long clients' prompts (columns) stalled answers (rows), in seconds."""
     seconds = {(row["client"], row["by"]): row["s"] for row in summary.get("stalled", ())}
     names = [row["client"] for row in summary["clients"]]
     rows = [[page.Cell(own), *(page.Cell(number(seconds.get((own, by), 0.0))) for by in names)]
@@ -443,7 +449,7 @@ def own_files(run: StoredRun) -> str:
 def run_origin(
     run: StoredRun, options: str = "", of: str = "", before: str = ""
 ) -> Iterator[page.Section]:
-    """Yield the sections of ``origin`` for a run.
+    """Yield the sections that ``origin`` yields, for a run.
 
     Raises DataError if the experiment file cannot be read.
     """
@@ -455,7 +461,7 @@ def run_origin(
 def origin(
     run: StoredRun, command: str, file: str, text: str, of: str, before: str = "", options: str = ""
 ) -> Iterator[page.Section]:
-    """Yield sections: the command that repeats the run, the versions, and the experiment file."""
+    """Yield sections on the command that repeats the run, the versions, and the experiment file."""
     again = (
         f"Save {file}, shown below, under this name. With the same version of "
         "fairbench, a simulated run then gives the same records."

@@ -1,4 +1,4 @@
-"""The report of a sweep: the best scheduler, latency against throughput, and tables of numbers."""
+"""The report of a sweep: the best scheduler, latency against throughput, and tables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ LOG_ABOVE = 8.0
 
 
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
-    """Yield a card per scheduler: latency and throughput, or the number of configurations won."""
+    """Yield a card per scheduler, with latency and throughput.
+
+    For several configurations, the card has the number of those in which the scheduler is best.
+    """
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)
     if len(places) == 1:
@@ -135,7 +138,7 @@ def _point_with_ends(x: float, y: Interval, factor: float = 1.0) -> ChartPoint:
 
 
 def _ends(interval: Interval, factor: float = 1.0) -> Ends:
-    """Return the ends of an interval, times ``factor``, or None for a single value."""
+    """Return the ends of an interval times ``factor``, or None if there is a single value."""
     low, high = interval.get("low"), interval.get("high")
     return None if low is None or high is None else (low * factor, high * factor)
 
@@ -146,7 +149,7 @@ MOST_ROWS = 4
 
 
 class _Metric(NamedTuple):
-    """A metric to draw over an axis: key, label, factor to the label's unit, and kind of scale."""
+    """A metric to draw over a swept parameter: key, label, factor to the label's unit, scale."""
 
     key: str
     label: str
@@ -155,9 +158,9 @@ class _Metric(NamedTuple):
 
 
 def line_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
-    """Yield figures of latency, throughput and fair share over each axis, by configuration.
+    """Yield figures of latency, throughput and fair share over each swept parameter.
 
-    A sweep without a numeric axis has no line figures.
+    A sweep without a numeric parameter has no line figures.
     """
     tail, column = tail_of(cells), latency_column(cells)
     metrics = (
@@ -274,7 +277,7 @@ MOST_LOST = 8  # The page of a sweep has at most this number of sentences about 
 
 
 def lost_paragraphs(cells: Sequence[SchedulerResults]) -> Iterator[Paragraph]:
-    """Yield sentences that compare lost GPU time with each configuration's first scheduler."""
+    """Yield sentences that compare the GPU time lost by each scheduler and by the first."""
     lines = [
         f"{place}: {lost}."
         for place, (first, *others) in by_place(cells).items()
@@ -306,7 +309,7 @@ def _grid_cell(value: ShownValue) -> Cell:
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
-    """Return a table row of values that are combined from ``runs`` runs, without marks."""
+    """Return a table row of values that combine ``runs`` runs, without marks for best and worst."""
     return [Cell(name), *(_grid_cell(shown(values.get(one.key), one, runs)) for one in columns)]
 
 

@@ -1,4 +1,4 @@
-"""Pictures of traffic: load over time by client, and waits over time."""
+"""Pictures of traffic: the load of clients over time, and waits over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_TIMES = 10.0
 
 
 def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
-    """Return the clients that get a colour: heavy clients first, then by decreasing load."""
+    """Return the clients that get a colour of their own: heavy clients, then by decreasing load."""
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
@@ -39,8 +39,8 @@ def visible_clients(
 ) -> Sequence[str]:
     """Return the clients whose area in a chart of the load is large enough to be seen.
 
-    A heavy client always counts as visible. If only one client would be invisible, that client also
-    counts as visible.
+    A heavy client always counts as visible. If only one client would be too small to be seen, this
+    client also counts as visible.
     """
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     part = dict(zip(traffic.clients, (tokens / tokens.sum()).tolist(), strict=True))
@@ -49,10 +49,10 @@ def visible_clients(
 
 
 def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
-    """Return each client's number in ``palette.SERIES``.
+    """Return the number of each client's colour in ``palette.SERIES``.
 
     Heavy clients get the first colours, which stand out. Clients that are not heavy get the
-    remaining colours in order; colours repeat if clients outnumber colours.
+    remaining colours in order; colours repeat if there are more clients than colours.
     """
     first = [name for name in shown if name in heavy]
     found = {name: number % len(SERIES) for number, name in enumerate(first)}
@@ -65,9 +65,9 @@ def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int
 def traffic_figures(
     found: JudgedTraffic, measured: str = TTFT, shown: Sequence[str] = ()
 ) -> Iterator[Figure]:
-    """Yield a picture of the load over time, and a picture of the waits if waits are known.
+    """Yield a picture of the load over time and, if waits are known, a picture of the waits.
 
-    ``shown`` are the clients that get a colour, by default the clients with the largest load.
+    ``shown`` are the clients with a colour of their own, by default those with the largest load.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:
@@ -129,7 +129,10 @@ def waits_figure(
     limits: tuple[float, float],
     measured: str,
 ) -> Figure:
-    """Draw median waits over time: rows for heavy clients, all other clients, and ``clients``."""
+    """Draw median waits over time.
+
+    There is a row for heavy clients, one for all others, and one per client in ``clients``.
+    """
     edges = _edges(traffic)
     rows = [
         HeatRow(printable(name), _medians(traffic, [name], edges), colour(number))
@@ -161,11 +164,11 @@ def waits_figure(
 
 
 def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
-    """Return the waits (seconds) that get the lightest and the darkest colour.
+    """Return the waits (s) that are drawn in the lightest and in the darkest colour.
 
     Times to first token that no user notices have the lightest colour, so that a picture of short
-    waits does not look alarming. Whole responses always take long, so the shortest response has the
-    lightest colour.
+    waits does not look alarming. Whole responses always take long; therefore the shortest response
+    has the lightest colour.
     """
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     least_s = SHORT_S
@@ -176,7 +179,7 @@ def wait_limits(traffic: Traffic, measured: str = TTFT) -> tuple[float, float]:
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
-    """Return the delayed clients, worst first, or else the clients with the longest waits."""
+    """Return the clients that floods delay, worst first, or else those with the longest waits."""
     if harm is not None:
         return [traffic.clients[one.client] for one in harm.victims][:ROWS]
     good = [name for name in traffic.clients if name not in heavy]
@@ -185,7 +188,7 @@ def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -
 
 
 def _medians(traffic: Traffic, names: Sequence[str], edges: Floats) -> Floats:
-    """Return the median wait of the clients ``names`` in each bin, NaN without requests."""
+    """Return the median wait (s) of each client in each bin, or NaN for a bin without requests."""
     mine = _of(traffic, names) & ~np.isnan(traffic.wait_s)
     place = np.clip(np.searchsorted(edges, traffic.arrival_s[mine], "right") - 1, 0, BINS - 1)
     waits = traffic.wait_s[mine]
@@ -208,7 +211,10 @@ def _bins(edges: Floats) -> str:
 
 
 def flood_headlines(found: JudgedTraffic) -> Iterator[Headline]:
-    """Yield a card for the floods and a card for the delays; nothing without a flood."""
+    """Yield a card for the floods and a card for the delays.
+
+    Without a flood, nothing is yielded.
+    """
     if not found.floods:
         return
     clock = found.traffic.clock

@@ -23,7 +23,7 @@ JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
 
 def run_warnings(summary: Summary) -> Iterator[str]:
-    """Yield the warnings about a run; the most serious is first."""
+    """Yield the warnings about a run, beginning with the most serious."""
     notes = summary["notes"]
     if not summary["complete"]:
         yield ("Incomplete: the run ended early.")
@@ -57,13 +57,13 @@ def run_warnings(summary: Summary) -> Iterator[str]:
 
 
 def is_above_bound(summary: Summary) -> bool:
-    """Return whether the largest service gap exceeds the theorem's bound."""
+    """Return whether the largest service gap exceeds the bound that a theorem proves."""
     gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
     return gap is not None and bound is not None and bool(gap > bound)
 
 
 def window_is_short(summary: Summary, tail: int) -> bool:
-    """Return whether the well-behaved clients' high percentile is longer than the window."""
+    """Return whether a high percentile of the well-behaved clients' latency exceeds the window."""
     slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 
@@ -89,7 +89,7 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
-    """Yield warnings on missing and failed runs, and for other warnings the number of runs."""
+    """Yield warnings about missing and failed runs, and other warnings with numbers of runs."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:
@@ -108,7 +108,7 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
 
 
 def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
-    """Yield each warning with the number of runs that the warning concerns."""
+    """Yield each warning with the number of runs to which it applies."""
     tail = shown_tail(runs)
     counts = {
         "ended early": sum(not run["complete"] for run in runs),
