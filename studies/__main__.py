@@ -1,4 +1,4 @@
-"""Run a script of the studies from a checkout: ``python studies NAME [ARGUMENT ...]``."""
+"""Run a script of the studies from a source checkout: ``python studies NAME [ARGUMENT ...]``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SCRIPTS = {
 
 
 def main(arguments: list[str]) -> None:
-    """Run the script that the first argument names; it receives the other arguments."""
+    """Run the script that the first argument names, with the other arguments."""
     if not arguments or arguments[0] not in SCRIPTS:
         raise SystemExit(
             f"usage: python studies NAME [ARGUMENT ...], where NAME is one of {', '.join(SCRIPTS)}"

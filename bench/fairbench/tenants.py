@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 SEPARATOR = "/"
 ROOT = ""
 Tenants: TypeAlias = Literal["tree"]
-"""The type of a scheduler's parameter: ``tree`` shares at each level; None ignores tenants."""
+"""The type of a parameter: ``tree`` shares service at each level, None ignores tenants."""
 
 # If the clients are not known in advance, at most ``REMEMBERED`` names are remembered.
 REMEMBERED = 2**16
@@ -23,7 +23,7 @@ REMEMBERED = 2**16
 
 @lru_cache(maxsize=REMEMBERED)
 def lineage(client: str) -> tuple[str, ...]:
-    """Return the nodes of a client: its tenants, the outermost first, then the client."""
+    """Return the nodes on the path to a client: its tenants (outermost first), then itself."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
     # A server accepts any name of a client. A client whose name ends with the separator belongs to
     # no tenant of this name.
@@ -32,7 +32,7 @@ def lineage(client: str) -> tuple[str, ...]:
 
 
 def owner_of(client: str) -> str:
-    """Return a client's owner: the outermost tenant in the client's name, or the client itself."""
+    """Return a client's owner: its outermost tenant or, without tenants, the client itself."""
     return client.partition(SEPARATOR)[0]
 
 

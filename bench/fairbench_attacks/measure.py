@@ -48,7 +48,9 @@ class Seen(NamedTuple):
 
 
 class AttackHarm(NamedTuple):
-    """The ratios of an attack run to the run of its honest twin, at one seed.
+    """The ratios of an attack run to the run of its honest twin, for one seed.
+
+    The honest twin is the same client without the attack.
 
     - ``gain`` is the ratio of the attacker's service, without padding, to the twin's service.
     - ``kept`` is the ratio of the fractions of their due service that the victims received.

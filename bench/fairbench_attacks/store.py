@@ -118,9 +118,9 @@ class SearchStore:
         return store
 
     def spec(self) -> ExperimentSpec:
-        """Return the experiment with the honest client.
+        """Return the experiment with the honest client, which does not attack.
 
-        Raises DataError if the directory is not of a search.
+        Raises DataError if the directory does not hold a search.
         """
         return read_spec(self.path / EXPERIMENT)
 
@@ -129,7 +129,7 @@ class SearchStore:
         return checked(SearchPlan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
-        """Set new totals of trials or processor hours after which the search ends."""
+        """Set new totals of trials or of processor hours after which the search ends."""
         plan = replace(self.plan(), trials=trials, cpu_hours=cpu_hours)
         write_json(self.path / SEARCH, asdict(plan))
 
@@ -148,12 +148,15 @@ class SearchStore:
         write_json(self.path / HONEST, data)
 
     def spent(self) -> Spent:
-        """Return the number and processor time of the simulations so far. Raises DataError."""
+        """Return the number and processor time (s) of the simulations that the search has run.
+
+        Raises DataError.
+        """
         file = self.path / CPU
         return checked(Spent, read_json(file), str(file)) if file.exists() else Spent()
 
     def save_spent(self, spent: Spent) -> None:
-        """Store the number and processor time of the simulations so far."""
+        """Store the number and processor time of the simulations that the search has run."""
         write_json(self.path / CPU, asdict(spent))
 
     def trials(self) -> list[Trial]:
@@ -211,7 +214,10 @@ def named_workload(name: str) -> WorkloadSpec:
 
 
 def known_workload(name: str) -> WorkloadSpec:
-    """Return a known attack on the workload judge: 3 victims, and an attacker with 4x load."""
+    """Return a known attack on the workload judge.
+
+    There are 3 victims, and the attacker sends 4 times a victim's load.
+    """
     title = f"attack-{name}"
     return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)
 

@@ -46,9 +46,9 @@ def doctor(
 ) -> None:
     """Test whether a flood of one client makes another client wait.
 
-    Two test clients send short requests for a minute, and one of these clients floods the server.
-    Unless `--yes` is given, the command asks before the flood. The exit code is 0 if fairbench's
-    scheduler is active and the other client did not wait, and 1 otherwise.
+    Two test clients send short requests for a minute, during which one of them floods the server.
+    Unless `--yes` is given, the command asks the user before the flood. The exit code is 0 if
+    fairbench's scheduler is active and the other client did not wait, and 1 otherwise.
     """
     from fairbench_calibration import server_checks as checks
 
@@ -73,7 +73,7 @@ def doctor(
 
 
 def _agreed(root: str, at_once: int, seconds: float) -> bool:
-    """Return whether the user agrees; if there is no terminal, the answer is no."""
+    """Return whether the user agrees to the flood. Without a terminal, the answer is no."""
     question = f"Send up to {at_once} short requests at a time to {root} for {seconds:g} s?"
     return sys.stdin.isatty() and typer.confirm(question, err=True)
 
@@ -81,7 +81,7 @@ def _agreed(root: str, at_once: int, seconds: float) -> bool:
 def _listed(root: str, headers: dict[str, str]) -> str:
     """Return the first model in the server's list of models.
 
-    Raises RunFailed if the list is empty.
+    Raises RunFailed if the server lists no model.
     """
     models = live.get_json(f"{root}/v1/models", headers=headers).get("data")
     name = models[0].get("id") if isinstance(models, list) and models else None

@@ -33,8 +33,8 @@ def engine_check(
     """Compare an engine's own decisions with fairbench's model.
 
     Short random runs with small memory, the engine's own policies and several limits are simulated
-    twice, with the code and with the model. The exit code is 0 if all records are equal, and 1
-    otherwise.
+    twice, with the engine's code and with the model. The exit code is 0 if all records are equal,
+    and 1 otherwise.
     """
     if engine not in validate.POLICIES:
         raise UsageError(f"engine = {engine!r}: must be {' or '.join(validate.POLICIES)}")
@@ -68,7 +68,7 @@ def engine_check(
 
 
 def _plain(first: FirstDifference | None) -> dict[str, Any] | None:
-    """Return a difference for JSON; an undefined value becomes null."""
+    """Return a difference as JSON types, with null for undefined values."""
     if first is None:
         return None
     return {key: None if value != value else value for key, value in first._asdict().items()}

@@ -98,7 +98,7 @@ Output = Annotated[
 
 
 def check_output(output: Path | None) -> None:
-    """Raise UsageError for a file name that ``--gpu`` would not accept."""
+    """Raise UsageError for a file name that the flag ``--gpu`` would not accept."""
     if output is not None and output.suffix != SUFFIX:
         raise UsageError(f"--output-file {output}: must end in {SUFFIX}")
 
@@ -106,7 +106,7 @@ def check_output(output: Path | None) -> None:
 def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
     """Return the GPU that ``--gpu`` or ``--gpu-spec`` describes.
 
-    Raises UsageError if both flags or neither are given.
+    Raises UsageError if both flags are given, or none of them.
     """
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")
@@ -123,7 +123,7 @@ def show_profile(
     note: str = "",
     error_pct: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Print a profile with its source, as text or JSON, and write the profile to ``output``."""
+    """Print a profile with its source, as text or JSON, and write it to the file ``output``."""
     table = hardware.table_of(profile, source, error_pct)
     if as_json:
         print_json(table)
@@ -172,9 +172,9 @@ def probe(
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 
-    Apart from the probe, the server must be idle. The probe sends single prompts of four lengths,
-    and later batches of 1 to 64 requests; all prompts are random tokens. The fit starts from the
-    profile of `profile MODEL --gpu GPU`.
+    Apart from the requests of the probe, the server must be idle. The probe sends single prompts of
+    four lengths, and later batches of 1 to 64 requests; all prompts are random tokens. The fit
+    starts from the profile that `profile MODEL --gpu GPU` derives.
     """
     live.require_live_extra()
     check_output(output)
@@ -203,7 +203,7 @@ DERIVE = "derive"
 
 
 class _DeriveByDefault(TyperGroup):
-    """A command group in which ``profile MODEL`` means ``profile derive MODEL``."""
+    """A group of commands in which ``profile MODEL`` means ``profile derive MODEL``."""
 
     default = DERIVE
 
@@ -256,7 +256,7 @@ def derive_profile(
 ) -> None:
     """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
-    Operator times come from NVIDIA's measurements (needs the extra `profile`), or otherwise from a
+    Operator times come from NVIDIA's measurements (with the extra `profile`), or otherwise from a
     roofline model. The grade of the profile names the source of its times. `fairbench run --gpu
     FILE.toml` simulates with the new profile.
     """
@@ -309,9 +309,9 @@ def calibrate(
 ) -> None:
     """Calibrate a derived profile with the output of one benchmark.
 
-    The times per token set three numbers: the rate at which memory is read, the cost of another
-    sequence in a step, and the launch cost of a step. The grade of the profile lists the three
-    fitted numbers. Numbers that are not fitted are equal to the numbers of `profile MODEL --gpu
+    Three coefficients are fitted to the times per token: the rate at which memory is read, the cost
+    of another sequence in a step, and the launch cost of a step. The grade of the profile lists the
+    three fitted coefficients. Coefficients that are not fitted equal those of `profile MODEL --gpu
     GPU`.
     """
     check_output(output)
@@ -339,7 +339,7 @@ def fit(
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
 
-    `validate --fit` does the same fit.
+    The command `validate --fit` makes the same fit.
     """
     through(STUDY_GROUP, "validation", f"profile fit {file}").print_fit(file, as_json=as_json)
 

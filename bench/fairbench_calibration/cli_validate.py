@@ -102,10 +102,11 @@ def validate(
     on the remaining runs. docs/reference/validate.md describes the format and the sources of FILE.
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
-    several tenants on a single engine are compared by the latency and service of each tenant. A run
-    that cannot be replayed gets its own line, and the exit code is 1.
+    several tenants on one engine are compared by the latency and service of each tenant. A run that
+    cannot be replayed gets a line of its own, and the exit code is 1.
 
-    A fairbench run on real servers is simulated with its own seed, load, schedulers and KV pool.
+    A run of fairbench on real servers is simulated with its own seed, load, schedulers and KV
+    memory.
     """
     file = files[0]
     if overview:

@@ -1,9 +1,9 @@
 """A check of a running server's scheduler, and of whether a flood makes another client wait.
 
 The load consists of two test clients in closed loops. The well-behaved client sends one request at
-a time, first alone and then beside a heavy client (the flood). Under a fair scheduler, requests of
-the well-behaved client overtake requests of the flood. If requests are served in order of arrival,
-both clients wait equally long.
+a time, first alone and then beside a heavy client, which floods the server. Under a fair scheduler,
+requests of the well-behaved client overtake the heavy client's requests. If the server serves
+requests in order of arrival, both clients wait equally long.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ROUTER = "fairbench_router_info"
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The facts that a server reports about itself.
+    """The facts that a server reports about its scheduler.
 
     ``local`` is "" if no scheduler of fairbench is active.
     """
@@ -68,7 +68,7 @@ class ServerFacts:
     hint: str = ""
 
     def flood(self) -> int:
-        """Return the number of concurrent requests that fill the server's queue."""
+        """Return how many concurrent requests are needed to fill the server's queue."""
         if self.most_running is None:
             return UNKNOWN_FLOOD
         return min(MOST_FLOOD, OVERFILL * self.most_running)
@@ -126,8 +126,9 @@ def _from_metrics(page: str) -> ServerFacts:
 class PhaseWaits:
     """The times to first token of one client in one phase of the trial, in seconds.
 
-    If a request has no token at the end of the phase, the time since its sending counts. Unlike the
-    median, the mean hardly depends on the order in which a client's own requests are served.
+    If a request has no token at the end of the phase, the time since it was sent counts. The mean
+    is used because, unlike the median, it hardly depends on the order in which a client's own
+    requests are served.
     """
 
     ttft_s: tuple[float, ...]
@@ -150,10 +151,10 @@ class PhaseWaits:
 
 @dataclass(frozen=True, slots=True)
 class FloodTrial:
-    """The result of the trial: the waits of the well-behaved client and of the flood.
+    """The result of the trial: the waits of the well-behaved client and of the heavy client.
 
-    ``at_once`` is the number of concurrent requests of the flood. ``seconds`` is the duration of
-    the trial.
+    ``at_once`` is the number of requests that the heavy client keeps in flight. ``seconds`` is the
+    duration of the trial in seconds.
     """
 
     at_once: int
@@ -163,23 +164,23 @@ class FloodTrial:
     flood: PhaseWaits
 
     def waits_by_phase(self) -> dict[str, PhaseWaits]:
-        """Return the waits of each client in each phase, by the name of the phase."""
+        """Return the waits of each client in each phase of the trial, by the phase's name."""
         return {"light_alone": self.alone, "light_beside": self.beside, "flood": self.flood}
 
     @property
     def waits(self) -> bool:
-        """Return whether the flood waited, so that the scheduler's order mattered."""
+        """Return whether the heavy client waited, so that the order of requests mattered."""
         return self.flood.mean_s > WAITS * self.alone.mean_s
 
     @property
     def harmed(self) -> bool:
-        """Return whether the well-behaved client waited like the flood, or got mostly errors."""
+        """Return whether the well-behaved client waited like the other, or got mostly errors."""
         failing = self.beside.failed > len(self.beside.ttft_s)
         return failing or (self.waits and self.beside.mean_s > SPARED * self.flood.mean_s)
 
 
 class _Client:
-    """A client of the flood trial, with the records of its requests."""
+    """A test client of the trial, with the records of its requests."""
 
     def __init__(self, name: str, target: DriverTarget, clock: RunClock) -> None:
         self.records: list[RequestRecord] = []
@@ -213,7 +214,7 @@ class _Client:
         return PhaseWaits(waits, len(failed))
 
     def fault(self) -> str:
-        """Return the first error of a request, or a text that says that no request is finished."""
+        """Return the error of the first failed request, or a text that no request has finished."""
         return next(
             (one.error for one in self.records if one.error), "the first request is unfinished"
         )
@@ -229,16 +230,16 @@ async def flood(
 ) -> FloodTrial:
     """Load the server with two clients, and return the result of the trial.
 
-    Raises RunFailed if the well-behaved client alone gets no answer, or if the flood gets no
-    answer.
+    Raises RunFailed if one of the two clients gets no answer, the well-behaved client while it is
+    alone or the heavy client.
 
     Args:
         root: The URL of the server, without ``/v1``.
         model: The model's name in requests, or None.
-        at_once: Number of requests that the flood keeps in flight.
+        at_once: Number of requests that the heavy client keeps in flight.
         seconds: Duration of the whole trial in seconds.
-        headers: Headers that every request has.
-        flood_headers: Further headers of the flood's requests.
+        headers: HTTP headers that every request has.
+        flood_headers: Additional HTTP headers of the heavy client's requests.
     """
     clock = RunClock()
 
@@ -271,7 +272,7 @@ async def flood(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The facts about a server, and the result of the trial, or None without a trial."""
+    """The facts about a server, and the result of the flood trial, or None without a trial."""
 
     url: str
     facts: ServerFacts
@@ -281,7 +282,8 @@ class Findings:
     def fine(self) -> bool:
         """Return whether the server treats the well-behaved client fairly.
 
-        The server is fair if a scheduler of fairbench is active and the trial found no harm.
+        The server is fair if a scheduler of fairbench is active and the well-behaved client did not
+        wait in the trial.
         """
         return bool(self.facts.local) and not (self.trial and self.trial.harmed)
 

@@ -1,6 +1,6 @@
 """The HTTP server of an emulated worker: its APIs and its information pages.
 
-The page of metrics has SGLang's gauges and counters under SGLang's names, and the tokens of each
+The metrics page has SGLang's gauges and counters under SGLang's names, and the tokens of each
 client.
 """
 
@@ -47,7 +47,7 @@ SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_to
 
 
 def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the keys of SGLang's server info that apply; the key ``emulated`` is true."""
+    """Return the keys of SGLang's server info that apply to an emulator, and ``emulated``."""
     config, limits = emulator.config, emulator.worker.limits
     publisher = emulator.publisher
     return {
@@ -98,13 +98,13 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
     """Return the list of models in OpenAI's format.
 
-    The list contains only the model that is emulated.
+    The list contains only the emulated model.
     """
     return {"object": "list", "data": [model_card(emulator)]}
 
 
 def model_card(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return the description of the model in OpenAI's format."""
+    """Return the description of the emulated model in OpenAI's format."""
     return {
         "id": emulator.config.model,
         "object": "model",
@@ -173,7 +173,7 @@ def _service(emulator: EmulatedWorker) -> Metric:
 
 
 def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
-    """Return the registry from which ``generate_latest`` builds the metrics page."""
+    """Return the Prometheus registry for the metrics page (``generate_latest``)."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(emulator))
     return registry
@@ -189,8 +189,8 @@ _encode = msgspec.json.Encoder().encode
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
     """Return the aiohttp application of the emulator.
 
-    The application needs ``handler_cancellation``, so that a client's disconnect aborts its
-    request.
+    The application needs aiohttp's ``handler_cancellation``, so that a request is aborted if its
+    client disconnects.
     """
     registry = registry_of(emulator)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
@@ -278,7 +278,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
 
 
 def _render(emulator: EmulatedWorker, api: OpenAIApi) -> Handler:
-    """Return a handler that tokenizes a prompt. vllm-router needs the tokens to choose a worker."""
+    """Return a handler that tokenizes a prompt. vllm-router chooses a worker by the tokens."""
 
     async def render(request: web.Request) -> web.Response:
         try:
@@ -322,10 +322,10 @@ async def serve_emulator(
 ) -> None:
     """Serve requests until SIGINT or SIGTERM.
 
-    ``on_ready`` is called with the server's URL and the worker.
+    ``on_ready`` is called with the URL of the server and the worker.
 
     Raises UsageError for an invalid setting or an unavailable port. Raises RunFailed if the local
-    scheduler fails; the same failure would end an SGLang server.
+    scheduler fails, which would also end an SGLang server.
     """
     emulator = build(config, asyncio.get_running_loop())
     try:

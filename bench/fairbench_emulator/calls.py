@@ -1,6 +1,6 @@
-"""Requests to the emulated engine in a form that does not depend on the API, and their outputs.
+"""Requests to the emulated engine, and their outputs, in a form that no API determines.
 
-All output tokens of a request are drawn when the request arrives, so their number is known.
+All output tokens of a request are drawn when the request arrives, so that their number is known.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STOP, LENGTH = "stop", "length"
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """Request fields of all APIs that set where an output ends and how often tokens are sent."""
+    """The request fields, in all APIs, that decide when an output ends and how often it is sent."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -73,12 +73,13 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request to the engine that is emulated.
+    """A request to the emulated engine.
 
-    The scheduler never sees the drawn output length ``output_tokens``.
+    The scheduler never sees ``output_tokens``, the output length that was drawn.
 
     ``stream_interval`` is the number of tokens per event of a stream; the first and the last event
-    may have fewer. ``routing_key`` holds the client's name and its remaining time (``due_tag``).
+    may have fewer tokens. ``routing_key`` holds the client's name and the time that is left to its
+    deadline (``due_tag``).
     """
 
     rid: str
@@ -96,7 +97,7 @@ class EmulatedCall:
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
-    """Decode a JSON body as ``kind``.
+    """Decode a JSON body as an object of the type ``kind``.
 
     Numbers in the body may be written as strings. Raises BadRequest.
     """
@@ -118,7 +119,10 @@ def make_call(
     include_usage: bool = False,
     model: str = "",
 ) -> EmulatedCall:
-    """Build the call from the decoded fields of a body and the headers. Raises BadRequest."""
+    """Build the call from the decoded fields of a request's body and from its headers.
+
+    Raises BadRequest.
+    """
     if not ids:
         raise BadRequest("the prompt must not be empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
@@ -148,12 +152,12 @@ def stops_of(body: StopFields) -> Stops:
 
 
 def prompt_ids(prompt: list[int] | str, text: Text) -> list[int]:
-    """Return a prompt's token ids; if the prompt is text, it is tokenized."""
+    """Return a prompt's token ids. If the prompt is a text, it is tokenized."""
     return text.encode(prompt) if isinstance(prompt, str) else prompt
 
 
 def _routing_key(headers: Mapping[str, str]) -> str:
-    """Return the routing key that a router has set, or else the client's own header."""
+    """Return the routing key from a router's header, or else from the client's own header."""
     names = (ROUTING_KEY, *CLIENT_ALIASES)
     return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
 
@@ -169,9 +173,9 @@ def _header_number(headers: Mapping[str, str], name: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an output ends after ``tokens`` tokens.
+    """The end of an output after ``tokens`` tokens.
 
-    ``reason`` is the name that SGLang gives to the cause.
+    ``reason`` is SGLang's name for the cause of the end.
 
     ``matched`` is the stop text or stop token that ended the output, if any. ``visible`` is the
     number of characters that the client receives; None means all characters.
@@ -186,7 +190,7 @@ class Ending:
 def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
     """Return the end of an output with the token ids ``ids`` and a limit of ``most`` tokens.
 
-    As in SGLang, the engine checks the length after each token first, then the stop tokens, and
+    As in SGLang, the engine checks after each token first the length, then the stop tokens, and
     then the stop texts in order.
     """
     is_full = len(ids) >= most
@@ -212,10 +216,10 @@ def ending_of(ids: list[int], most: int, stops: Stops, text: Text) -> Ending:
 class Generation:
     """The output that the engine generates for a request.
 
-    ``produced`` is the number of tokens that were produced so far.
+    ``produced`` is the number of tokens that the engine has produced so far.
 
-    ``done`` is true if no more tokens will follow. A caller sets ``aborted`` to end the call early.
-    The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
+    ``done`` is True if no more tokens will follow. A caller may set ``aborted`` to end the call
+    early. The method ``ids`` returns output tokens; ``ending`` holds the end of the output.
     """
 
     def __init__(
@@ -239,7 +243,7 @@ class Generation:
     async def begun(self) -> None:
         """Wait until the output has begun or has ended.
 
-        This method does not affect the method ``changed``.
+        Waiting for the beginning does not affect the next call of ``changed``.
         """
         await self._news.wait()
 
@@ -259,7 +263,7 @@ class Generation:
 
     @property
     def queue_s(self) -> float:
-        """The delay in the queue, in seconds of the engine's clock.
+        """The time in the queue, in seconds of the engine's clock.
 
         Precondition: admitted request.
         """
@@ -277,13 +281,13 @@ class Generation:
         return said[: max(0, self.ending.visible - before)]
 
     def steps(self) -> Iterator[tuple[int, int, bool]]:
-        """Yield each stream event that is now due as (start, end, last).
+        """Yield each event of a stream that is now due, as (start, end, last).
 
-        The event covers the output tokens from ``start`` to ``end``, and ``last`` is true for the
-        final event.
+        The event covers the output tokens from ``start`` to ``end``; ``last`` is True for the final
+        event.
 
-        With ``stream_interval``, each event covers exactly that many tokens, even if the engine has
-        produced more tokens.
+        With ``stream_interval``, each event covers exactly that number of tokens, even if the
+        engine has produced more.
         """
         every = self.call.stream_interval
         while every is not None and self._sent + (step := every if self._sent else 1) < (

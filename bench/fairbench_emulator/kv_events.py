@@ -1,4 +1,4 @@
-"""KV events of an emulated worker: a KV cache that reports blocks, and a publisher over ZMQ."""
+"""KV events of an emulated worker: a KV cache that reports its blocks, and a ZMQ publisher."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MEDIUM = "GPU"  # KV events name this kind of memory.
 
 
 class PublishingCache(KVCache):
-    """A prefix cache that collects KV events.
+    """A prefix cache that collects events about its blocks (KV events).
 
-    ``publish`` passes new events to ``send`` in their order.
+    The method ``publish`` passes new events to the function ``send`` in their order.
 
     A block has 8 tokens, and its name is a hash of all tokens up to the block's end. The cache
-    matches prefixes token by token. An incomplete last block of a prefix is cached but not
-    reported, because events name only complete blocks.
+    matches prefixes token by token. If the last block of a prefix is incomplete, it is cached but
+    not reported, because events name only complete blocks.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PublishingCache(KVCache):
             self._events = []
 
     def clear(self) -> None:
-        """Evict all blocks. Precondition: no request holds a lock on a block."""
+        """Evict all blocks. No request may hold a lock on a block."""
         self._hashes.clear()
         self.evict(self.capacity)
         if self._send is not None:
@@ -87,7 +87,7 @@ class PublishingCache(KVCache):
         return super().remove(leaf)
 
     def _last_hash(self, node: KVNode) -> int | None:
-        """Return the hash of the last complete block that ends at or above a node, or None."""
+        """Return the hash of the last complete block that ends at a node or above it, or None."""
         at: KVNode | None = node
         while at is not None:
             if hashes := self._hashes.get(at):
@@ -114,10 +114,10 @@ KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can reques
 
 
 class Publisher:
-    """A ZMQ PUB socket for events and a ROUTER socket for replays.
+    """A publisher with a ZMQ PUB socket for KV events and a ROUTER socket for replays.
 
-    The publisher may be called only in the event loop. Port 0 means that any free port is used.
-    Raises UsageError if a port is in use.
+    The methods of the publisher may be called only in the event loop. Port 0 means that any free
+    port is used. Raises UsageError if a port is in use.
     """
 
     def __init__(self, host: str, port: int, replay_port: int) -> None:

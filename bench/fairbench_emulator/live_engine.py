@@ -1,4 +1,4 @@
-"""The simulator's worker in real time, which serves requests that arrive at any time."""
+"""The simulator's worker, run in real time for requests that arrive at any time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WallClock:
         return (self._time_s() - self._start_s) * self.scale
 
     def catch_up(self) -> None:
-        """Run all due events in order, each at its own time; set the clock to the present."""
+        """Run all due events in order, each at its own time, and set the clock to the present."""
         clock = self.clock
         now_ps = max(clock.now_ps, int((self._time_s() - self._start_s) * self._ps_per_s))
         while (next_ps := clock.next_ps()) is not None and next_ps <= now_ps:
@@ -59,20 +59,20 @@ class WallClock:
         clock.stop_at(now_ps)
 
     def real_s(self, time_ps: int) -> float:
-        """Return the real time in seconds that corresponds to a time of ``clock``."""
+        """Return the real time in seconds at which ``clock`` reaches ``time_ps`` (picoseconds)."""
         return self._start_s + time_ps / self._ps_per_s
 
 
 @dataclass(eq=False)
 class LiveEngine:
-    """An engine that accepts calls and delivers their tokens.
+    """An engine that accepts calls and delivers their output tokens.
 
-    The engine may be called only in the event loop.
+    The methods of the engine may be called only in the event loop.
 
-    The engine delivers a request's first token at once, and later tokens every ``stream_interval``
-    decode steps. The event loop does not wake up for the steps in between, because the engine can
-    compute their times. If the scheduler raises an error, the engine sets ``failure``, calls
-    ``on_failure`` and stops.
+    The engine delivers the first token of a request at once, and later tokens every
+    ``stream_interval`` decode steps. The event loop does not wake up for the decode steps between
+    two deliveries, because the engine can compute their times. If the scheduler raises an error,
+    the engine sets ``failure``, calls ``on_failure`` and stops.
     """
 
     worker: SGLangReplica
@@ -100,13 +100,13 @@ class LiveEngine:
 
     @property
     def may_refuse(self) -> bool:
-        """Return whether the scheduler has a limit above which the scheduler refuses requests."""
+        """Return whether the scheduler refuses requests above some limit."""
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
-        """Submit a call to the engine now.
+        """Submit a call to the engine at the present time.
 
-        Raises BadRequest if the KV pool is too small for the call.
+        Raises BadRequest if the KV memory is too small for the call.
         """
         self._forget_streams()
         prompt, end = self.streams.prompt_of(call.ids)
@@ -143,9 +143,9 @@ class LiveEngine:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Abort a generation because its client has disconnected.
+        """Abort the generation of an output because its client has disconnected.
 
-        A generation that has finished stays unchanged.
+        An output that is already complete stays unchanged.
         """
         if generation.done:
             return
@@ -156,10 +156,10 @@ class LiveEngine:
             self._advance()
 
     def flush_cache(self) -> bool:
-        """Empty the cache and return True if the engine has no requests, as in SGLang.
+        """Empty the cache if the engine has no requests, as SGLang does, and return whether it was.
 
-        As in the plugin for SGLang, a new local scheduler without credits or counters replaces the
-        old scheduler.
+        As in fairbench's plugin for SGLang, a new local scheduler without credits or counters
+        replaces the old one.
         """
         self.wall.catch_up()
         if self._live:
@@ -170,7 +170,7 @@ class LiveEngine:
         return True
 
     def catch_up(self) -> None:
-        """Advance the worker's state to the current time, so that a caller can read the state."""
+        """Advance the worker's state to the current time, so that a caller can read it."""
         self.wall.catch_up()
         self.worker.sync()
 
@@ -236,7 +236,7 @@ class LiveEngine:
                 generation.deliver(batch.produced(sequence))
 
     def _next_ps(self) -> int | None:
-        """Return the time of the next event, or the earlier end of a step that delivers tokens."""
+        """Return the time (ps) of the next event, or of an earlier step that delivers tokens."""
         event_ps = self.wall.clock.next_ps()
         to_go = self._delivered_step + self.stream_interval - self.worker.batch.steps
         # If a call has its own ``stream_interval``, the emulator must check after each step whether

@@ -1,4 +1,4 @@
-"""The HTTP APIs of an emulator: readers of bodies and writers of answers (SGLang, OpenAI)."""
+"""The HTTP APIs of an emulator (SGLang's and OpenAI's): request bodies and answers."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class EmulatedApi(ABC):
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> calls.EmulatedCall:
         """Parse the body ``raw`` and the ``headers``.
 
-        The object ``text`` tokenizes a prompt that is a text.
+        The object ``text`` is the tokenizer for a prompt that is a text.
 
         Raises BadRequest if the body is invalid.
         """
 
     @abstractmethod
     def chunks(self, generation: calls.Generation) -> Iterator[Any]:
-        """Yield the next events of a stream, each as a JSON value."""
+        """Yield the events of a stream that are now due, each as a JSON value."""
 
     @abstractmethod
     def whole(self, generation: calls.Generation) -> Any:
@@ -132,9 +132,9 @@ class _Chat(_Common, kw_only=True):
 
 
 class OpenAIApi(EmulatedApi):
-    """The common parts of the two APIs of OpenAI.
+    """The common parts of OpenAI's completions API and chat API.
 
-    The fields for names are values of ``object`` in answers.
+    The fields for names hold the value of ``object`` in answers.
     """
 
     object_name: str
@@ -142,7 +142,7 @@ class OpenAIApi(EmulatedApi):
 
     @abstractmethod
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
-        """Return the part of a chunk's choice that contains the new text."""
+        """Return the part of a streamed choice that contains the new text."""
 
     @abstractmethod
     def _message(self, text: str) -> dict[str, Any]:

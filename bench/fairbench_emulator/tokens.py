@@ -1,9 +1,9 @@
-"""Exact conversion of text to token ids, of token ids to segments, and back.
+"""The exact conversion of text to token ids, of token ids to prompt segments, and back.
 
-An output that is repeated in a later prompt has equal token ids, and prompts share exactly their
-equal tokens. The pages of ``schedulers.token_pages`` round each match down to whole pages. If the
-emulator matched in whole pages, it would compute half a page more per cached prefix than the
-simulator.
+An output that a later prompt repeats has the same token ids again, and prompts share exactly their
+equal tokens. Schedulers (``schedulers.token_pages``) round each match down to whole pages. If the
+emulator, too, matched in whole pages, it would compute half a page more per cached prefix than the
+simulator does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
 class _Stream:
-    """A stream of tokens, with the streams that branch off by (offset, first token id)."""
+    """A sequence of tokens, and the sequences that branch off.
+
+    The keys of branches are (offset, first token id).
+    """
 
     __slots__ = ("forks", "ids", "key", "place")
 
@@ -50,7 +53,7 @@ class _Stream:
 
 
 class StreamPosition(NamedTuple):
-    """A position in a stream: the position after the first ``offset`` tokens."""
+    """A position in a token sequence, which is after its first ``offset`` tokens."""
 
     stream: _Stream
     offset: int
@@ -59,9 +62,10 @@ class StreamPosition(NamedTuple):
 class TokenStreams:
     """A tree of the tokens of all prompts and outputs so far.
 
-    Two streams branch where their tokens differ.
+    Two sequences of the tree branch where their tokens differ.
 
-    ``tokens`` is the number of tokens that the tree stores. Only ``keep_only`` deletes tokens.
+    ``tokens`` is the number of tokens that the tree stores. Only the method ``keep_only`` deletes
+    tokens.
     """
 
     def __init__(self) -> None:
@@ -72,7 +76,7 @@ class TokenStreams:
         self.tokens = 0
 
     def prompt_of(self, ids: Ids) -> tuple[Prompt, StreamPosition]:
-        """Return the prompt with these token ids, and the position at which the prompt ends."""
+        """Return the prompt with these token ids, and the position at which it ends."""
         segments = []
         at, start = StreamPosition(self._root, 0), 0
         while start < len(ids):
@@ -86,10 +90,11 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: StreamPosition, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw a new output after the prompt that ends at ``place``; return its segment and tokens.
+        """Draw a new output after the prompt that ends at ``place``. Return its segment and tokens.
 
-        The first token of the output differs from all known continuations of the prompt. If no draw
-        differs, the output replaces a known output, which later prompts then cannot match.
+        The output's first token differs from all known continuations of the prompt. If every drawn
+        token equals a known continuation, the output replaces a known output, which later prompts
+        then cannot match.
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None
@@ -109,7 +114,7 @@ class TokenStreams:
         return stream
 
     def ids_of(self, prompt: Prompt, start: int, end: int) -> list[int]:
-        """Return the tokens from ``start`` to ``end`` of a prompt that this object returned."""
+        """Return the tokens from ``start`` to ``end`` of a prompt that ``prompt_of`` returned."""
         found: list[int] = []
         for key, length in prompt:
             if start < length and end > 0:
@@ -119,7 +124,7 @@ class TokenStreams:
         return found
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Delete each stream that is not in ``keys`` and has no descendant in ``keys``."""
+        """Delete each token sequence that is not in ``keys`` and has no descendant in ``keys``."""
         for stream in reversed(list(self._streams.values())):
             if stream.forks or stream.key in keys:
                 continue
@@ -144,7 +149,7 @@ class Text(Protocol):
 
     ``output_ids`` are the token ids from which outputs are drawn.
 
-    ``method`` says how tokens are counted.
+    ``method`` is a text that says how tokens are counted.
     """
 
     method: str
@@ -152,10 +157,10 @@ class Text(Protocol):
     vocab_size: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of which a text consists."""
+        """Return the token ids into which a text is divided."""
 
     def decode(self, output_ids: list[int]) -> str:
-        """Return the text of token ids that are all among ``output_ids``."""
+        """Return the text of token ids, all of which are in ``output_ids``."""
 
 
 class ApproximateText:
@@ -198,9 +203,9 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """A tokenizer around a ``tokenizers`` object.
+    """A tokenizer that wraps a ``tokenizers`` object.
 
-    Outputs consist of words from the tokenizer's vocabulary.
+    Outputs consist of whole words from the vocabulary of the tokenizer.
 
     Raises DataError if no token of the vocabulary is a whole word.
     """

@@ -1,4 +1,4 @@
-"""An emulated worker: its configuration, its parts, and the sums of each client's tokens."""
+"""An emulated worker: its configuration, its parts, and the token counts of each client."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class EmulatorConfig:
     """The configuration of an emulated worker.
 
     - ``gpu`` is the full id of a timing profile.
-    - ``settings`` maps NAME.PARAM to a value, where NAME is the local scheduler or the engine.
+    - ``settings`` maps NAME.PARAM to a value; NAME is the local scheduler or the engine.
     - ``weights`` maps client names to weights; the default weight is 1.
-    - ``port`` and ``kv_replay_port`` are TCP ports; 0 stands for any free port.
+    - ``port`` and ``kv_replay_port`` are TCP ports; 0 means any free port.
     - ``kv_events_port`` is the TCP port of KV events; None means that no events are published.
     - ``time_scale`` is the number of emulated seconds per real second.
     - ``slowdown`` is the ratio of an iteration's duration to its duration in the timing profile.
     - ``stream_interval`` is the number of decode steps between two chunks of a streamed answer.
-    - ``tokenizer`` is the path of a file tokenizer.json for prompts that are text.
-    - ``number`` identifies the worker in its answers; None means no identification.
+    - ``tokenizer`` is the path of a file tokenizer.json for prompts that are texts.
+    - ``number`` identifies the worker in its answers; None means that answers do not identify it.
     """
 
     gpu: str
@@ -86,7 +86,7 @@ class ClientTokens:
 
 
 class ServiceTotals(ServiceLog):
-    """A worker's log that keeps sums instead of rows, because a server runs without limit."""
+    """A service log that keeps sums instead of rows, because a server runs for unlimited time."""
 
     def __init__(self) -> None:
         super().__init__([])
@@ -130,7 +130,7 @@ class EmulatedWorker:
 
 
 def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
-    """Build an idle emulator with an empty cache, whose clock starts now.
+    """Build an idle emulator with an empty cache and a clock that starts now.
 
     Raises UsageError for an invalid setting, an invalid tokenizer or an unavailable port.
     """

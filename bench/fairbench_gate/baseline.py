@@ -31,11 +31,11 @@ NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """Return the experiments of a baseline directory by name, with present defaults.
+    """Return the experiments of a baseline directory by name, with this version's defaults.
 
-    Values that the user chose are taken from the file; values that the user did not choose are the
-    defaults of this version. Raises UsageError for a directory without experiments, and for an
-    experiment that cannot be simulated.
+    Values that the user chose are taken from the file; all others are the defaults of this version.
+    Raises UsageError for a directory without experiments, and for an experiment that cannot be
+    simulated.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -53,7 +53,10 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
 
 
 def _with_given(file: Path) -> Mapping[str, Any]:
-    """Return an experiment file's tables; older files have ``given`` in their manifests."""
+    """Return the tables of an experiment file.
+
+    For older files, ``given`` comes from the manifest.
+    """
     tables, manifest = read_experiment(file), _manifest_of(file)
     chosen = manifest.get(CHOSEN)
     if not (lacks_given(tables) and isinstance(chosen, list)):
@@ -64,10 +67,10 @@ def _with_given(file: Path) -> Mapping[str, Any]:
 
 
 def check_stored(folder: Path, specs: Iterable[str]) -> None:
-    """Raise DataError if a baseline has no results, or results of another experiment.
+    """Raise DataError if a baseline experiment has no results, or those of another experiment.
 
-    Results belong to another experiment if the experiment file was edited after the results were
-    stored, or if an older version without some setting stored the results.
+    Results belong to another experiment if the experiment file was edited after they were stored,
+    or if they were stored by an older version that lacked some setting.
     """
     for name in specs:
         file = folder / name / EXPERIMENT
@@ -80,7 +83,7 @@ def check_stored(folder: Path, specs: Iterable[str]) -> None:
 
 
 def _unlike_results(file: Path) -> str:
-    """Return the reason why stored results belong to another experiment, or "" if they fit."""
+    """Return why stored results belong to another experiment, or "" if they fit."""
     tables = read_toml(file, str(file))
     is_ours = not is_edited(tables)
     try:
@@ -99,12 +102,12 @@ def _unlike_results(file: Path) -> str:
 
 
 def metrics_stored(folder: Path, specs: Iterable[str]) -> set[str]:
-    """Return the keys of all metrics in a baseline's summaries."""
+    """Return the keys of all metrics in the baseline's summaries."""
     return {key for name in specs for key in values_of(read_json(folder / name / SUMMARY))}
 
 
 def _manifest_of(file: Path) -> dict[str, Any]:
-    """Return the manifest in the folder of an experiment file, or {} without a manifest."""
+    """Return the manifest beside an experiment file, or {} without a manifest."""
     manifest = file.parent / MANIFEST
     return read_json(manifest) if manifest.exists() else {}
 
@@ -112,7 +115,7 @@ def _manifest_of(file: Path) -> dict[str, Any]:
 def difference(
     stored: Path, run: StoredRun, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return lines on the differences of a run from the stored baseline; "" without any.
+    """Return lines on how a run differs from the stored baseline, or "" if it does not.
 
     Raises DataError if a summary of the baseline cannot be read.
     """
@@ -127,7 +130,7 @@ def difference(
 
 
 def keep(run: StoredRun, folder: Path) -> None:
-    """Store a run as the baseline in ``folder``, without facts about the machine."""
+    """Store a run as the baseline in ``folder``, without information about the machine."""
     shutil.copyfile(run.path / EXPERIMENT, folder / EXPERIMENT)
     write_json(folder / SUMMARY, run.summary)
     write_json(folder / MANIFEST, {k: v for k, v in run.manifest.items() if k not in NOT_KEPT})

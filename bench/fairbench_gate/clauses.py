@@ -1,4 +1,4 @@
-"""Clauses such as ``min_share_60s:-5%``, and tests of whether a metric became too much worse."""
+"""Clauses such as ``min_share_60s:-5%``, which limit how much worse a metric may become."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ MOST_PERCENT = 100
 
 
 class Clause(NamedTuple):
-    """A limit of the gate: ``metric`` may get worse by at most ``loss``.
+    """A limit that a gate checks: ``metric`` may get worse by at most ``loss``.
 
-    ``loss`` is at least 0, and a fraction of the baseline if ``relative`` is true.
+    ``loss`` is at least 0; if ``relative`` is true, it is a fraction of the baseline's value.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Clause(NamedTuple):
     relative: bool
 
     def limit(self, baseline: Fraction) -> Fraction:
-        """Return the worst passing value of a metric, given the value in the baseline."""
+        """Return the worst value of a metric that passes, given the value in the baseline."""
         loss = abs(baseline) * self.loss if self.relative else self.loss
         return baseline - loss if self.more_is_better else baseline + loss
 
@@ -47,9 +47,9 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
-    METRIC is a key of a summary or an alias of a key. ``known`` contains the metrics in the
-    compared summaries. Raises UsageError for another form or sign, for an unknown metric, and for a
-    metric of which neither larger nor smaller values are better.
+    METRIC is a key of a summary, or another name of a key. ``known`` contains the metrics in the
+    summaries that are compared. Raises UsageError for a wrong form or sign, for an unknown metric,
+    and for a metric for which neither direction is better.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -84,7 +84,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """Return the one-sided p-value of the exact rank-sum test that ``second`` is larger.
 
     The p-value is the probability that, if all values come from one distribution, the rank sum of
-    ``second`` is at least as large as observed.
+    ``second`` is at least as large as the observed one.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
@@ -101,17 +101,17 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
 
 
 def can_reject(first: int, second: int, alpha: float) -> bool:
-    """Return whether samples of these sizes can reach a p-value of ``alpha`` or less."""
+    """Return whether samples of these sizes can have a p-value of ``alpha`` or less."""
     return 1 / comb(first + second, second) <= alpha
 
 
 def _doubled_rank(pooled: Sequence[Fraction], value: Fraction) -> int:
-    """Return twice the mean rank, in ``pooled``, of the values that are equal to ``value``."""
+    """Return twice the mean rank of all values in ``pooled`` that are equal to ``value``."""
     return bisect_left(pooled, value) + bisect_right(pooled, value) + 1
 
 
 class Verdict(StrEnum):
-    """The verdict that a clause gives on a point."""
+    """The verdict on a clause (a limit on a metric) for one experiment."""
 
     PASS = "pass"
     FAIL = "FAIL"
@@ -120,18 +120,18 @@ class Verdict(StrEnum):
 
 
 class Judgement(NamedTuple):
-    """A verdict, with a reason if the printed numbers do not explain the verdict."""
+    """A verdict, and a reason if the printed numbers do not explain it."""
 
     verdict: Verdict
     reason: str = ""
 
 
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
-    """Judge one run against another, by the decimal numbers in the files.
+    """Judge one run against another by the exact decimal numbers in their files.
 
     A value may be only a bound, such as a latency above 300 s. A bound passes or fails if every
-    possible value passes or fails; otherwise the verdict is inconclusive. If both values are equal
-    lower bounds, the check passes.
+    value that it allows passes or fails; otherwise the verdict is inconclusive. If both values are
+    lower bounds and equal, the clause passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -155,11 +155,11 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs with the same seeds by paired differences, as ``compare`` does.
 
-    The values are in the order of the seeds. The test is about the mean over seeds of each change
-    minus the allowed change, in the clause's unit, at level ``alpha`` on either side; a negative
-    number is worse than allowed. The clause fails if the mean is significantly worse than 0, passes
-    if the mean is significantly better than 0, and is inconclusive otherwise. A seed counts only if
-    both of its runs have a value.
+    The values in ``before`` and ``after`` are in the order of the seeds. The tested quantity is
+    each seed's change minus the allowed change, in the clause's unit, as a mean over seeds; a
+    negative mean is worse than allowed, and ``alpha`` is the level on either side. The clause fails
+    if the mean is significantly below 0, passes if it is significantly above 0, and is inconclusive
+    otherwise. A seed counts only if both of its runs have a value.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
     if len(pairs) == 1:
@@ -182,13 +182,13 @@ def judge_repeated(
 ) -> Judgement:
     """Judge several measured runs of one seed against several runs of the baseline.
 
-    Each value of the baseline is made worse by the allowed loss and ranked together with the
-    current values. The clause fails if the current values rank significantly worse than the
-    baseline's. The clause passes if the current values rank significantly better, or if no current
-    value is worse than the best of the worsened baseline values.
+    Each value of the baseline is first made worse by the allowed loss; all values are then ranked
+    together. The clause fails if the current values rank significantly worse than the baseline's
+    values. The clause passes if the current values rank significantly better, or if none of them is
+    worse than the best of the worsened baseline values.
 
-    The tests are one-sided at the level ``alpha``. If there are too few runs for a significant
-    result, the tests are skipped.
+    The two rank tests are one-sided at the level ``alpha``. If there are too few runs for a
+    significant result, the rank tests are skipped.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -213,10 +213,11 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return limits and current values, divided by each seed's baseline for a relative clause.
+    """Return limits and current values.
 
-    Divided by the baseline, changes by the same percentage in every seed have no spread, even if
-    the seeds' loads differ.
+    For a relative clause, both are divided by the baseline's value of the same seed. After the
+    division, changes by the same percentage in every seed have no spread, even if the seeds' loads
+    differ.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:
@@ -233,7 +234,7 @@ def _scaled(
 
 
 def _beyond(found: Difference, clause: Clause) -> str:
-    """Return a text with the distance of the current runs from the limit and the seed count."""
+    """Return a text on how far the current runs are from the limit, with the number of seeds."""
     seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
     if found.mean is None or found.runs < 2:
         return f"{seeds}: too few"
@@ -250,7 +251,7 @@ def _is_undefined(value: Value) -> bool:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge values some of which are undefined; a number that became undefined fails."""
+    """Judge values of which some are undefined. A number that became undefined fails."""
     undefined = [list(filter(_is_undefined, values)) for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")
@@ -259,16 +260,16 @@ def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgeme
 
 
 def _badness_range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
-    """Return the range of the true value, negated if larger values are better."""
+    """Return the range in which the true value lies, negated if larger values are better."""
     low = -inf if value.bound == "<" else value.exact
     high = inf if value.bound == ">" else value.exact
     return (-high, -low) if clause.more_is_better else (low, high)
 
 
 def _badness_limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """Return the largest passing badness of a metric, given the badness of the baseline.
+    """Return the largest badness of a metric that passes, given the badness of the baseline.
 
-    The badness of a value is the value, or its negative if larger values are better.
+    The badness is the value of the metric, or its negative if larger values are better.
     """
     if isinstance(badness, float):
         assert not isfinite(badness)

@@ -76,8 +76,8 @@ def check(
 def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) -> None:
     """Rerun all experiments; print and store the results that changed.
 
-    Results that have not changed are not written again. To add an experiment, create its file
-    NAME/experiment.toml first.
+    Results that have not changed are not written again. To add an experiment, first create its file
+    NAME/experiment.toml.
     """
     colour, width = terminal_look()
     with _rerun(gate.read_specs(folder), show=not disable_tqdm) as rerun:
@@ -91,7 +91,7 @@ def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: NoProgress = False) ->
 
 
 class _Rerun(NamedTuple):
-    """The outcome of reruns: the directory of the runs, and runs and errors by experiment name."""
+    """The outcome of reruns: the directory, and each experiment's run or error by name."""
 
     runs: dict[str, StoredRun]
     failed: dict[str, FairbenchError]
@@ -102,7 +102,7 @@ class _Rerun(NamedTuple):
 def _rerun(specs: Mapping[str, ExperimentSpec], *, show: bool) -> Iterator[_Rerun]:
     """Rerun all experiments of the baseline in a temporary directory.
 
-    Raises Interrupted if the user interrupts the runs.
+    Raises Interrupted if the user stops the runs.
     """
     from fairbench.config import identity
 

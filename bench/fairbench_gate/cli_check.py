@@ -33,7 +33,7 @@ class CheckFormat(StrEnum):
 
 
 class Inconclusive(StrEnum):
-    """Whether a check passes or fails if its result is inconclusive."""
+    """The choice whether an inconclusive check passes or fails."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -50,7 +50,7 @@ FormatOption = Annotated[
 
 
 def limit_option(unlimited: str) -> Any:
-    """Declare the flag ``--fail-if``; ``unlimited`` ends the help text."""
+    """Declare the flag ``--fail-if``; ``unlimited`` is the end of its help text."""
     return Option(
         metavar="METRIC:LOSS",
         help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
@@ -103,7 +103,7 @@ def check(
 
     The two directories must hold runs of the same experiments. Single simulated runs are compared
     value by value. Runs over several seeds are paired by seed, as in `compare`; a check passes or
-    fails only if the result is significant.
+    fails only if the difference is significant.
     """
     with reporting(output):
         outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
@@ -119,9 +119,9 @@ def judged(
     allowed: Collection[str] = (),
     left_out: Collection[str] = (),
 ) -> Outcome:
-    """Compare the runs in two directories.
+    """Compare the runs in two directories, and return the outcome.
 
-    Raises UsageError if a directory or a clause cannot be used.
+    Raises UsageError if a directory or a clause (limit on a metric) cannot be used.
     """
     from fairbench_gate.outcome import judge
 
@@ -130,7 +130,7 @@ def judged(
 
 @contextmanager
 def reporting(output: CheckFormat) -> Iterator[None]:
-    """Also print an error of the ``with`` block as an outcome in formats that programs read."""
+    """Also print an error of the ``with`` block as an outcome, in formats that programs read."""
     try:
         yield
     except (UsageError, RunFailed) as error:
@@ -142,7 +142,7 @@ def reporting(output: CheckFormat) -> Iterator[None]:
 def print_outcome(
     outcome: Outcome, output: CheckFormat, *, inconclusive_fails: bool = True, advice: str = ""
 ) -> None:
-    """Print an outcome on stdout; with ``--format github``, also write the job's summary.
+    """Print an outcome on stdout. With ``--format github``, also write GitHub's job summary.
 
     Raises NotJudged if a run failed. Raises RunFailed, with ``advice`` in the message, if a check
     failed or is inconclusive.

@@ -50,7 +50,7 @@ def _verdicts(outcome: Outcome) -> Table:
 
 
 def changes_table(found: Sequence[Change]) -> RenderableType:
-    """Return a table of the values that changed at one point.
+    """Return a table of the values that changed in one experiment.
 
     If metrics over all clients changed, the table only counts the changes of single clients.
     """
@@ -79,7 +79,7 @@ CHANGES = ("metric", "baseline", "current", "change", "")
 
 
 def outcome_markdown(outcome: Outcome) -> str:
-    """Return a line for each configuration, the worst first, with folded checks and changes.
+    """Return a Markdown line for each configuration, the worst first, with folded details.
 
     If the text exceeds ``MOST_CHARACTERS``, the last details are left out, and the text says how
     many are missing.
@@ -101,7 +101,7 @@ def outcome_markdown(outcome: Outcome) -> str:
 
 
 def _worst_first(rows: Iterable[ClauseRow]) -> list[list[ClauseRow]]:
-    """Return the rows grouped by point, the worst row and the worst group first."""
+    """Return the rows grouped by experiment, the worst row and the worst group first."""
     points: dict[str, list[ClauseRow]] = {}
     for row in rows:
         points.setdefault(row.point, []).append(row)
@@ -114,7 +114,7 @@ def _badness(row: ClauseRow) -> int:
 
 
 def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
-    """Return a line with the verdict, name, passed checks and worst check of a point."""
+    """Return a line on one experiment: verdict, name, passed checks and worst check."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
     said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"
@@ -122,7 +122,7 @@ def _line(group: Sequence[ClauseRow]) -> tuple[str, str, str, str]:
 
 
 def _details(outcome: Outcome, points: Iterable[Sequence[ClauseRow]]) -> Iterator[str]:
-    """Yield folded tables: the checks of each point, then other changes at the points."""
+    """Yield folded tables: the checks of each experiment, then its other changes."""
     for group in points:
         cells = (
             (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)
@@ -145,7 +145,11 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 
 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return an error or warning for each check that did not pass, and a notice with counts."""
+    """Return annotations of GitHub.
+
+    They are an error or warning for each check that did not pass, and a notice with the numbers of
+    verdicts.
+    """
     levels = {
         Verdict.ERROR: "error",
         Verdict.FAIL: "error",
@@ -174,7 +178,10 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return JUnit test cases by clause and point; inconclusive checks fail or are skipped."""
+    """Return JUnit test cases, one per clause and experiment.
+
+    An inconclusive check fails or is skipped.
+    """
     failed = outcome.rows_with(Verdict.FAIL)
     unknown = outcome.rows_with(Verdict.INCONCLUSIVE)
     counts = {

@@ -1,4 +1,4 @@
-"""The outcome of a gate: the judged clauses at all points, and other changed metrics."""
+"""The outcome of a gate: the verdicts on all experiments, and other changed metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROUNDING = Fraction(1, 10**12)
 
 
 class Change(NamedTuple):
-    """A changed metric: the key, and the values before and after."""
+    """A metric that changed: its key, and its values before and after."""
 
     metric: str
     before: Value
@@ -42,19 +42,19 @@ class Change(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, str]:
-        """The two values as short texts, which differ."""
+        """The two values as short texts that differ from each other."""
         return short_texts(self.before, self.after)
 
     @property
     def difference(self) -> str:
-        """The change in percent of the baseline, or in the metric's unit for a baseline of 0."""
+        """The change in percent of the baseline's value or, if that is 0, in the metric's unit."""
         if not (self.before.is_number and self.after.is_number):
             return ""
         return relative_difference(self.before.exact, self.after.exact)
 
     @property
     def direction(self) -> str:
-        """The text ``worse`` or ``better``, or "" if neither direction is better."""
+        """The direction of the change: ``worse``, ``better``, or "" if no direction is better."""
         metric = metric_of(self.metric)
         better = metric.better if metric else Better.NEITHER
         if better is Better.NEITHER or not (self.before.is_number and self.after.is_number):
@@ -64,7 +64,7 @@ class Change(NamedTuple):
 
 
 def short_texts(before: Value, after: Value) -> tuple[str, str]:
-    """Return two values with three digits, or with more digits if needed to show the difference."""
+    """Return two values with three digits, or with more digits if needed to tell them apart."""
     if before == after:
         return _short(before, DIGITS[0]), _short(after, DIGITS[0])
     for digits in DIGITS:
@@ -83,7 +83,10 @@ def _short(value: Value, digits: int) -> str:
 
 
 def relative_difference(before: Fraction, after: Fraction) -> str:
-    """Return the difference in percent, such as ``+3.2%``, or as a number for a baseline of 0."""
+    """Return the difference in percent, such as ``+3.2%``.
+
+    If the baseline is 0, return it as a number.
+    """
     if before == 0:
         return _signed(float(after))
     return f"{_signed(float(100 * (after - before) / abs(before)))}%"
@@ -94,14 +97,14 @@ def _signed(value: float) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Return all values that differ between two summaries by more than rounding."""
+    """Return all values of two summaries that differ by more than rounding."""
     old, new = values_of(before), values_of(after)
     pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
     return tuple(pair for pair in pairs if _differ(pair.before, pair.after))
 
 
 def of_the_cluster(found: Sequence[Change]) -> Sequence[Change]:
-    """Return the changes of metrics over all clients or, without any, of single clients.
+    """Return the changes of metrics over all clients or, if there are none, of single clients.
 
     Changes of single clients are numerous, and usually follow from changes over all clients.
     """
@@ -124,9 +127,9 @@ NO_CHANGE = "no value may change"
 
 @dataclass(frozen=True, slots=True)
 class ClauseRow:
-    """A clause's result at a point; ``before``, ``after`` and their ``change`` are texts.
+    """The result of a clause for an experiment; ``before``, ``after`` and ``change`` are texts.
 
-    ``causes`` are the default values that changed between the two fairbench versions.
+    ``causes`` are the default values that changed between the two versions of fairbench.
     """
 
     point: str
@@ -139,7 +142,7 @@ class ClauseRow:
     causes: tuple[str, ...] = ()
 
     def wording(self) -> str:
-        """Return one line on the result, with the changed defaults that may explain the result."""
+        """Return a line on the result, with the changed defaults that may explain it."""
         numbers = f"{self.before} to {self.after}" if self.before else ""
         parts = (str(self.verdict), numbers, self.change, self.reason, *self.causes)
         return ", ".join(part for part in parts if part)
@@ -147,9 +150,9 @@ class ClauseRow:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The rows of judged clauses, and the other changed metrics by point.
+    """The rows of judged clauses, and the other changed metrics of each experiment.
 
-    ``causes`` are the defaults of any point that changed after the baseline was stored.
+    ``causes`` are the defaults of any experiment that changed after the baseline was stored.
     """
 
     basis: str
@@ -163,12 +166,15 @@ class Outcome:
         return sum(row.verdict == verdict for row in self.rows)
 
     def with_errors(self, errors: Mapping[str, str]) -> Outcome:
-        """Return the outcome with a row for each failed run; ``errors`` maps points to errors."""
+        """Return the outcome with a row for each failed run.
+
+        ``errors`` has the errors by experiment.
+        """
         rows = [ClauseRow(name, RUN, Verdict.ERROR, reason=text) for name, text in errors.items()]
         return replace(self, points=self.points + len(errors), rows=(*rows, *self.rows))
 
     def answer(self) -> str:
-        """Return a line on whether the check passes, with the clauses that did not pass."""
+        """Return a line on whether the gate passes, with the clauses that did not pass."""
         texts = []
         for verdict, said in ANSWERS.items():
             names = dict.fromkeys(row.clause for row in self.rows if row.verdict is verdict)
@@ -181,7 +187,7 @@ class Outcome:
         return "; ".join(texts) or passed
 
     def summary(self) -> str:
-        """Return a line with the numbers of points, checks, and verdicts of each kind."""
+        """Return a line with the numbers of experiments, checks, and verdicts of each kind."""
         shown = [one for one in Verdict if one is not Verdict.ERROR or self.rows_with(one)]
         counts = ", ".join(f"{self.rows_with(verdict)} {verdict}" for verdict in shown)
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
@@ -203,11 +209,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
-    """Judge all clauses at every point; tests over several runs have level ``alpha``.
+    """Judge all clauses for every experiment. ``alpha`` is the level of tests over several runs.
 
-    A clause is judged over all seeds of an experiment at once. If there are no clauses, the values
-    of simulated points must not change. Raises UsageError for a wrong clause, and for measured runs
-    without clauses, because measured runs always differ.
+    A clause is judged over all seeds of an experiment at once. Without clauses, no value of a
+    simulated experiment may change. Raises UsageError for a wrong clause, and for measured runs
+    without clauses, because two measured runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
@@ -262,7 +268,10 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """Return a value for each seed, in order: the mean over repeats, or an undefined value."""
+    """Return a value for each seed, in order.
+
+    It is the mean over repeats, or an undefined value.
+    """
     found: list[Value] = []
     for seed in sorted(set(seeds)):
         own = [value for value, at in zip(values, seeds, strict=True) if at == seed]

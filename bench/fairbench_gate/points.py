@@ -1,4 +1,4 @@
-"""The points of a gate: experiments whose stored runs are paired with runs of a baseline."""
+"""The points of a gate, which are experiments with runs now and runs in a baseline."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MAX_SHOWN = 4
 class GatePoint:
     """An experiment with one simulated run, or with measured runs that differ only in the seed.
 
-    Two points match if their ``experiment`` is equal: the tables of the experiment file without
-    the tag, with the seeds of all runs.
+    Two points match if they have the same ``experiment``, which is the tables of the experiment
+    file without the tag, with the seeds of all runs.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -39,11 +39,11 @@ class GatePoint:
 
 @dataclass(frozen=True, slots=True)
 class PairedPoint:
-    """A point with the summaries of its baseline runs and of its current runs.
+    """An experiment with the summaries of its baseline runs and of its current runs.
 
-    ``experiment`` is the name without the seed; simulated points with an equal ``experiment``
-    differ only in the seed. ``causes`` are the default values that changed between the two
-    fairbench versions.
+    ``experiment`` is the name without the seed; simulated points with the same ``experiment``
+    differ only in the seed. ``causes`` are the default values that changed between the two versions
+    of fairbench.
     """
 
     name: str
@@ -57,17 +57,17 @@ class PairedPoint:
 def read_pairs(
     baseline: Path, current: Path, allowed: Collection[str] = (), left_out: Collection[str] = ()
 ) -> list[PairedPoint]:
-    """Return the points of two directories in pairs, in the order of the baseline.
+    """Return the experiments of two directories in pairs, in the order of the baseline.
 
-    A directory that contains a manifest is one run. If a directory has no manifest, all runs in its
-    subdirectories are read. Runs of a sweep also have the values from the sweep's comparison.
-    Points are also paired if they differ only in changed defaults, or in ``allowed`` keys of
-    experiments, such as ``dp`` or ``vtc.charge``. Baseline runs in directories named ``left_out``
-    are not compared.
+    A directory that contains a manifest counts as one run. If a directory has no manifest, all runs
+    in its subdirectories are read. Runs of a sweep also have the metrics that the sweep's
+    comparison adds. Experiments are also paired if they differ only in changed defaults, or in the
+    ``allowed`` keys, such as ``dp`` or ``vtc.charge``. Baseline runs in directories whose names are
+    in ``left_out`` are not compared.
 
     Raises UsageError if a key is unknown. Raises DataError for a directory without runs, for an
-    unreadable or incomplete run, and for a run without a counterpart. The message about a run
-    without a counterpart names the run and the differences of the most similar run.
+    unreadable or incomplete run, and for a run without a counterpart. If a run has no counterpart,
+    the message names the run and its differences from the most similar run.
     """
     before, after = _gate_points(baseline, left_out), _gate_points(current)
     _require_known(allowed, [*before.values(), *after.values()])
@@ -91,7 +91,7 @@ def read_pairs(
 
 
 def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
-    """Merge simulated points that differ only in the seed into one point over all seeds."""
+    """Merge simulated experiments that differ only in the seed into one with all seeds."""
     joined: dict[str, list[PairedPoint]] = {}
     for pair in pairs:
         repeated = pair.simulated and pair.experiment
@@ -111,7 +111,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _gate_points(path: Path, left_out: Collection[str] = ()) -> dict[str, GatePoint]:
-    """Return the points of a directory by a key that is equal for points to compare."""
+    """Return the experiments of a directory by a key, which is equal for experiments to compare."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         if run.run.path.name in left_out:
@@ -150,9 +150,9 @@ def _require_known(allowed: Collection[str], points: Sequence[GatePoint]) -> Non
 def _pair_over_changes(
     before: Mapping[str, GatePoint], after: dict[str, GatePoint], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Give points that differ only in changed defaults or allowed keys an equal key.
+    """Give equal keys to experiments that differ only in changed defaults or allowed keys.
 
-    Return the differences, by the key in the new experiment.
+    Return the differences, by the key in the newer experiment.
     """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
@@ -192,7 +192,7 @@ def _kept_defaults(point: GatePoint) -> tuple[str, ...]:
 
 
 def _of_both(found: experiments.SpecChanges) -> Iterator[str]:
-    """Yield the changed defaults of the parts that both experiments use."""
+    """Yield the changed defaults of those parts, such as the router, that both experiments use."""
     exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
     for one in found.by_default:
         if one.partition(".")[0] not in exchanged:
@@ -213,7 +213,7 @@ def _refuse_unlike(
 
 
 def _nearest(point: GatePoint, others: Sequence[GatePoint]) -> str:
-    """Return a text on the most similar point and on the keys in which the point differs."""
+    """Return a text on the most similar experiment, and on the keys in which it differs."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]

@@ -32,19 +32,20 @@ MOST_LOSSES = 3
 
 
 class _NotThere(Exception):
-    """The error for a failed connection to a Ray cluster."""
+    """An error that the connection to a Ray cluster failed."""
 
 
 class RayCluster:
-    """An executor that runs as many tasks in parallel as a Ray cluster has CPU cores.
+    """An executor that runs tasks on a Ray cluster, in parallel on all of its CPU cores.
 
-    The class ``LocalProcesses`` explains what a task is. The executor restarts a task if its node
-    is lost, or if the whole cluster was unreachable for a while. Files that a ``Saving`` task saves
-    are sent back and written once, on this machine. All tasks end when this process ends.
+    The class ``LocalProcesses`` explains which functions can be tasks. The executor restarts a task
+    if its node is lost, or if the whole cluster was unreachable for a while. If a ``Saving`` task
+    saves files, they are sent back and written once, on this machine. All tasks end when this
+    process ends.
     """
 
     def __init__(self, address: str | None = None) -> None:
-        """Use the Ray cluster at the head's address ``HOST:PORT``, or this machine's cluster.
+        """Use the Ray cluster whose head has the address ``HOST:PORT``, or one on this machine.
 
         Raises UsageError if the package Ray is not installed.
         """
@@ -55,12 +56,12 @@ class RayCluster:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks, and yield each task's number and result.
+        """Run the tasks, and yield the number and the result of each task.
 
-        If a process dies, only its task fails.
+        If a process dies, only the task that it ran fails.
 
         Raises UsageError if the cluster does not answer or if a node cannot run the tasks. Raises
-        RunFailed if the cluster cannot be reached for long, or is lost too often.
+        RunFailed if the cluster cannot be reached for a long time, or is lost too often.
         """
         sent_files = pickle.dumps(SentFiles.packed(tasks))
         left = {index: pickle.dumps(task) for index, task in enumerate(tasks)}
@@ -128,7 +129,7 @@ def _outcomes(
 
 
 def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
-    """Return a task's result after writing the files that the task saved to the task's folder."""
+    """Return a task's result, after writing the files that the task saved to its folder."""
     if isinstance(outcome, Failure):
         return outcome
     result, files = pickle.loads(outcome)
@@ -138,9 +139,10 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 
 
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write received files into a folder; each entry is written completely or not at all.
+    """Write received files into a folder. Each entry is written completely or not at all.
 
-    If a folder's name is taken, a number is appended to the name. If a file exists, it is replaced.
+    If the name of a folder is taken, a number is appended to it. If a file exists already, it is
+    replaced.
     """
     hidden = folder / f".writing-{secrets.token_hex(8)}"
     with making_parents(folder):

@@ -1,6 +1,6 @@
-"""The program of the process that connects to Ray.
+"""The program of the process that connects to Ray, which is apart from the main process.
 
-Ray ends every process that loses the head node of the cluster.
+A separate process is needed because Ray ends every process that loses the head node of the cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOOK_S = 2.0  # seconds between two checks whether the node of this process answ
 
 
 class Connected(NamedTuple):
-    """The first message of the process: the process is connected to the cluster."""
+    """The first message of the process, which says that it is connected to the cluster."""
 
 
 class Unreachable(NamedTuple):
@@ -33,11 +33,11 @@ class Unreachable(NamedTuple):
 
 @contextmanager
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
-    """Connect to the cluster; yield the module ``ray``, or None if the connection fails.
+    """Connect to the cluster, and yield the module ``ray``, or None if the connection fails.
 
     The pipe receives the message ``Connected`` or ``Unreachable``. Tasks that were started inside
-    the block end with it. If the other end of the pipe is closed, the block ends without an error.
-    If its node is lost, the process ends.
+    the block end with the block. If the other end of the pipe is closed, the block ends without an
+    error. If the node of the cluster is lost, the process ends.
     """
     leave_signals_to_parent()
     # The command may print JSON to standard output, so Ray's own output goes to standard error.
@@ -73,7 +73,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
 
 
 def give_up() -> NoReturn:
-    """Kill this process with SIGKILL; the parent process notices the end.
+    """Kill this process with SIGKILL, which the parent process notices.
 
     Ray's own shutdown would wait for nodes that no longer exist.
     """
@@ -84,9 +84,9 @@ def give_up() -> NoReturn:
 def _watch(host: str, port: int) -> None:
     """End this process as soon as the node at this address refuses connections.
 
-    If the head restarts at the same address within a minute, Ray treats the new head as the old
-    head and waits forever. This function checks the node, not the head, because a head may be
-    unreachable for a while without being lost.
+    If the head restarts at the same address within a minute, Ray mistakes it for the old head and
+    waits forever. The function checks the node and not the head, because a head may be unreachable
+    for a while without being lost.
     """
     while True:
         sleep(LOOK_S)

@@ -1,6 +1,6 @@
-"""The launcher that places each replica of a live run on a node of a Ray cluster.
+"""The launcher that places each replica of a run on a node of a Ray cluster.
 
-The classes RemotePlace and RemoteProcess stand for nodes and server processes in the launcher's
+The classes RemotePlace and RemoteProcess represent nodes and server processes in the launcher's
 process.
 """
 
@@ -52,11 +52,14 @@ LOST = 255  # A server on an unreachable node is recorded with this exit code.
 
 
 class ReplicaLost(Exception):
-    """The error for a replica that can no longer be reached."""
+    """An error that a replica can no longer be reached."""
 
 
 class ReplicaCalls:
-    """Calls to the actors of replicas, and periodic checks of their servers; thread-safe."""
+    """Calls to the Ray actors of replicas, and periodic checks of the servers that the actors run.
+
+    All methods are thread-safe.
+    """
 
     def __init__(self, pipe: Connection, hosts: Sequence[str]) -> None:
         self.hosts = hosts
@@ -70,9 +73,9 @@ class ReplicaCalls:
     @classmethod
     @contextmanager
     def to(cls, pipe: Connection, hosts: Sequence[str]) -> Iterator[Self]:
-        """Yield the object that passes calls to the replicas.
+        """Yield the object through which the launcher calls methods of the replicas.
 
-        At the end of the block, the calls end.
+        At the end of the block, no more calls are possible.
         """
         calls = cls(pipe, hosts)
         threads = [
@@ -89,7 +92,7 @@ class ReplicaCalls:
                 thread.join()
 
     def call(self, replica: int, method: str, *arguments: Any) -> Future[Any]:
-        """Call a method of the actor that runs one replica.
+        """Call a method of the Ray actor that runs one replica.
 
         The future may raise UsageError or ReplicaLost.
         """
@@ -107,7 +110,7 @@ class ReplicaCalls:
         return future
 
     def watch(self, process: RemoteProcess) -> None:
-        """From now on, check the process every ``LOOK_S`` seconds."""
+        """From now on, check the server process every ``LOOK_S`` seconds."""
         self._watched.append(process)
 
     def _watch_processes(self) -> None:
@@ -144,7 +147,7 @@ class ReplicaCalls:
 
 @dataclass(frozen=True, slots=True)
 class RemotePlace:
-    """The place of one replica, which is the node of the replica's Ray actor."""
+    """The place of one replica, which is the node on which the replica's Ray actor runs."""
 
     calls: ReplicaCalls
     number: int
@@ -178,7 +181,7 @@ class RemotePlace:
 
 
 class RemoteProcess:
-    """A server that an actor started on another node, with a copy of its log on this machine."""
+    """A server that a Ray actor started on another node. This machine has a copy of its log."""
 
     def __init__(
         self,
@@ -210,7 +213,10 @@ class RemoteProcess:
         return f"exit code {self.exit_code}"
 
     def poll_actor(self) -> None:
-        """Read the actor's last answer and request the next; only one thread may call this."""
+        """Read the actor's last answer, and request the next.
+
+        Only one thread may call this method.
+        """
         if self.exit_code is not None:
             return
         if self._looking is None:
@@ -263,16 +269,16 @@ class RayLauncher:
     """
 
     def __init__(self, address: str | None) -> None:
-        """Use the Ray cluster whose head has this address.
+        """Use the Ray cluster whose head has the given address.
 
-        Raises UsageError if Ray is not installed.
+        Raises UsageError if the package Ray is not installed.
         """
         if find_spec("ray") is None:
             raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
         self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError if replicas should share GPUs; the cluster itself is checked later."""
+        """Raise UsageError if replicas should share GPUs. The cluster itself is checked later."""
         if wanted.share_gpus:
             raise UsageError(
                 "--share-gpus cannot be combined with --launcher ray, which gives each "
@@ -322,7 +328,7 @@ class RayLauncher:
         raise KeyboardInterrupt
 
     def _heard(self, child: Child) -> Any:
-        """Return the child's next message, or None after ``POLL_S`` seconds without a message."""
+        """Return the next message of the child process, or None after ``POLL_S`` seconds."""
         try:
             return child.pipe.recv() if child.pipe.poll(POLL_S) else None
         # Ray ends every process that has lost the head node of the cluster.
@@ -331,7 +337,7 @@ class RayLauncher:
 
 
 def _fit_places(calls: ReplicaCalls, placed: ReplicasPlaced, wanted: Wanted) -> list[RemotePlace]:
-    """Return the replicas' places; raise UsageError if software versions differ between nodes."""
+    """Return the replicas' places. Raise UsageError if software versions differ between nodes."""
     modules = tuple(engine_modules(wanted))
     asked = [
         calls.call(number, "find", wanted.python, wanted.chosen, modules)

@@ -1,4 +1,4 @@
-"""Replicas on Ray: the process that places replicas, and the actor that runs each server."""
+"""Replicas on Ray: a process that places replicas, and the actor that runs each server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
 class NodePython(NamedTuple):
-    """The Python interpreter for servers on a node, and the versions that all nodes must share."""
+    """The Python that runs servers on a node, and software versions that all nodes must share."""
 
     python: str
     versions: Mapping[str, str]
@@ -44,9 +44,9 @@ class NodePython(NamedTuple):
 
 
 class ReplicaActor:
-    """A Ray actor that starts and ends one replica's server on its node.
+    """A Ray actor that starts and ends the server of one replica on its node.
 
-    When the actor ends, its server ends.
+    When the actor ends, the server ends, too.
     """
 
     def __init__(self) -> None:
@@ -56,9 +56,9 @@ class ReplicaActor:
         self._server: ServerProcess | None = None
 
     def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> NodePython:
-        """Find the Python interpreter for servers.
+        """Find the Python that runs servers on the node.
 
-        Raises UsageError if fairbench is not installed.
+        Raises UsageError if fairbench is not installed on the node.
         """
         python = wanted.find_python(chosen)
         command = [python, "-m", PROBE, "versions", *modules]
@@ -74,14 +74,14 @@ class ReplicaActor:
         return free_ports(count)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the server. The actor must not yet have a running server."""
+        """Start the server. The actor must not have a running server yet."""
         under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
         self._server = ServerProcess(
             [*under, *command], self._log, environment=environment, reaped=True
         )
 
     def look(self) -> tuple[int | None, bytes]:
-        """Return the server's exit code (None while the server runs) and its new output."""
+        """Return the server's exit code (None while it runs) and its new output."""
         assert self._server is not None
         # The exit code is read before the log, so that the log of a server that has ended is
         # complete.
@@ -93,7 +93,7 @@ class ReplicaActor:
         return exit_code, said
 
     def stop(self) -> None:
-        """If the actor has started a server, end it."""
+        """End the server, if the actor has started one."""
         if self._server is not None:
             self._server.stop()
 
@@ -104,10 +104,10 @@ class ReplicaActor:
 
 
 class Bundles(NamedTuple):
-    """A request to place ``replicas`` replicas, each on a single node with ``gpus`` GPUs.
+    """A message that asks to place ``replicas`` replicas, each on one node with ``gpus`` GPUs.
 
-    ``spread`` distributes the replicas over as many nodes as possible. Ray then places either all
-    replicas or none.
+    With ``spread``, the replicas are distributed over as many nodes as possible. Ray places either
+    all of the replicas or none.
     """
 
     replicas: int
@@ -123,16 +123,16 @@ class Placing(NamedTuple):
 
 
 class ReplicasPlaced(NamedTuple):
-    """A message that all replicas are placed: node addresses by replica, and GPUs per replica."""
+    """A message that all replicas are placed, with the node's address and the GPUs of each."""
 
     hosts: tuple[str, ...]
     gpus: int
 
 
 class RemoteCall(NamedTuple):
-    """A call of a method of the ``ReplicaActor`` of a replica.
+    """A message that calls a method of a replica's ``ReplicaActor``.
 
-    The answer carries the same ``ticket`` as the call.
+    The answer to the call carries the ``ticket`` of the call.
     """
 
     ticket: int
@@ -142,14 +142,14 @@ class RemoteCall(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """A message with the return value of the call that has this ticket."""
+    """A message with the return value of the call that has the same ``ticket``."""
 
     ticket: int
     value: Any
 
 
 class Broken(NamedTuple):
-    """The message that a call failed, with the reason. ``lost`` is true if the replica has died."""
+    """A message that a call failed, with the reason. ``lost`` is True if the replica has died."""
 
     ticket: int
     reason: str
@@ -157,13 +157,13 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """The message of the parent that no more calls follow."""
+    """A message of the parent process that no more calls follow."""
 
 
 def serve_replicas(pipe: Connection, address: str) -> None:
-    """Place the replicas of a ``Bundles`` message; then answer each ``RemoteCall`` until ``Close``.
+    """Place the replicas of a ``Bundles`` message, and answer each ``RemoteCall`` until ``Close``.
 
-    All servers end if the parent process ends or the cluster is lost.
+    All servers end if the parent process ends or if the cluster is lost.
     """
     with connected(pipe, address) as ray:
         if ray is None:
@@ -187,7 +187,7 @@ def serve_replicas(pipe: Connection, address: str) -> None:
 
 
 def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
-    """Wait until Ray has placed all groups; return False if the parent cancels the request."""
+    """Wait until Ray has placed all groups. Return False if the parent cancels the request."""
     text = " and ".join(f"{count} {name}" for name, count in needs.items())
     while True:
         states = [ray.util.placement_group_table(group)["state"] for group in groups]

@@ -1,4 +1,4 @@
-"""Tasks on Ray: the process that distributes tasks, and the code that nodes run for each task."""
+"""Tasks on Ray: the process that distributes tasks, and the code that runs on the nodes."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ MOST_LOST = 5  # a task that has lost this many nodes fails, because it may cras
 
 
 class StartedTasks:
-    """An actor that records which tasks have started and tells them when to stop."""
+    """A Ray actor that records which tasks have started, and tells them when to stop."""
 
     def __init__(self) -> None:
         self._begun: set[int] = set()
         self._stop = asyncio.Event()
 
     async def begin(self, index: int) -> bool:
-        """Record that a task starts, and return whether the task may start."""
+        """Record that a task starts, and return whether it may start."""
         if not self._stop.is_set():
             self._begun.add(index)
         return index in self._begun
 
     async def lost(self, index: int) -> None:
-        """Record that a task must start again, because its node is lost."""
+        """Record that a task must start again, because its node was lost."""
         self._begun.discard(index)
 
     async def stopped(self) -> None:
-        """Wait until somebody asks all tasks to stop."""
+        """Wait until ``stop`` asks all tasks to stop."""
         await self._stop.wait()
 
     async def stop(self) -> set[int]:
-        """Ask all tasks to stop; return the numbers of the tasks that have started."""
+        """Ask all tasks to stop. Return the numbers of the tasks that have started."""
         self._stop.set()
         return self._begun
 
 
 def work(sent_files: bytes, pickled: bytes, index: int, started: Any) -> bytes:
-    """Run one task; return its pickled outcome with the files that the task saved, by path.
+    """Run one task, and return its pickled outcome with the files that it saved, by path.
 
     If the task may not start, the result is empty. ``started`` is the Ray handle of the actor
     ``StartedTasks``. Raises UsageError if the tasks cannot run on this node.
@@ -91,17 +91,17 @@ class EndedTask(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The message that a node cannot run the tasks, with the reason."""
+    """A message that a node cannot run the tasks, with the reason."""
 
     reason: str
 
 
 class Over(NamedTuple):
-    """The message that all tasks have ended."""
+    """A message that all tasks have ended."""
 
 
 def serve_tasks(pipe: Connection, address: str) -> None:
-    """Receive pickled files and numbered tasks from the pipe, and run the tasks until ``STOP``.
+    """Receive files and numbered tasks from the pipe, and run the tasks until ``STOP``.
 
     If the parent process ends, all tasks end.
     """
@@ -146,7 +146,7 @@ class _Bridge:
         self._running[ref] = index
 
     def _stop(self) -> None:
-        """Cancel the tasks that have not started, and wait for the tasks that have started."""
+        """Cancel the tasks that have not started, and wait for those that have started."""
         self._stopped = True
         begun = self._ray.get(self._started.stop.remote())
         for ref, index in self._running.items():
@@ -176,7 +176,7 @@ class _Bridge:
             self._fail(index, f"{type(error).__name__}: {error}".partition("\n")[0])
 
     def _lose(self, index: int, error: Exception) -> None:
-        """Retry a task whose node was lost; fail the task after ``MOST_LOST`` lost nodes."""
+        """Retry a task whose node was lost. After ``MOST_LOST`` lost nodes, the task fails."""
         self._lost[index] += 1
         self._started.lost.remote(index)
         if self._stopped:
@@ -193,8 +193,8 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray pickles by value.
 
-    Even a node without fairbench can unpickle a function that is pickled by value, and the function
-    reports that fairbench is missing.
+    Even a node without fairbench can unpickle such a function, which then reports that fairbench is
+    missing.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Comparison of workers' addresses, and ports that the router reserves."""
+"""Comparison of workers' addresses, and a port that the router reserves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.live.processes.addresses import LOOPBACK, USUAL_PORTS
 
 
 def door_of(url: str) -> tuple[int, str]:
-    """Return the port and the path of a URL, which are equal for all names of the URL's host."""
+    """Return the port and the path of a URL, which are the same for all names of its host."""
     parts = urlsplit(url)
     path = "/".join(part for part in parts.path.split("/") if part not in ("", "."))
     return parts.port or USUAL_PORTS[parts.scheme], path
@@ -22,8 +22,8 @@ def door_of(url: str) -> tuple[int, str]:
 def hosts_of(url: str) -> frozenset[str]:
     """Return the IP addresses of a URL's host. The lookup may take seconds.
 
-    For a name of this machine, the result also contains ``LOOPBACK``. For an unknown name, the
-    result contains only the name.
+    If the host is this machine, the result also contains ``LOOPBACK``. If the host's name is
+    unknown, the result contains only the name.
     """
     host = _host(url)
     try:
@@ -39,13 +39,13 @@ def hosts_of(url: str) -> frozenset[str]:
 def same_worker(
     url: str, others: Collection[str], found: dict[str, frozenset[str]] | None = None
 ) -> str | None:
-    """Return another URL that leads to the same server as ``url``, or None if there is none.
+    """Return one of ``others`` that leads to the same server as ``url``, or None.
 
     Looking up host names may take seconds.
 
     Two different full host names with a common IP address count as different servers, because the
-    address may belong to a gateway in front of two servers. ``found`` keeps the addresses of
-    looked-up URLs between calls.
+    address may belong to a gateway in front of both. ``found`` keeps the addresses of URLs between
+    calls, so that each URL is looked up once.
     """
     known = {} if found is None else found
 
@@ -66,14 +66,17 @@ def _host(url: str) -> str:
 
 
 def _may_be_same(one: str, other: str) -> bool:
-    """Return whether two host names may mean one host: a name is an address, local or short."""
+    """Return whether two host names may mean the same host.
+
+    A name is an IP address, a local name or a short name.
+    """
     short, full = sorted((one, other), key=len)
     is_own = {one, other} & {"localhost", socket.gethostname().lower()}
     return bool(is_own) or _is_ip(one) or _is_ip(other) or f"{full}.".startswith(f"{short}.")
 
 
 def _address(text: str) -> str:
-    """Return an IP address in standard form; each address of this machine becomes ``LOOPBACK``."""
+    """Return an IP address in standard form. An address of this machine becomes ``LOOPBACK``."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address
@@ -93,7 +96,7 @@ def _is_ip(host: str) -> bool:
 
 
 def _is_own(address: str) -> bool:
-    """Return whether an IP address belongs to this machine, so that a socket can be bound."""
+    """Return whether an IP address belongs to this machine, by binding a socket to it."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as one:
@@ -107,13 +110,13 @@ def _is_own(address: str) -> bool:
 def reserved(host: str, port: int, shown: str) -> Iterator[int]:
     """Bind a port inside the block, so that no worker that is started meanwhile takes the port.
 
-    A server can listen at the port inside the block, because the port is bound with SO_REUSEPORT
-    and no socket listens there.
+    A server can still listen at the port inside the block, because the port is bound with
+    SO_REUSEPORT and no socket listens there.
 
     Args:
         host: Address to listen at.
-        port: Port number; 0 means any free port.
-        shown: Options that the error message names.
+        port: Port number; 0 means that any free port is used.
+        shown: Command line options that the error message names.
 
     Yields:
         The port number.

@@ -36,13 +36,13 @@ MOST_BYTES = 2**16  # limit on the bytes of the body of an admin request
 
 @dataclass(eq=False)
 class Membership:
-    """The set of workers, which an operator can change at the admin port.
+    """The set of workers, which an operator can change through the admin port.
 
     Each worker that is added gets a new number.
 
-    The list ``workers`` therefore only grows. ``follow(worker)`` is called for an added worker, and
-    ``unfollow(worker)`` for a removed worker. Methods that change the set of workers raise Problem
-    if the change is impossible.
+    A removed worker stays in the list ``workers``, which therefore only grows. ``follow(worker)``
+    is called for each added worker, and ``unfollow(worker)`` for each removed worker. Methods that
+    change the set of workers raise Problem if the change is impossible.
     """
 
     workers: list[WorkerAddress]
@@ -60,7 +60,7 @@ class Membership:
         return [self.row(worker) for worker in self.dispatcher.flights]
 
     def row(self, worker: int) -> dict[str, Any]:
-        """Return a worker's number, address, state and number of requests, without its API key."""
+        """Return a worker's number, address, state and number of requests, but not its API key."""
         address = self.workers[worker]
         return {
             "worker": worker,
@@ -81,12 +81,12 @@ class Membership:
         return "ejected" if self.breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker, and return the number that it gets.
+        """Add a worker, and return the number that the worker gets.
 
         The added worker gets requests as soon as it is healthy.
 
-        Raises Problem (409) if the worker is already known or is this router itself, or if the
-        router does not support more workers.
+        Raises Problem (HTTP status 409) if the worker is already known or is this router itself, or
+        if the routing policy does not support more workers.
         """
         self._check_changeable()
         if await self.health.is_this_router(address, patience_s):
@@ -118,8 +118,9 @@ class Membership:
     def drain(self, worker: int) -> None:
         """Stop sending requests to a worker, and remove the worker after its last request.
 
-        If the method is called again, nothing changes. Raises Problem: 404 for an unknown worker;
-        409 for the only available worker, or if the router does not support the removal of workers.
+        A second call for the same worker changes nothing. Raises Problem: status 404 for an unknown
+        worker; status 409 for the only available worker, or if the routing policy does not support
+        the removal of workers.
         """
         if worker not in self.dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")
@@ -153,11 +154,11 @@ def admin_app(
 ) -> web.Application:
     """Return the HTTP application of the admin port.
 
-    If ``key`` is given, callers must send it.
+    If ``key`` is given, callers must send this key.
 
     ``worker_keys`` holds the API keys of workers that may be added. A web page in a browser on the
-    router's machine can reach the port but cannot change the workers. A page of another site can
-    neither send JSON nor use a host name of this machine.
+    router's machine can reach the admin port but cannot change the workers. The reason is that a
+    page of another site can neither send JSON nor use a host name of this machine.
     """
 
     @web.middleware
@@ -190,7 +191,7 @@ def admin_app(
 
 
 def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
-    """Return the worker in a request body, from ``url`` (as in ``--worker-url``) and ``key``.
+    """Return the worker that a request body names by ``url`` (as in ``--worker-url``) and ``key``.
 
     Raises Problem if a field is invalid.
     """

@@ -1,4 +1,4 @@
-"""Answers of workers: the events that clients receive, the tokens, and the charges for tokens."""
+"""Answers of workers: the events for clients, the token counts, and the charges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Usage(NamedTuple):
     """The token counts of an answer, as the worker reports them.
 
-    A count of None means that the worker did not report the count.
+    A count is None if the worker did not report it.
     """
 
     input_tokens: int | None = None
@@ -31,7 +31,7 @@ class Usage(NamedTuple):
     failed: bool = False  # true if the answer ended with an error
 
     def completed_by(self, earlier: Usage) -> Usage:
-        """Return this usage, with each count that is missing here taken from ``earlier``."""
+        """Return this usage, with each count that it lacks taken from ``earlier``."""
         read, output, cached = (
             old if new is None else new for new, old in zip(self[:3], earlier[:3], strict=True)
         )
@@ -39,7 +39,7 @@ class Usage(NamedTuple):
 
 
 def is_object(answer: bytes) -> bool:
-    """Return whether a byte string is a JSON object with any content."""
+    """Return whether a byte string is a JSON object that is not empty."""
     try:
         _object.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -48,7 +48,10 @@ def is_object(answer: bytes) -> bool:
 
 
 def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
-    """Return the usage of an answer or of an event. Raises ``msgspec.MsgspecError``."""
+    """Return the token counts (usage) of an answer or of an event.
+
+    Raises ``msgspec.MsgspecError``.
+    """
     told = openai.usage_in(answer.meta_info or answer.usage, payload)
     usage = Usage(failed=answer.error is not None)
     if told is not None:
@@ -59,9 +62,9 @@ def _usage_of(answer: openai.Answered, payload: bytes, *, whole: bool) -> Usage:
 
 
 def usage_of(answer: bytes) -> Usage:
-    """Return the usage in an answer of any API, or an estimate from the answer's length.
+    """Return the token counts in an answer of any API, or an estimate from its length.
 
-    For an answer with invalid numbers, the estimate counts the bytes of the whole answer.
+    For an answer with invalid numbers, the estimate is made from the bytes of the whole answer.
     """
     with suppress(msgspec.MsgspecError):
         if (found := openai.answered(answer)) is not None:
@@ -70,7 +73,7 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def _usage_told(named: openai.Typed) -> Usage:
-    """Return the token counts of a typed event; all counts are None if any count is invalid."""
+    """Return the token counts of a typed event. If any count is invalid, all counts are None."""
     with suppress(msgspec.MsgspecError):
         if (told := openai.usage_in(named.usage, b"")) is not None:
             return Usage(told.prompt_tokens, told.completion_tokens, told.cached_tokens)
@@ -78,7 +81,7 @@ def _usage_told(named: openai.Typed) -> Usage:
 
 
 def problem_of(fault: openai.Fault, worker: int | None = None) -> Problem:
-    """Return the error for the client when the stream of ``worker`` is invalid (``fault``)."""
+    """Return the error for the client when the stream of ``worker`` has the ``fault``."""
     status = HTTPStatus.BAD_GATEWAY
     if fault.status is not None:
         with suppress(ValueError):
@@ -90,16 +93,15 @@ def problem_of(fault: openai.Fault, worker: int | None = None) -> Problem:
 class StreamReader:
     """A reader of a stream of server-sent events that decides which events the client receives.
 
-    The reader holds back all events until the first event that contains output. A stream that fails
-    before its first event with output can be retried at another worker. SSE comments before the
-    first event with output are removed. If ``hide_usage`` is set, events that contain only the
-    usage are removed. An error event in an unusual format is replaced by an error event that
-    clients recognise.
+    The reader holds back all events until the first event that contains output. Therefore a stream
+    that fails before its first event with output can be retried at another worker. SSE comments
+    before the first event with output are removed. If ``hide_usage`` is set, events that contain
+    only the usage are removed. An error event in an unusual format is replaced by an error event
+    that clients recognise.
 
-    - ``fault`` is the reason why the stream is no valid answer; None means that the answer is valid
-      so far.
-    - ``is_complete`` is true if the last event has arrived.
-    - ``has_new_output`` is true if the last chunk contained output.
+    - ``fault`` is the reason why the stream is not a valid answer, or None if it is valid so far.
+    - ``is_complete`` is True if the last event has arrived.
+    - ``has_new_output`` is True if the last chunk contained output.
     """
 
     def __init__(self, *, hide_usage: bool, answers: int = 1) -> None:
@@ -119,7 +121,7 @@ class StreamReader:
         self.has_new_output = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the complete events that the client receives after this chunk of the stream."""
+        """Return the complete events that the client gets after this chunk of the stream."""
         self.has_new_output = False
         passed = b"".join(
             [
@@ -137,7 +139,7 @@ class StreamReader:
         return b""
 
     def rest(self) -> bytes:
-        """Return the bytes that the client still has to receive after the worker's stream."""
+        """Return the bytes that the client must still get after the end of the worker's stream."""
         rest = self._splitter.rest()
         self.is_complete |= openai.data_lines(rest) == [openai.DONE]
         if self.fault is None and self.is_complete and not self._is_passing:
@@ -146,11 +148,11 @@ class StreamReader:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether all finish reasons have arrived; only the usage may still follow."""
+        """Return whether all finish reasons have arrived, so that only the usage may follow."""
         return self._judge.finished
 
     def end_with(self, problem: Problem) -> bytes:
-        """Return an error event in the stream's format; the event ends the stream."""
+        """Return an error event that ends the stream, in the format of the stream."""
         return problem.event(named=self._names_events, done=not self._names_events)
 
     def usage(self) -> Usage:
@@ -176,9 +178,9 @@ class StreamReader:
         return waiting
 
     def _unread(self, piece: bytes) -> bytes:
-        """Return the bytes of a comment or of a part of an oversized event.
+        """Return the bytes of a comment, or of a part of an event that is too long.
 
-        A part of this kind counts as output.
+        A part of an event that is too long counts as output.
         """
         self._is_passing |= b"data" in piece
         return piece if self._is_passing else b""
@@ -239,7 +241,7 @@ LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of
 
 
 class Charge(NamedTuple):
-    """The tokens of a request for which a client pays.
+    """The tokens of a request that are charged to its client.
 
     Cached tokens are part of the input tokens.
     """
@@ -256,7 +258,7 @@ NOTHING = Charge()
 
 
 class Bill:
-    """The charges of a request so far, summed over all workers that worked on the request."""
+    """The charges of a request so far, summed over all workers that served it."""
 
     def __init__(self) -> None:
         self.total = NOTHING
@@ -266,12 +268,12 @@ class Bill:
 
 
 class HighestCost(NamedTuple):
-    """The highest cost that a request can cause.
+    """The highest cost, in tokens, that a request can cause.
 
     ``prompt_tokens`` is the length of the prompt, known or estimated.
 
-    ``most_output_tokens`` limits the total output of all ``answers``, which are decoded in
-    parallel.
+    ``most_output_tokens`` limits the total output of all ``answers`` (their number), which are
+    decoded in parallel.
     """
 
     prompt_tokens: int
@@ -283,8 +285,8 @@ class HighestCost(NamedTuple):
 def reported(usage: Usage, asked: HighestCost) -> Charge:
     """Return the charge for the token counts that a worker has reported.
 
-    If the count of input tokens is missing or impossible, the known or estimated prompt length is
-    used. If the count of cached tokens is missing or impossible, 0 is used.
+    If the count of input tokens is missing or impossible, the prompt length in ``asked`` is used.
+    If the count of cached tokens is missing or impossible, it is set to 0.
     """
     told = _possible(usage.input_tokens, asked.most_input_tokens)
     read = told or min(asked.prompt_tokens, asked.most_input_tokens)
@@ -295,16 +297,16 @@ def reported(usage: Usage, asked: HighestCost) -> Charge:
 def broken_off(
     usage: Usage, asked: HighestCost, elapsed_s: float, token_s: float | None, *, left: bool = False
 ) -> Charge:
-    """Return the charge for an incomplete answer: the received tokens, or an estimate.
+    """Return the charge for an incomplete answer, from the received tokens or an estimate.
 
-    ``left`` is true if the client abandoned an unfinished answer. A client that abandons an answer
-    also pays for the memory that the engine reserved for the remaining output. If abandoned answers
-    were free, a client that requests long answers and leaves early would reserve memory for free.
-    All tokens of the prompt are charged.
+    ``left`` is True if the client abandoned the answer before its end. A client that abandons an
+    answer also pays for the memory that the engine reserved for the remaining output. If abandoned
+    answers were free, a client that requests long answers and leaves early would reserve memory for
+    free. All tokens of the prompt are charged.
 
-    Without streaming, an answer arrives only at its end. The estimate of produced tokens is one
-    token per ``token_s`` seconds since sending, for each of the requested answers. ``token_s`` is
-    None if the number of received tokens is known exactly.
+    Without streaming, tokens are not visible before the end of an answer. Then the number of
+    produced tokens is estimated as one token per ``token_s`` seconds since sending, for each of the
+    requested answers. ``token_s`` is None if the number of received tokens is known exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens
@@ -320,7 +322,7 @@ def _possible(tokens: int | None, most: int) -> int:
 
 
 class Pace:
-    """The seconds per output token of each worker's recent complete answers, with queueing."""
+    """The mean time per output token of each worker's recent complete answers, with queueing."""
 
     def __init__(self) -> None:
         self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)

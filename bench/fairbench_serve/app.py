@@ -61,7 +61,7 @@ FIRST_CHECK_S = 2.0  # limit in seconds on the first health check, before the ro
 
 
 class RouterService(NamedTuple):
-    """The parts of a running router that the HTTP application uses."""
+    """The parts of a running router that its HTTP application uses."""
 
     proxy: Proxy
     dispatcher: Dispatcher
@@ -73,7 +73,7 @@ class RouterService(NamedTuple):
 async def running(
     config: RouterConfig, router: Router, text: TextTokens, metrics: RouterMetrics, traces: Traces
 ) -> AsyncIterator[RouterService]:
-    """Run the service, including health checks and subscribers of KV events."""
+    """Run the router's service, including health checks and readers of KV events."""
     keep_large_buffers_apart()
     workers = list(config.workers)
     async with (
@@ -176,7 +176,7 @@ def _new_dispatcher(
 
 
 def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> Subscriber | None:
-    """Return the subscriber of a worker's KV events; None if the router needs no KV events."""
+    """Return the reader of a worker's KV events, or None if the router needs no KV events."""
     if address.kv_events is None or not dispatcher.router.wants_evictions:
         return None
     lost, cleared = dispatcher.lost, dispatcher.forget_cache
@@ -195,8 +195,8 @@ log = logging.getLogger(__name__)
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
     """Return the aiohttp application of the router.
 
-    The application needs ``handler_cancellation``, so that a client's disconnect aborts its
-    request. Raises UsageError if a router, setting or tokenizer is invalid.
+    The application needs aiohttp's ``handler_cancellation``, so that a request is aborted if its
+    client disconnects. Raises UsageError if a routing policy, setting or tokenizer is invalid.
     """
     router = build_router(config.router, config.settings, len(config.workers))
     if is_overruled(config.gateway, admission_params(config.settings)):
@@ -268,7 +268,10 @@ async def _version(request: web.Request) -> web.StreamResponse:
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:
-    """Return a middleware that refuses ambiguous requests and requests of other sites' pages."""
+    """Return a middleware that refuses ambiguous requests.
+
+    Requests that pages of other web sites send are refused, too.
+    """
     allowed = {*LOOPBACK_HOSTS, gethostname().lower(), *(name.lower() for name in config.hosts)}
     is_open = ANY_HOST in allowed or config.keys is not None
 
@@ -299,7 +302,7 @@ async def serve_router(
 ) -> None:
     """Serve requests until SIGINT, SIGTERM or SIGHUP.
 
-    After the signal, streams may continue for ``grace_s`` seconds.
+    After the first signal, streams may continue for ``grace_s`` seconds.
 
     A second signal ends the streams at once. ``on_ready`` is called with the URL of the server.
     If ``tls`` is set, SIGHUP does not end the server, but loads new certificates with ``read_tls``.
@@ -324,7 +327,7 @@ async def serve_router(
 
 
 def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext | None]) -> None:
-    """Use new certificate files for new connections. Log invalid files and ignore these files."""
+    """Use new certificate files for new connections. Invalid files are logged and not used."""
     try:
         site.tls = read_tls()
     except FairbenchError as error:
@@ -335,7 +338,7 @@ def _renew_tls(site: http_server.Connections, read_tls: Callable[[], SSLContext 
 
 @asynccontextmanager
 async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
-    """Serve the admin port, if it is configured, until the block ends."""
+    """Serve the admin port until the block ends, if an admin port is configured."""
     if config.admin_port is None:
         yield
         return

@@ -34,7 +34,10 @@ async def background(work: Iterable[Work]) -> AsyncIterator[None]:
 
 
 class WorkerTasks:
-    """The background tasks of each worker. A background task runs until its worker is removed."""
+    """The background tasks of each worker.
+
+    Each background task runs until its worker is removed.
+    """
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
@@ -43,7 +46,7 @@ class WorkerTasks:
         self._tasks.setdefault(worker, []).append(_begun(work))
 
     def stop_tasks(self, worker: int) -> None:
-        """Cancel the tasks of this worker without waiting for their end."""
+        """Cancel the background tasks of a worker without waiting for their end."""
         for task in self._tasks.pop(worker, ()):
             task.cancel()
 
@@ -69,10 +72,10 @@ def _complain(task: asyncio.Task[None]) -> None:
 
 
 def keep_large_buffers_apart() -> bool:
-    """Allocate each buffer of ``LARGE_BYTES`` or more in a memory map of its own, if possible.
+    """Put each buffer of ``LARGE_BYTES`` or more into a memory map of its own, if possible.
 
     After the first large buffer is freed, the C library raises the size from which buffers get
-    separate maps, to as much as 32 MiB. Without this setting, later large buffers lie in the heap
+    separate maps, up to 32 MiB. Then, without this setting, later large buffers lie in the heap
     between small objects that stay allocated. Freed buffers then leave holes in the heap, and the
     heap grows. Returns whether the C library supports this setting.
     """
@@ -80,7 +83,10 @@ def keep_large_buffers_apart() -> bool:
 
 
 async def give_back_freed_memory() -> None:
-    """Return freed memory to the system repeatedly until the task is cancelled; needs glibc."""
+    """Return freed memory to the operating system again and again, until the task is cancelled.
+
+    The C library must be glibc.
+    """
     while return_freed_memory():
         await asyncio.sleep(GIVE_BACK_S)
 
@@ -88,9 +94,9 @@ async def give_back_freed_memory() -> None:
 def return_freed_memory() -> bool:
     """Return memory that was freed to the operating system.
 
-    If the C library is not glibc, the result is False.
+    If the C library is not glibc, the function returns False.
 
-    To return 100 MB takes about 10 ms.
+    Returning 100 MB takes about 10 ms.
     """
     return _called("malloc_trim", 0)
 

@@ -1,6 +1,6 @@
 """Bodies of requests: decompression piece by piece, and limits on size, time and memory.
 
-Decompression does not use the HTTP library. The HTTP library would answer some encodings with an
+Decompression does not use the HTTP library aiohttp. aiohttp would answer some encodings with an
 error in its own format, and would leave bodies of some encodings compressed.
 """
 
@@ -39,7 +39,7 @@ SHARE = 4
 class Decoder:
     """A decompressor for the body of one request.
 
-    Raises Problem (415) if the encoding is not supported.
+    Raises Problem (HTTP status 415) if the encoding is not supported.
     """
 
     def __init__(self, http: web.Request) -> None:
@@ -49,9 +49,9 @@ class Decoder:
         self._piece = b""
 
     async def decompressed(self, piece: bytes) -> AsyncIterator[bytes]:
-        """Yield the decompressed parts of a piece of the body; a thread decompresses the piece.
+        """Yield the decompressed parts of a piece of the body, which a thread decompresses.
 
-        Raises Problem (400) if the piece does not have the encoding in the headers.
+        Raises Problem (HTTP status 400) if the piece does not have the encoding in the headers.
         """
         if self._encoding in PLAIN:
             yield piece
@@ -76,12 +76,12 @@ class Decoder:
             raise _broken() from None
 
     def check_end(self) -> None:
-        """Raise Problem (400) if the compressed body ends too early."""
+        """Raise Problem (HTTP status 400) if the compressed body ends too early."""
         if self._inner is not None and not self._inner.eof:
             raise _broken()
 
     def _new_member(self) -> zlib._Decompress:
-        """Return the decompressor of the next member; a gzip file may have several members."""
+        """Return the decompressor of the next member. A gzip file may have several members."""
         self._members += 1
         if self._members > MOST_MEMBERS:
             raise bad_request(f"the body has more than {MOST_MEMBERS} compressed members")
@@ -90,9 +90,10 @@ class Decoder:
 
 
 async def read_body(http: web.Request, most: int, lease: BodyLease) -> bytes:
-    """Return the decompressed body of a request. Raises Problem if the body is invalid or late.
+    """Return the decompressed body of a request.
 
-    The body may have at most ``most`` bytes, both before and after decompression.
+    Raises Problem if the body is invalid or arrives too late. The body may have at most ``most``
+    bytes, both before and after decompression.
     """
     body, decoder, received = bytearray(), Decoder(http), 0
     _check_size(http.content_length or 0, most)
@@ -122,7 +123,7 @@ def _check_size(size: int, most: int) -> None:
 
 
 def check_plain(http: web.Request) -> None:
-    """Raise Problem (415) if the body is compressed."""
+    """Raise Problem (HTTP status 415) if the body is compressed."""
     if _encoding_name(http) not in PLAIN:
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
@@ -150,16 +151,16 @@ def _broken() -> Problem:
 
 
 def usual_bytes() -> int:
-    """Return the default limit on the memory of all bodies: a quarter of the machine's memory."""
+    """Return the default memory limit for all request bodies, a quarter of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // SHARE
 
 
 class _Shares:
-    """A limit of ``most`` units that clients share.
+    """A limit of ``most`` units (bytes or bodies) that clients share.
 
-    Each client may hold at most as many memory units as remain free.
+    Each client may hold at most as many units as remain free.
 
-    A single client can hold half of all units, and the next client can hold half of the remaining
+    Therefore a single client can hold half of all units, and the next client half of the remaining
     units.
     """
 
@@ -169,7 +170,7 @@ class _Shares:
         self._all = 0
 
     def would_have(self, client: str, more: int) -> tuple[int, bool]:
-        """Return how many units the client would hold, and whether the limit allows so many."""
+        """Return how many units the client would hold, and whether the limit allows it."""
         own = self._had[client] + more
         return own, own <= self._most - self._all - more
 
@@ -181,10 +182,10 @@ class _Shares:
 
 
 class BodyMemory:
-    """A limit of ``most`` bytes on all bodies together, which no single client can use up.
+    """A limit of ``most`` bytes on the bodies of all requests, which no client can use up alone.
 
-    The body of a request counts from its first byte until the request ends. The number of bodies
-    that are still arriving is also limited, because each arriving body occupies a connection.
+    A request's body counts from its first byte until the request ends. The number of bodies that
+    are still arriving is also limited, because each arriving body occupies a connection.
     """
 
     def __init__(self, most: int) -> None:
@@ -195,7 +196,7 @@ class BodyMemory:
     def lease(self, client: str) -> Iterator[BodyLease]:
         """Reserve memory for a body while the block runs.
 
-        Raises Problem (429) if the limit is exceeded.
+        Raises Problem (HTTP status 429) if the memory limit is exceeded.
         """
         number, fits = self._arriving.would_have(client, 1)
         if not fits:
@@ -224,7 +225,7 @@ class BodyLease:
     def grow_to(self, size: int) -> None:
         """Reserve memory for a body of ``size`` bytes in total.
 
-        Raises Problem (429) if the limit is exceeded.
+        Raises Problem (HTTP status 429) if the memory limit is exceeded.
         """
         own, fits = self._memory.would_have(self._client, size - self.taken)
         if not fits:

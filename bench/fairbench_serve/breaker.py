@@ -1,7 +1,7 @@
 """The circuit breaker, which pauses a worker that fails requests which other workers serve.
 
-A refusal (HTTP status 4xx) concerns a kind of request, not the worker. For example, the worker
-may lack the model, or its context may be too short for the prompt.
+A refusal (HTTP status 4xx) is about a kind of request and not about the worker. For example, the
+worker may lack the requested model, or its context may be too short for the prompt.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class Breakers:
 
     ``now_s`` is a function that returns the time in seconds.
 
-    A failure counts only if another worker has served the request. If every failure counted,
-    requests that fail at every worker could exclude all workers. After ``TRIPS_AFTER`` consecutive
-    failures, the breaker opens: the worker gets no requests for 5 s. The pause doubles each time
-    that the breaker opens again, up to 60 s. At the end of the pause, the breaker allows a single
-    probe request, whose result closes or opens the breaker.
+    A failure of a worker counts only if another worker has served the same request. If every
+    failure counted, requests that fail at every worker could make all workers unavailable. After
+    ``TRIPS_AFTER`` consecutive failures, a worker's breaker opens: the worker gets no requests for
+    5 s. The pause doubles each time that the breaker opens again, up to 60 s. At the end of the
+    pause, the breaker allows a single probe request, whose result closes or opens the breaker.
 
-    Failures of a single client do not open a worker's breaker if the worker has served another
-    client in the last 5 s. In this case, the failing client's requests may be the cause.
+    Failures with a single client's requests do not open a worker's breaker if the worker has served
+    another client in the last 5 s. In this case, the client's requests may be the cause of the
+    failures.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
@@ -55,15 +56,15 @@ class Breakers:
         self._now_s = now_s
 
     def forget_worker(self, worker: int) -> None:
-        """Do not probe a worker any more, because the worker is being removed."""
+        """Do not probe a worker any more, because it is being removed."""
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Return whether the worker gets only test requests (probes)."""
+        """Return whether a worker gets only test requests (probes), because its breaker is open."""
         return worker in self._states and self._states[worker].open
 
     def record_failure(self, worker: int, client: str) -> bool:
-        """Record that a worker failed a request of a client, and another worker served it.
+        """Record that a worker failed a client's request, which another worker then served.
 
         Returns whether the breaker opens because of this failure.
         """
@@ -84,7 +85,7 @@ class Breakers:
         return opens
 
     def record_success(self, worker: int, client: str) -> bool:
-        """Record a served request of a client; return whether this result closes the breaker."""
+        """Record a client's served request. Return whether it closes the worker's breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -98,7 +99,7 @@ class Breakers:
         return closes
 
     def _serves_others(self, worker: int) -> bool:
-        """Return whether only one client's requests fail while the worker serves another client."""
+        """Return whether only one client's requests fail at a worker that serves another client."""
         failing, since_s = self._states[worker].clients, self._now_s() - FIRST_REST_S
         return len(failing) == 1 and any(
             at == worker and client not in failing and served_s > since_s
@@ -113,7 +114,7 @@ class Breakers:
     def reset(self, worker: int) -> None:
         """Close the circuit breaker of a worker.
 
-        A worker that becomes available again is a new process.
+        A worker that becomes available again is assumed to be a new process.
         """
         if worker in self._states:
             self._states[worker] = _State()
@@ -122,7 +123,10 @@ class Breakers:
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """Return a worker that should be probed now, or None. The caller must send the probe."""
+        """Return a worker that should be probed now, or None.
+
+        The caller must send a probe to the returned worker.
+        """
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:
@@ -152,10 +156,11 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals of a kind, requests of the kind that are at least
-    as large avoid the worker. The pause is as long as the pause of a circuit breaker. When the
-    pause is over, a single request of the kind tries the worker again. A served request deletes the
-    refusals of requests up to its size. Refusals of a single client affect only this client's
-    requests, because their content may be the cause.
+    as large avoid the worker. The pause of these requests is as long as the pause of a circuit
+    breaker. After the pause, a single request of the kind is sent to the worker again, as a test. A
+    request that the worker serves deletes the refusals of requests up to its size. If only one
+    client's requests were refused, only this client's requests avoid the worker, because their
+    content may be the cause.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -188,9 +193,9 @@ class Refusals:
                 del self._kinds[kind][worker]
 
     def avoided(self, kind: int, size: int, client: str) -> Collection[int]:
-        """Return the workers to which a request should not be sent.
+        """Return the workers to which a request of this kind and size should not be sent.
 
-        A worker is tried again at the end of its pause.
+        When a worker's pause is over, the worker is tried again.
         """
         now_s, found = self._now_s(), []
         for worker, state in self._kinds.get(kind, {}).items():
@@ -209,10 +214,10 @@ class Refusals:
 
 
 class Doubts:
-    """The workers that failed their last request, or their last request of a kind.
+    """The workers that failed their last request, or their last request of some kind.
 
-    Either the worker or the request may be the cause of the failure. A doubted worker still gets
-    requests, but no request that another worker has failed. If ``kind`` is None, it stands for all
+    The cause of such a failure may be the worker or the request. A doubted worker still gets
+    requests, but not those that another worker has failed. If ``kind`` is None, it stands for all
     kinds of requests.
     """
 
@@ -225,7 +230,7 @@ class Doubts:
             del self._doubts[next(iter(self._doubts))]
 
     def clear_doubts(self, worker: int, kind: int) -> None:
-        """Record that the worker served a request of this kind."""
+        """Record that the worker served a request of a kind, so that it is not doubted for it."""
         self._doubts.pop((worker, None), None)
         self._doubts.pop((worker, kind), None)
 

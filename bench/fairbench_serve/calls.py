@@ -1,4 +1,4 @@
-"""Calls: the data of a request that a router needs, read from the body of each API."""
+"""Calls, which are the data of requests that a router needs, read from each API's body."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _BLOCKS = frozenset(
 
 @dataclass(slots=True)
 class Call:
-    """The parts of a request that the router uses.
+    """The data of a request that the router uses.
 
     - ``fields`` are the fields of the body that the worker receives.
-    - ``ids`` are the prompt's token ids; ``exact`` means that the worker counts equal tokens.
+    - ``ids`` are the prompt's token ids; ``exact`` is True if they are the worker's own token ids.
     - ``max_new_tokens`` limits the output tokens of each answer; None means that only the model's
       context limits the output. ``answers`` is the number of answers that the request asks for.
-    - ``said`` holds the body fields that may name the client.
-    - ``hide_usage`` means that the router, not the client, requests the usage of a stream.
+    - ``said`` holds the values of body fields that may name the client.
+    - ``hide_usage`` is True if the router, and not the client, requests the usage of a stream.
     """
 
     fields: Fields
@@ -65,12 +65,15 @@ class Call:
     answers: int = 1
 
     def client(self, names: Iterable[str]) -> str | None:
-        """Return the first non-empty value of these body fields, or None."""
+        """Return the first non-empty value among the body fields ``names``, or None."""
         return next((said for name in names if (said := self.said.get(name))), None)
 
     @property
     def reserved_output(self) -> int:
-        """Return the number of output tokens to reserve; without a limit, SGLang's number."""
+        """Return the number of output tokens to reserve.
+
+        Without a limit, SGLang's default counts.
+        """
         each = MOST_RESERVED if self.max_new_tokens is None else self.max_new_tokens
         return each * self.answers
 
@@ -87,7 +90,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """A parsed request body, with the tokenizer and the limits that apply to its prompt.
+    """A parsed request body, with the tokenizer and the limits for its prompt.
 
     - ``given`` holds the fields that the worker receives, as raw JSON.
     - ``body`` holds the fields of the body that the router reads.
@@ -102,7 +105,7 @@ class BodyReader:
         return self.limits.ids_of(self.text, text)
 
     def listed_ids(self, ids: list[Any]) -> array[int]:
-        """Return the token ids that the body contains.
+        """Return the token ids that a body contains as a list.
 
         Raises Problem if the list of token ids is invalid.
         """
@@ -139,7 +142,7 @@ class BodyReader:
         return ids
 
     def media_ids(self) -> array[int]:
-        """Return placeholder token ids for the images, sounds and videos of ``/generate``."""
+        """Return placeholder token ids for images, sounds and videos in a body of ``/generate``."""
         with _readable():
             found = [msgspec.json.decode(self.given[n]) for n in shapes.MEDIA if n in self.given]
         media = [one for each in found for one in (each if isinstance(each, list) else [each])]
@@ -184,10 +187,11 @@ class BodyReader:
 
 
 class Api(ABC):
-    """An API path that accepts a request body; ``passed`` holds the fields that workers receive.
+    """A path of an API that accepts request bodies.
 
-    If ``generates`` is true, requests are queued and charged. If ``generates`` is false, requests
-    to the path may go to any worker.
+    ``passed`` holds the fields that workers receive. If ``generates`` is True, requests to the path
+    are queued and charged. If ``generates`` is False, requests to the path may go to any worker at
+    once.
     """
 
     path: str
@@ -214,7 +218,7 @@ class Api(ABC):
         """
 
     def sign(self, call: Call, routing_key: str) -> None:
-        """Write the client into a body field if the worker reads the client from this field."""
+        """Write the client into a body field, if the worker reads the client from it."""
 
 
 class GenerateApi(Api):
@@ -253,7 +257,7 @@ class GenerateApi(Api):
         )
 
     def _sampling_of(self, reader: BodyReader) -> shapes.Sampling:
-        """Return the ``sampling_params``, and reduce the field to parameters for the worker."""
+        """Return ``sampling_params`` of a body, and remove parameters that workers must not get."""
         name, where = "sampling_params", "sampling_params: "
         if name not in reader.given:
             return shapes.Sampling()
@@ -272,7 +276,7 @@ class GenerateApi(Api):
 
 
 class CompletionsApi(Api):
-    """The path ``/v1/completions``. A list that contains a single prompt counts as this prompt."""
+    """The path ``/v1/completions``. A list that contains a single prompt counts as that prompt."""
 
     path = "/v1/completions"
     decoder = msgspec.json.Decoder(shapes.RoutedCompletion)
@@ -325,7 +329,7 @@ class ChatApi(Api):
 
 
 class ResponsesApi(Api):
-    """The path ``/v1/responses``, without state that a worker would keep between requests."""
+    """The path ``/v1/responses`` of OpenAI, without state at a worker between requests."""
 
     path = "/v1/responses"
     decoder = msgspec.json.Decoder(shapes.RoutedResponse)

@@ -180,7 +180,10 @@ def serve(
 
 
 def _check_together(flags: ServeFlags) -> None:
-    """Raise UsageError unless the flags either name or start workers, with matching options."""
+    """Raise UsageError unless the flags name running workers or start workers.
+
+    The other flags must match.
+    """
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
         raise UsageError(
             "workers: give either --worker-url, for workers that run already, or --dp, to "
@@ -220,7 +223,7 @@ def _started(flags: ServeFlags) -> dict[str, Any]:
 def _weights(given: Mapping[str, float] | None, keys: Mapping[str, str] | None) -> dict[str, float]:
     """Return the weights of the clients.
 
-    Raises UsageError if a weight is invalid or a client unknown.
+    Raises UsageError if a weight is invalid or if a client is unknown.
     """
     weights = checked_weights(given or {})
     known = set(with_tenants(keys.values())) if keys is not None else weights

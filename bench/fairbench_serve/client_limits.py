@@ -17,10 +17,10 @@ TOKENS, REQUESTS = "tokens_per_min", "requests_per_min"
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The slot that a request occupies in the router.
+    """The slot that an unfinished request occupies in the router.
 
-    ``begun`` is true when the answer has started; from this time on, the request cannot be evicted.
-    ``on_evicted`` is called once if another request evicts this request.
+    ``begun`` is True when the answer has started; from then on, the request cannot be evicted.
+    ``on_evicted`` is called once if another request takes the slot of this request.
     """
 
     client: str
@@ -37,7 +37,8 @@ class ConcurrencyLimit:
     """A limit of ``most`` concurrent requests in total, and of ``most_each`` per client.
 
     If all slots are taken, a client can take a slot of another client that has more slots per
-    weight. The client with the most slots per weight loses its youngest request without any answer.
+    weight. The client with the most slots per weight then loses its youngest request whose answer
+    has not begun.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
@@ -51,7 +52,7 @@ class ConcurrencyLimit:
     def take_slot(self, client: str) -> Iterator[Slot]:
         """Take a slot for a request while the block runs.
 
-        Raises Problem (429) if there is no slot for the request.
+        Raises Problem (HTTP status 429) if no slot can be taken.
         """
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:
@@ -71,7 +72,10 @@ class ConcurrencyLimit:
                 self._free_slot(slot)
 
     def _evict_for(self, client: str, own: int) -> bool:
-        """Evict a request of another client for this client; return whether a slot is now free."""
+        """Evict a request of another client in favour of ``client``.
+
+        Return whether a slot is free.
+        """
         wanted = (own + 1) / self._weight(client)
         by_share = sorted(
             ((len(taken) / self._weight(name), name) for name, taken in self._taken.items()),
@@ -100,7 +104,7 @@ class ConcurrencyLimit:
 
 
 def evicted() -> Problem:
-    """Return the error that an evicted request gets."""
+    """Return the error for a client whose request was evicted from its slot."""
     return too_many(
         "the router is full, and this client has more unfinished requests than others; try "
         "again later"
@@ -108,22 +112,22 @@ def evicted() -> Problem:
 
 
 class Quota(NamedTuple):
-    """Limits per minute on tokens (prompt and output, cached or not) and on requests.
+    """A client's limits per minute on tokens (prompt and output, cached or not) and on requests.
 
-    A limit of None means that the number is not limited.
+    A limit of None means no limit.
     """
 
     tokens: int | None = None
     requests: int | None = None
 
     def table(self) -> dict[str, int]:
-        """Return the quota as a table of a key file."""
+        """Return the quota as a table in the format of a key file."""
         named = {TOKENS: self.tokens, REQUESTS: self.requests}
         return {name: most for name, most in named.items() if most is not None}
 
 
 class _Bucket:
-    """A token bucket whose capacity is the quota for one minute.
+    """A token bucket that can hold the quota of one minute.
 
     The level of the bucket may fall below 0.
     """
@@ -135,7 +139,7 @@ class _Bucket:
         self._counted_s = now_s
 
     def refill(self, per_min: float, now_s: float) -> float:
-        """Refill the bucket up to now; return the tokens that the bucket holds."""
+        """Refill the bucket up to now, and return how many tokens it holds."""
         gained = (now_s - self._counted_s) * per_min / MINUTE_S
         self._missing, self._counted_s = max(0.0, self._missing - gained), now_s
         return per_min - self._missing
@@ -147,15 +151,15 @@ class _Bucket:
 class Quotas:
     """The quotas of clients, as token buckets.
 
-    The capacity of each bucket is the quota for one minute.
+    Each bucket can hold the quota of one minute.
 
     ``now_s`` is a function that returns the time in seconds. A request is accepted if the client's
-    quota allows a request and at least one token, both before and after the body of the request is
-    read. The prompt and the reserved output are taken from the bucket when the request is accepted.
-    At the end of the request, the true cost replaces the reserved tokens.
+    quota allows a request and at least one token, both before and after its body is read. The
+    prompt and the reserved output are taken from the bucket when the request is accepted. At the
+    end of the request, the true cost replaces the reserved tokens.
 
-    In any period, a client can exceed its rate by the quota of a minute and by the excess of its
-    requests in progress. The refill of the bucket first pays back this excess.
+    In any period, a client can exceed its rate by the quota of a minute, and by the excess of its
+    requests in progress. The refill of the bucket first pays back the excess.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -166,7 +170,7 @@ class Quotas:
     def replace_limits(self, limits: Mapping[str, Quota]) -> None:
         """Replace the quotas.
 
-        The number of tokens that are missing in a client's bucket does not change.
+        The number of tokens that are missing in a client's bucket stays unchanged.
         """
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
@@ -174,7 +178,7 @@ class Quotas:
     def check_quota(self, client: str) -> None:
         """Count a request of a client against its quota.
 
-        Raises Problem (429) if the quota is used up.
+        Raises Problem (HTTP status 429) if the quota is used up.
         """
         quota, now_s = self.limits.get(client), self._now_s()
         if quota is None:
@@ -191,9 +195,10 @@ class Quotas:
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
         """Reserve the tokens of a request while the block runs.
 
-        After the block, the bill replaces the reserved tokens.
+        After the block, the charges on the bill replace the reserved tokens.
 
-        Raises Problem (429) if other requests have used up the quota since ``check_quota``.
+        Raises Problem (HTTP status 429) if other requests have used up the quota since
+        ``check_quota``.
         """
         self._check_tokens(client)
         bill = Bill()

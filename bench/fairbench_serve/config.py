@@ -23,13 +23,13 @@ LONGEST_MS = 86_400_000  # longest deadline in milliseconds that a header may se
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The latency targets of a request, and the deadline in seconds that its header sets."""
+    """The latency targets of a request, and the deadline (in seconds) that its header sets."""
 
     targets: Targets = NO_TARGETS
     within_s: float | None = None
 
     def due(self, arrival_s: float, max_new_tokens: int) -> Due:
-        """Return the due times of a request in seconds.
+        """Return the deadlines of a request in seconds.
 
         A deadline in a header takes precedence over a target.
         """
@@ -48,12 +48,13 @@ class Promises:
     objectives: Mapping[str, Targets] = field(default_factory=dict)
 
     def promise_for(self, sent: Mapping[str, str]) -> Promise:
-        """Return the latency targets that a request's headers select.
+        """Return the latency targets that the headers of a request select.
 
-        Raises Problem (400) if a header is invalid.
+        Raises Problem (HTTP status 400) if a header is invalid.
 
-        If no objectives are configured, an unknown objective is ignored, because another router may
-        use the header. If objectives are configured, an unknown objective is an error.
+        If no objectives (named sets of targets) are configured, an unknown objective is ignored,
+        because another router may use the header. If objectives are configured, an unknown
+        objective is an error.
         """
         named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
         objective = next(named, None)
@@ -78,10 +79,11 @@ class Promises:
 
 
 def promises(given: Mapping[str, str] | None) -> Promises:
-    """Parse ``--goodput`` flags: ``ttft`` applies to all requests, ``NAME.ttft`` to an objective.
+    """Parse ``--goodput`` flags.
 
-    Raises UsageError for an unknown latency or an invalid time. Multiples of the unloaded latency
-    are also invalid, because the router does not know the unloaded latency.
+    ``ttft`` applies to all requests, and ``NAME.ttft`` to an objective. Raises UsageError for an
+    unknown latency or an invalid time. A multiple of the unloaded latency is also invalid, because
+    the router does not know the unloaded latency.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():
@@ -110,16 +112,17 @@ def _ms(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """The configuration of the router: its policy, the workers, the clients, and the limits.
+    """The configuration of the router: its policy, workers, clients, and limits.
 
     - ``router`` and ``settings``: the router's name, and its parameters as ``NAME.PARAM``.
-    - ``weights``: the weight of each client, by default 1; these weights override the key file.
-    - ``keys``: the client that each API key identifies. If there are no API keys, each request
-      itself names its client.
+    - ``weights``: the weight of each client, by default 1; a weight given here overrides the key
+      file.
+    - ``keys``: the client that each API key identifies. Without API keys, each request itself names
+      its client.
     - ``keys_file``: the file of API keys, weights and quotas, which is read again after a change.
-    - ``client_from``: body fields that name the client if no header does, strongest first.
+    - ``client_from``: body fields that name the client if no header does, the most important first.
     - ``tokenizer``: path of a file tokenizer.json; without the file, token ids are approximate.
-    - ``max_queue``: limit on unfinished requests, including requests at the workers.
+    - ``max_queue``: limit on the number of unfinished requests, including requests at the workers.
     - ``max_queue_per_client``: limit on unfinished requests per client; None means ``max_queue``.
     - ``max_body_bytes``: limit on the bytes of a request's body.
     - ``max_bodies_bytes``: limit on the bytes of all bodies; None means a quarter of the memory.
@@ -128,18 +131,19 @@ class RouterConfig:
       evaluate.
     - ``health_interval_s``, ``health_timeout_s``: seconds between health checks, and for each
       check.
-    - ``stall_s``: seconds without progress after which a worker with requests counts as down.
-    - ``local``: the local scheduler that the workers should run; None means any.
-    - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router; a
-      ``gateway`` of None means no queue. If neither ``settings`` nor the flags limit the requests
-      per worker, the detector ``concurrency`` uses the limits that the workers report.
-    - ``limits_clients``: whether each client's requests at the workers are limited by default.
+    - ``stall_s``: seconds without progress after which a worker that has requests counts as down.
+    - ``local``: the local scheduler that the workers should run; None means any scheduler.
+    - ``gateway``, ``saturation``: policy and saturation detector of a queue before the router;
+      without a ``gateway`` there is no queue. If neither ``settings`` nor the flags limit the
+      requests per worker, the detector ``concurrency`` uses the limits that the workers report.
+    - ``limits_clients``: whether the number of each client's requests at the workers is limited by
+      default.
     - ``promises``: the latency targets of requests.
     - ``hosts``: host names that the router accepts without keys, besides IP addresses,
       ``localhost`` and this machine's name; ``*`` accepts any name.
     - ``router_id``: the name of this router process, by which routers detect loops.
     - ``admin_port``, ``admin_key``: port and API key of the admin port; None means no admin port.
-    - ``worker_keys``: API keys of workers that are added through the admin port.
+    - ``worker_keys``: API keys for workers that are added through the admin port.
     - ``peers``, ``peer_key``: URLs of other routers with the same workers, and their common key.
     """
 

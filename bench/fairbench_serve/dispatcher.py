@@ -1,8 +1,8 @@
-"""The dispatcher, which tells a Router object the state of workers, requests and caches.
+"""The dispatcher, which tells the routing policy the state of workers, requests and caches.
 
-The dispatcher itself uses no sockets and no asyncio tasks. Every call of a method takes effect at
-once. For each worker, an assumed cache gives an upper bound on the prompts that the worker still
-has in its cache.
+The dispatcher itself uses no sockets and no asyncio tasks. Every method of the dispatcher takes
+effect at once. For each worker, the dispatcher keeps an assumed cache, which is an upper bound on
+the prompts that are still in the worker's cache.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FOLLOWED_SLACK = 2
 
 
 class _LosingCache(KVCache):
-    """A simulated cache that also removes the blocks that a worker reports as evicted."""
+    """A simulated cache from which reported evictions of a worker can be removed."""
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
@@ -53,7 +53,7 @@ class _LosingCache(KVCache):
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:
-        """Remove the last ``tokens`` tokens of a prefix, unless a longer known prompt has them."""
+        """Remove the last ``tokens`` tokens of a prefix, unless a longer prompt contains them."""
         total = prompt_tokens(prefix)
         start = total - tokens
         # ``match`` splits the node of the prefix tree at the token ``start``.
@@ -75,13 +75,14 @@ class _LosingCache(KVCache):
 
 
 class AssumedCache:
-    """A simulated cache of the size of the worker's KV pool, filled with its finished prompts.
+    """A simulated cache with the size of a worker's KV memory, filled with its finished prompts.
 
-    A worker's own KV events report evictions sooner and more exactly. The assumed cache limits the
-    router's memory if there are no events, if token ids are approximate, and for prompts that the
-    worker never cached. ``on_evict(prefix, tokens)`` is called for tokens that the worker can no
-    longer have cached. Prompts in the queue take no space in the assumed cache. Queued prompts
-    could be larger than the KV pool, and would evict tokens that the worker still has.
+    The worker's own KV events report evictions sooner and more exactly than this cache. The assumed
+    cache limits the router's memory if there are no KV events, if token ids are approximate, and
+    for prompts that the worker never cached. ``on_evict(prefix, tokens)`` is called for tokens that
+    the worker can no longer have in its cache. Prompts in the queue take no space in the assumed
+    cache. The reason is that queued prompts could be larger than the KV memory, and would evict
+    tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
@@ -89,7 +90,7 @@ class AssumedCache:
         self._on_evict = on_evict
 
     def touch_prompt(self, prompt: Prompt) -> None:
-        """Record that a prompt was sent to the worker, which uses its cached prefix."""
+        """Record that a prompt was sent to the worker, which uses the prompt's cached prefix."""
         node, _ = self._cache.match(prompt, prompt_tokens(prompt))
         self._cache.touch(node)
 
@@ -114,7 +115,7 @@ class AssumedCache:
 
 
 class AssumedCaches(dict[int, AssumedCache]):
-    """The assumed cache of each worker; evictions call ``on_evict(worker, prefix, tokens)``.
+    """The assumed caches of all workers, which call ``on_evict(worker, prefix, tokens)``.
 
     ``followed`` holds the numbers of the workers whose KV events the router reads.
     """
@@ -131,12 +132,12 @@ class AssumedCaches(dict[int, AssumedCache]):
         self._on_evict = on_evict
 
     def renew(self, worker: int) -> None:
-        """Give a worker that is new or restarted an empty cache, without calling ``on_evict``."""
+        """Give a new or restarted worker an empty assumed cache, without calling ``on_evict``."""
         slack = FOLLOWED_SLACK if worker in self._followed else 1
         self[worker] = AssumedCache(slack * self._pool_tokens, partial(self._on_evict, worker))
 
     def follow(self, worker: int, follows: bool) -> None:
-        """Set whether the router reads the worker's KV events, and empty the worker's cache."""
+        """Set whether the router reads a worker's KV events, and empty its assumed cache."""
         if worker in self:
             self[worker].clear()
             (self._followed.add if follows else self._followed.discard)(worker)
@@ -149,10 +150,10 @@ log = logging.getLogger(__name__)
 class Dispatcher:
     """A dispatcher that sends each request to the worker that the router chooses.
 
-    While a worker is down, it gets no requests. ``pool_tokens`` is the size of a worker's KV pool
-    in tokens. ``now_s`` returns a time in seconds, of which only differences matter. ``followed``
-    holds the workers whose KV events the router reads. Followed workers cache only whole pages of
-    ``page_tokens`` tokens.
+    While a worker is down, it gets no requests. ``pool_tokens`` is the size of each worker's KV
+    memory in tokens. ``now_s`` returns a time in seconds, of which only differences matter.
+    ``followed`` holds the workers whose KV events the router reads. Followed workers cache only
+    whole pages of ``page_tokens`` tokens.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class Dispatcher:
             self._caches.renew(worker)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """From now on, requests wait in ``queue`` before the router.
+        """From now on, let requests wait in ``queue`` before they are routed.
 
         The caller must call this method before it sends the first request.
         """
@@ -189,7 +190,7 @@ class Dispatcher:
 
     @property
     def under_way(self) -> int:
-        """The number of unfinished requests in the queue, in worker queues and in execution."""
+        """The number of unfinished requests, in the queue, waiting at workers, or running."""
         held = 0 if self.ingress is None else len(self.ingress)
         return sum(map(len, self.flights.values())) + held
 
@@ -198,7 +199,7 @@ class Dispatcher:
         return sorted(self.up)
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return the worker's unfinished requests and input tokens, as counted by the router."""
+        """Return a worker's unfinished requests and input tokens, as the router counts them."""
         flights = self.flights[worker]
         return WorkerLoad(len(flights), sum(flight.request.input_tokens for flight in flights))
 
@@ -211,7 +212,7 @@ class Dispatcher:
         depth: int,
         promise: Promise = NO_PROMISE,
     ) -> Request:
-        """Build a request for routers, with a prompt of the token ids ``ids``."""
+        """Build a request for routing policies, with a prompt of the token ids ``ids``."""
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         arrival_s = self.now_s()
         due = promise.due(arrival_s, max_new_tokens)
@@ -226,12 +227,13 @@ class Dispatcher:
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
     ) -> RequestInFlight | None:
-        """Route a request; return the request's state at the worker, or None if it is queued.
+        """Route a request. Return its state at the worker, or None if it is queued.
 
-        The state of a queued request is passed to ``on_sent`` later, or a Problem if the request is
-        never sent. A retried request is sent without queueing again, unless the router has its own
-        queue. The caller must later call ``close_request``. Raises Problem: 503 if no worker is
-        available, 429 if the queue refuses the request, 500 if the router fails.
+        When a queued request is sent, its state is passed to ``on_sent``; if it is never sent,
+        ``on_sent`` gets a Problem. A retried request is not queued again, unless the routing policy
+        has a queue of its own. The caller must call ``close_request`` at the end of the request.
+        Raises Problem: status 503 if no worker is available, 429 if the queue refuses the request,
+        500 if the routing policy fails.
         """
         if not self.up:
             raise unavailable("no worker is available")
@@ -242,7 +244,7 @@ class Dispatcher:
         return self.ingress.enter(request, on_sent, wish)
 
     def is_under_way(self, flight: RequestInFlight) -> bool:
-        """Return whether the request is still at its worker: neither finished nor lost."""
+        """Return whether a request is still at its worker, neither finished nor lost."""
         return flight in self.flights.get(flight.worker, ())
 
     def close_request(self, request: Request, charge: Charge = NOTHING) -> None:
@@ -252,7 +254,7 @@ class Dispatcher:
             self.release()
 
     def release(self) -> None:
-        """Release the queued requests that may now be sent, after a change."""
+        """Send the queued requests that may be sent after a change."""
         if self.ingress is not None:
             self.ingress.release()
 
@@ -269,15 +271,15 @@ class Dispatcher:
         return flight
 
     def began(self, flight: RequestInFlight) -> None:
-        """Record the time at which the answer to a request starts to stream.
+        """Record that the answer to a request starts to stream now.
 
-        Further calls change nothing.
+        Only the first call for a request has an effect.
         """
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
     def _worker_for(self, routed: int, wish: Wish) -> int:
-        """Return the router's choice for a request, or another worker if the choice is down."""
+        """Return the worker that the routing policy chooses, or another if that one is down."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -288,7 +290,7 @@ class Dispatcher:
     def finish(self, flight: RequestInFlight, output_tokens: int, *, failed: bool = False) -> None:
         """Record that a request has ended.
 
-        ``failed`` means that the worker did no work for the request.
+        ``failed`` is True if the worker did no work for the request.
         """
         request = flight.request
         if self.is_under_way(flight):
@@ -329,7 +331,7 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Send no more requests to a worker. Requests that the worker already has continue."""
+        """Send no more requests to a worker. Requests that are already at the worker continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
@@ -356,7 +358,7 @@ class Dispatcher:
 
     @property
     def can_change(self) -> bool:
-        """Return whether the router allows workers to be added and removed."""
+        """Return whether the routing policy allows workers to be added and removed."""
         own = type(self.router.router if isinstance(self.router, Rerouting) else self.router)
         return (
             own.on_worker_join is not Router.on_worker_join
@@ -382,7 +384,7 @@ class Dispatcher:
         self._remove_if_empty(worker)
 
     def is_draining(self, worker: int) -> bool:
-        """Return whether a worker only finishes its present requests before its removal."""
+        """Return whether a worker is about to be removed and only finishes its present requests."""
         return worker in self._leaving
 
     def _remove_if_empty(self, worker: int) -> None:
@@ -392,13 +394,13 @@ class Dispatcher:
             self._leaving.pop(worker)()
 
     def lost(self, worker: int, prefix: Prompt, tokens: int) -> None:
-        """Handle a KV event: the worker evicted the last ``tokens`` tokens of a prefix."""
+        """Handle a KV event that a worker evicted the last ``tokens`` tokens of a prefix."""
         if worker in self._caches:
             self._caches[worker].lose(prefix, tokens)
         self.evicted(worker, prefix, tokens)
 
     def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
-        """Tell the router that the worker's cache lost the last ``tokens`` tokens of a prefix."""
+        """Tell the routing policy that a worker evicted the last ``tokens`` tokens of a prefix."""
         self.router.on_evict(prefix, tokens, worker, self.now_s())
 
     def forget_cache(self, worker: int) -> None:
@@ -407,5 +409,5 @@ class Dispatcher:
             self._caches[worker].clear()
 
     def follow(self, worker: int, follows: bool) -> None:
-        """Set whether the router reads the worker's KV events; assume that the cache is empty."""
+        """Set whether the router reads a worker's KV events, and assume that its cache is empty."""
         self._caches.follow(worker, follows)

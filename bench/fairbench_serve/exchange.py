@@ -1,4 +1,4 @@
-"""An exchange: a request that is sent to one worker, and the worker's answer to the client."""
+"""An exchange, which sends a request to one worker and passes the answer on to the client."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ CONNECTION_ERRORS = (ClientError, OSError, TimeoutError)
 
 
 class WorkerFailed(Exception):
-    """The error that a worker failed before its answer began.
+    """An error that a worker failed before its answer began.
 
-    ``answer`` is the error that the worker answered, or None.
+    ``answer`` is the error response of the worker, or None.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class WorkerFailed(Exception):
 
 
 class ClientLeft(ConnectionError):
-    """The error for a failed connection to the client, not to the worker."""
+    """An error that the connection to the client failed, and not the one to the worker."""
 
 
 @dataclass(eq=False)
 class Exchange:
     """An exchange that sends a request to a worker and passes the answer on to the client.
 
-    ``usage`` and ``failure`` hold the result after ``run``; a ``failure`` of None means a complete
-    answer. ``on_begun`` is called when the client receives the first bytes of the answer.
+    After ``run``, ``usage`` and ``failure`` hold the result; a complete answer has the ``failure``
+    None. ``on_begun`` is called when the client receives the first bytes of the answer.
     ``on_heard`` is called each time output of the worker arrives.
     """
 
@@ -92,10 +92,11 @@ class Exchange:
     async def run(
         self, session: ClientSession, url: str, sent: Mapping[str, str]
     ) -> web.StreamResponse:
-        """Send the call with the headers ``sent``; return the answer that the client has received.
+        """Send the call with the headers ``sent``, and return the answer that the client got.
 
         If this task is cancelled or the client stops reading, the connection to the worker is
-        closed. The worker then aborts this request. Raises WorkerFailed or ClientLeft.
+        closed. The closed connection makes the worker abort the request. Raises WorkerFailed if the
+        worker fails before its answer begins, or ClientLeft.
         """
         lost: AttemptFailure | None = None  # If the worker left during the exchange, the reason.
         try:
@@ -153,8 +154,8 @@ class Exchange:
     async def _chunks(self, answer: ClientResponse) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream as they arrive.
 
-        If a stream has a finish reason, it is complete. A connection error or a timeout after the
-        finish reason is not an error of the worker, because the answer is complete.
+        A stream that has a finish reason is complete. After the finish reason, a connection error
+        or a timeout is not an error of the worker, because the answer is complete.
         """
         while True:
             try:
@@ -174,7 +175,7 @@ class Exchange:
         return USAGE_S if self._reader.is_finished else None
 
     def _check_unsent(self) -> None:
-        """Raise WorkerFailed if no valid answer has come and the client has received nothing."""
+        """Raise WorkerFailed if no valid answer has come and nothing was sent to the client."""
         if self._reader.fault is not None and self._stream is None:
             raise self._failed(self._reader.fault)
 
@@ -193,8 +194,8 @@ class Exchange:
     def _whole_answer(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
         """Return the response for an answer that is not streamed.
 
-        Raises WorkerFailed for an error status and for a successful status without an answer. Only
-        a retry at another worker shows whether the worker or the request is the cause.
+        Raises WorkerFailed for an error status, and for a successful status without an answer. Only
+        a retry at another worker can show whether the worker or the request is the cause.
         """
         if status in REFUSED and not is_object(body):
             body = error_body(status, f"the worker answered with status {status} without JSON")
@@ -212,7 +213,10 @@ class Exchange:
         return response
 
     async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
-        """Send data to the client; the first call sends the HTTP headers. Raises ClientLeft."""
+        """Send data to the client.
+
+        The first call also sends the HTTP headers. Raises ClientLeft.
+        """
         if not data:
             return
         transport = self.request.transport
@@ -239,7 +243,7 @@ class Exchange:
             self.flight.paused = False
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
-        """End a stream whose worker has failed: send an error in the stream's format."""
+        """End a stream whose worker has failed, with an error in the stream's format."""
         # The router already knows that the worker has failed.
         self.flight.on_lost = lambda reason: None
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")

@@ -1,12 +1,12 @@
 """Fields of the request bodies of each API, and constraints on outputs such as grammars.
 
-Fields of requests that workers do not receive are rejected or removed. The router refuses numbers
-that would crash a worker. If a field would be unfair to other clients, the error message says why.
+Fields that workers must not receive are rejected or removed. The router refuses numbers that would
+crash a worker. If a field would be unfair to other clients, the error message says so.
 
-An engine compiles and evaluates a constraint in its scheduler process or a neighbouring process,
-for the whole batch. A pattern that backtracks for minutes stops all clients of the engine that
-evaluates the pattern. Constraints whose cost is unbounded are refused unless the operator allows
-them. Constraints with a bounded cost are limited in size.
+An engine compiles and evaluates a constraint in its scheduler process or beside it, for the whole
+batch. Therefore a pattern that backtracks for minutes stops all clients of that engine. Constraints
+whose cost is unbounded are refused unless the operator allows them. Constraints whose cost is
+bounded are limited in size.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _fields = msgspec.json.Decoder(Fields)
 
 
 class Shared(msgspec.Struct, kw_only=True):
-    """Sampling parameters that have the same name in each API."""
+    """Sampling parameters that have the same name in every API."""
 
     n: Count | None = None
     temperature: Temperature | None = None
@@ -131,7 +131,7 @@ class Generate(msgspec.Struct):
 
 
 class CommonFields(Shared, kw_only=True):
-    """Fields common to three APIs of OpenAI, including the fields that may name the client."""
+    """Fields that three APIs of OpenAI have in common, including those that may name the client."""
 
     stream: bool | None = None
     user: str | None = None
@@ -267,8 +267,8 @@ DETOKENIZE = _field_names(Detokenize) | {"model", "skip_special_tokens"}
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object as bytes and as a map from field names to raw values.
 
-    Names and values are unchanged, except that integers written as floats become integers. If a
-    name occurs twice, the last value counts. Raises msgspec's errors if the text is not a JSON
+    Names and values are unchanged, except that integers written as floats (2.0) become integers. If
+    a name occurs twice, the last value counts. Raises msgspec's errors if the text is not a JSON
     object.
     """
     found = _fields.decode(raw)
@@ -284,10 +284,11 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
 
 
 def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
-    """Return the fields in ``allowed`` for a worker, without fields whose value is null.
+    """Return the fields of a body that are in ``allowed`` and whose value is not null.
 
-    Other fields are removed if their value is null or false, or if ``DROPPED`` has the name. Raises
-    Problem if any other field remains; the message puts ``where`` before the field's name.
+    A field that is not allowed is removed if its value is null or false, or if its name is in
+    ``DROPPED``. Raises Problem if any other field remains; the message puts ``where`` before the
+    name of the field.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -300,7 +301,7 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
 
 
 def refused_field(name: str, where: str = "") -> Problem:
-    """Return the error for a field that is not passed on, with the reason from ``UNFAIR``."""
+    """Return the error for a field that workers must not get, with the reason from ``UNFAIR``."""
     said = f"{where}{name[:64]!r} is not a field that this router passes on"
     return bad_request(f"{said}: {UNFAIR[name]}" if name in UNFAIR else said)
 
@@ -319,7 +320,7 @@ def _as_integer(value: Raw) -> Raw | None:
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
-    """Raise Problem, naming the field ``where``, if token ids are outside the vocabulary."""
+    """Raise Problem, which names the field ``where``, if token ids are outside the vocabulary."""
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:
@@ -339,7 +340,7 @@ def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:
-    """Raise Problem unless all values are scalars, because the template runs in the worker."""
+    """Raise Problem unless all values are scalars, because the chat template runs in the worker."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
             raise bad_request(
@@ -410,8 +411,8 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
     """Raise Problem for a constraint that may slow the steps of an engine.
 
     Objects in ``given`` are replaced by their parsed form, because engines treat repeated keys
-    differently. ``patterns`` is true if the operator allows regular expressions and grammars.
-    ``where`` precedes the name of a field in a message.
+    differently. ``patterns`` is True if the operator allows regular expressions and grammars. In a
+    message, ``where`` stands before the name of a field.
     """
     if not patterns:
         for name in sorted(PATTERNS & given.keys()):
@@ -425,9 +426,9 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
 
 def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
-    """Check the schemas that a field contains.
+    """Check the JSON schemas that a field contains.
 
-    Numbers, booleans and ordinary strings cannot contain a schema.
+    Numbers, booleans and ordinary strings cannot contain a schema and are not checked.
     """
     opening = bytes(memoryview(given[name])[:1])
     if opening not in _OPENINGS and name not in (*SCHEMA_TEXTS, FORMAT):
@@ -449,7 +450,7 @@ def _check_field(given: Fields, name: str, budget: _Budget, where: str) -> None:
 
 
 def _check_turns(given: Fields, turns: str, budget: _Budget) -> None:
-    """Check the schemas in messages or items, such as the tools of a system message."""
+    """Check the JSON schemas in messages or items, such as the tools of a system message."""
     messages = _messages.decode(given[turns])
     for message in messages:
         for name in sorted(message.keys() - TEXTS):
@@ -474,7 +475,7 @@ def check_many(name: str, values: object, most: int) -> None:
 
 
 class _Budget:
-    """A budget: how many more JSON values the schemas of one request may contain."""
+    """A budget of JSON values, which says how many more the schemas of one request may contain."""
 
     def __init__(self, patterns: bool) -> None:
         self._patterns = patterns
@@ -493,9 +494,9 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A position in a JSON value: its depth, the enclosing objects, and the maximum repetitions.
+    """A position in a JSON value: its depth, the objects around it, and the maximum repetitions.
 
-    ``within`` holds the references that are being followed, each with the id of its object.
+    ``within`` holds the references that led to this position, each with the id of its object.
     """
 
     depth: int
@@ -510,8 +511,8 @@ class _Walk:
 
     The walk follows references to other schemas.
 
-    Engines move schemas between levels and accept different spellings of keys. The walk checks the
-    whole value as if every part of the value were a schema.
+    Engines may move schemas between levels, and they accept different spellings of keys. Therefore
+    the walk checks a value as if every part of the value were a schema.
     """
 
     budget: _Budget
@@ -560,7 +561,7 @@ class _Walk:
         return int(times * max(most, 1))
 
     def _follow(self, name: str, target: Any, place: _Place) -> None:
-        """Check all possible targets of a schema reference, as the root object is not known."""
+        """Check all possible targets of a schema reference, because the root object is unknown."""
         if target == "#":
             return  # The reference means the whole schema; grammars support this recursion.
         path = str(target).split("/")
@@ -583,7 +584,7 @@ class _Walk:
                 self.schema(schema, replace(place, around=around, within=within))
 
     def _literal(self, value: Any, depth: int) -> None:
-        """Count a literal value of a schema and all values that the literal contains."""
+        """Subtract a literal value of a schema, and all values inside it, from the budget."""
         self._charge_size(value, depth)
         if isinstance(value, dict):
             value = [one for pair in value.items() for one in pair]
@@ -591,7 +592,7 @@ class _Walk:
             self._literal(one, depth + 1)
 
     def _charge_size(self, value: Any, depth: int) -> None:
-        """Subtract the size of a value from the budget; nested values are subtracted separately."""
+        """Subtract the size of a value from the budget. Nested values are subtracted separately."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:

@@ -1,4 +1,4 @@
-"""The gateway before the router, which polls the workers' loads and limits each client."""
+"""The gateway in front of the router, which polls the workers' loads and limits clients."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ async def default_limits(
     info: WorkerInfo,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the limits of each client, computed from the sizes that the workers report.
+    """Return the limits of each client, computed from the sizes that workers report.
 
-    A client that is the only active client may use all request slots and KV pools of the workers,
-    minus a reserve. If several clients are active, they share this capacity. The result is empty if
-    ``settings`` already limit clients or if no worker reports its size.
+    A client that is the only active client may use all request slots and all KV memory of the
+    workers, minus a reserve. Several active clients share the slots and the memory. The result is
+    empty if ``settings`` already limit clients or if no worker reports its size.
     """
     if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
         return {}
@@ -88,9 +88,9 @@ async def hold_requests(
 ) -> Follow | None:
     """Put the gateway and admission control, if configured, in front of the router.
 
-    The weights in ``weights`` may change later. The result is a function that starts the polling of
-    a worker, given the worker's number and address. The result is None if the workers' load need
-    not be polled.
+    The weights in ``weights`` may change after the call. The result is a function that starts the
+    polling of a worker, given the worker's number and address. The result is None if the workers'
+    load need not be polled.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)
@@ -137,9 +137,9 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return gateway settings that keep engines full, with almost no requests queued in them.
+    """Return gateway settings that keep the engines full, with almost no requests queued in them.
 
-    Settings in ``given`` take precedence over values that are computed.
+    Settings in ``given`` take precedence over computed values.
     """
     found: dict[str, Any] = {}
     if most is None:

@@ -1,7 +1,7 @@
-"""Health checks: which workers are up, and which have requests but produce no tokens.
+"""Health checks of workers, which also find workers that have requests but produce no tokens.
 
 An engine that hangs in a request may still answer health checks from another process or thread.
-Only tokens that an engine produces prove that it works.
+Only produced tokens prove that an engine works.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Health:
 
     ``on_return(worker)`` is called before a worker becomes available again. A stalled worker
     becomes available again after it produces a token for the router's test request. If the worker
-    has reported itself as down, no test is needed, because a new process answers later.
+    reported itself as down, no test is needed, because a new process will answer later.
     """
 
     workers: Sequence[WorkerAddress]
@@ -85,11 +85,11 @@ class Health:
             self._ask_all()
 
     async def check(self, worker: int) -> bool:
-        """Check one worker, update the worker's state, and return whether the worker is healthy."""
+        """Check one worker and update its state. Return whether the worker is healthy."""
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
-        """Start ``check`` for a worker in the background.
+        """Start the health check of a worker in the background.
 
         For each worker, at most one health check runs at a time.
         """
@@ -98,9 +98,10 @@ class Health:
         return self._asked[worker]
 
     def stalled(self, worker: int) -> None:
-        """Make a worker that produces no tokens unavailable, and end the worker's requests.
+        """Make a worker that produces no tokens unavailable, and end its requests.
 
-        Any of these requests may have caused the stall, so no request is retried at another worker.
+        Any request of the worker may have caused the stall; therefore none is retried at another
+        worker.
         """
         self._stalled.add(worker)
         self.breakers.reset(worker)
@@ -137,7 +138,7 @@ class Health:
         return bool(healthy)
 
     async def is_this_router(self, address: WorkerAddress, patience_s: float) -> bool:
-        """Return whether the address, under any host name, belongs to this router itself."""
+        """Return whether the address belongs to this router itself, under any host name."""
         try:
             async with (
                 asyncio.timeout(patience_s),
@@ -168,7 +169,7 @@ class Health:
             return False
 
     async def _answers(self, worker: int) -> bool | None:
-        """Return whether a worker reports that it is healthy; a timeout gives None."""
+        """Return whether a worker reports that it is healthy. After a timeout, return None."""
         address = self.workers[worker]
         try:
             async with self._session.get(
@@ -194,10 +195,10 @@ class WorkerWatch:
 
     Progress is an event with new output, a complete answer, or a change of the token metrics on the
     worker's page ``/metrics``. The time without progress does not include time without requests, or
-    time in which all clients read too slowly. The time is not reset by a request that its client
-    cancels. A worker counts as stalled after ``stall_s`` seconds without progress. The limit is
-    longer for a worker without these metrics that has only answers without streaming, because their
-    tokens are not visible.
+    time in which all clients read too slowly. If a client cancels a request, the time without
+    progress is not reset. A worker counts as stalled after ``stall_s`` seconds without progress.
+    For a worker whose token metrics are unknown and whose answers are all without streaming, the
+    limit is longer, because its tokens are not visible.
     """
 
     workers: Sequence[WorkerAddress]
@@ -252,7 +253,7 @@ class WorkerWatch:
         return min(max(self.stall_s, longest), LONGEST_STALLS * self.stall_s)
 
     async def _ask_metrics(self, worker: int, patience_s: float) -> None:
-        """If the worker's own token metrics change, count this as progress."""
+        """Count a change of the worker's token metrics as progress."""
         timeout = ClientTimeout(total=patience_s)
         page = await page_of(self.session, self.workers[worker], METRICS, timeout)
         try:

@@ -1,8 +1,8 @@
-"""Identification of the client of a request, and protection against requests from other web sites.
+"""Identification of the client of a request, and protection against pages of other web sites.
 
-A web page can make its host name resolve to an address of this machine or network (DNS rebinding).
-Under DNS rebinding, a browser treats this server as part of the page's site, but sends the page's
-host name in the request.
+A web page can make its own host name resolve to an address of this machine or network (DNS
+rebinding). The browser then treats this server as a part of the page's site, but sends the page's
+host name in each request.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SINGLE = (
 
 
 class Keyring:
-    """API keys as keyed hashes, so that the time of a lookup reveals nothing about a key."""
+    """A set of API keys, stored as keyed hashes so that the time of a lookup reveals nothing."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._secret = token_bytes(32)
@@ -62,7 +62,7 @@ class Keyring:
 
 
 def check_bearer(request: web.Request, key: str, what: str) -> None:
-    """Raise Problem (401), with ``what`` in its message, unless the request contains the key."""
+    """Raise Problem (HTTP status 401), naming ``what``, unless the request contains the key."""
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not compare_digest(shown, f"Bearer {key}".encode()):
         raise Problem(
@@ -71,7 +71,7 @@ def check_bearer(request: web.Request, key: str, what: str) -> None:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -> str:
-    """Return the client of a request from its headers and ``said``, the value of the body field.
+    """Return the client of a request from its headers, or from ``said``, the body field's value.
 
     If there are ``keys``, only the API key decides, so that no client can impersonate another
     client. Raises Problem if the key is unknown or the name is invalid.
@@ -94,8 +94,9 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -
 def session_of(sent: Mapping[str, str], said: str | None) -> int:
     """Return the number of a request's session, or ``NO_SESSION``.
 
-    The name of the session is in a header, or else in ``said``, the value of the body field. If a
-    client repeats a name, it means the same session. Raises Problem if the name is too long.
+    The session's name is in a header, or else in ``said``, the value of the body field. If a client
+    repeats a session's name, it means the same session. Raises Problem if the name of the session
+    is too long.
     """
     name = next((sent[name] for name in headers.SESSION_ALIASES if sent.get(name)), said)
     if not name:
@@ -107,13 +108,13 @@ def session_of(sent: Mapping[str, str], said: str | None) -> int:
 
 
 def authorization_of(sent: Mapping[str, str]) -> str:
-    """Return the header ``Authorization``, or an equal value for a key in Anthropic's header."""
+    """Return the header ``Authorization``, which may be made from the key in Anthropic's header."""
     key = sent.get(headers.API_KEY)
     return sent.get("Authorization", "" if key is None else f"Bearer {key}")
 
 
 def is_name(client: str) -> bool:
-    """Return whether a text is a valid client name; a valid name fits in an HTTP header."""
+    """Return whether a text is a valid client name, which must fit into an HTTP header."""
     fits = 0 < len(client) <= MAX_LENGTH and client.isascii() and client.isprintable()
     return fits and client not in (headers.OTHERS, headers.HEALTH)
 
@@ -121,7 +122,7 @@ def is_name(client: str) -> bool:
 def _hashed_name(said: str) -> str:
     """Return the name in the body, or its hash if the name is too long or not ASCII.
 
-    The hash of a name is equal in all routers and at all times. Raises Problem for a name of more
+    All routers compute the same hash of a name, at all times. Raises Problem for a name of more
     than ``MAX_BODY_LENGTH`` characters.
     """
     if is_name(said):
@@ -144,18 +145,18 @@ def _owner(authorization: str, keys: Keyring) -> str:
 
 
 def check_single(http: web.Request) -> None:
-    """Raise Problem (400) if a request contains a header of ``SINGLE`` more than once."""
+    """Raise Problem (HTTP status 400) if a request repeats a header that is in ``SINGLE``."""
     for name in SINGLE:
         if len(http.headers.getall(name, ())) > 1:
             raise bad_request(f"the header {name} is given twice: send it once")
 
 
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
-    """Raise Problem (403) if a page of another web site may have sent the request.
+    """Raise Problem (HTTP status 403) if a page of another web site may have sent the request.
 
-    ``allowed`` holds the host names of this server in lower case. If ``addresses`` is set, any IP
-    address is also allowed, because a page cannot claim an IP address as its name. Each browser
-    sends the header ``Host``, so a request without this header does not come from a page.
+    ``allowed`` holds the host names of this server in lower case. If ``addresses`` is True, any IP
+    address is also allowed, because a page cannot claim an IP address as its name. Every browser
+    sends the header ``Host``; therefore a request without it does not come from a page.
     """
     said = http.headers.get("Host")
     host = None if said is None else _host_name(f"//{said}")

@@ -1,6 +1,6 @@
 """The router's queue before the workers, and the state of a request at a worker.
 
-Like the dispatcher, this module uses no sockets and no asyncio tasks.
+This module uses no sockets and no asyncio tasks, and neither does the dispatcher.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench_serve.answers import Charge
 
 
 class AttemptFailure(Enum):
-    """The reason why an attempt at a worker gave the client no complete answer."""
+    """The reason why an attempt to serve a request at a worker failed."""
 
     # The router could open no connection, so the worker has not received the request.
     UNREACHED = auto()
@@ -53,7 +53,10 @@ _REPORTED = {
 
 
 def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
-    """Return how an attempt at a worker ended. ``retried`` is true if another attempt follows."""
+    """Return a word for how an attempt to serve a request ended.
+
+    ``retried`` is True if another attempt follows.
+    """
     return _REPORTED.get(failure, RETRIED if retried else ERROR)
 
 
@@ -61,12 +64,12 @@ def outcome_of(failure: AttemptFailure | None, *, retried: bool = False) -> str:
 class RequestInFlight:
     """The state of a request at a worker, from its sending until ``Dispatcher.finish``.
 
-    - ``worker`` is the worker that the request was sent to. ``routed`` is the worker that the
-      router had chosen.
+    - ``worker`` is the number of the worker to which the request was sent. ``routed`` is the number
+      of the worker that the routing policy had chosen.
     - ``first_token_s`` is the time in seconds at which the answer began to stream.
-    - ``on_lost`` is called once, with the reason, if the worker leaves while the request is at the
-      worker.
-    - ``paused`` is true while the client reads too slowly and the router reads no data of the
+    - ``on_lost`` is called once, with the reason, if the worker becomes unavailable while it has
+      the request.
+    - ``paused`` is True while the client reads too slowly, so that the router stops reading the
       answer.
     """
 
@@ -79,7 +82,7 @@ class RequestInFlight:
 
 
 class Wish(NamedTuple):
-    """Workers to avoid for a request, or the only worker for the probe of an unavailable worker."""
+    """The workers that a request should avoid, or the only worker for a probe (test request)."""
 
     avoid: Collection[int] = ()
     probe: int | None = None
@@ -90,7 +93,7 @@ OnSent: TypeAlias = Callable[[RequestInFlight | Problem], None]
 
 
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
-    """Return a prompt for routers, without its incomplete last page.
+    """Return a prompt for routing policies, without its incomplete last page.
 
     Only an identical prompt could match an incomplete last page, and KV events report whole pages
     only.
@@ -106,24 +109,24 @@ SHORTEST_NAP_S = 0.001
 
 
 class Ringing(Protocol):
-    """The interface of an alarm that has been set and can be cancelled."""
+    """The interface of a timer that was started and can be cancelled."""
 
     def cancel(self) -> None:
         """Cancel the alarm."""
 
 
 Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
-"""A function that calls another function after a time in seconds."""
+"""A function that starts a timer, which calls a function after some seconds."""
 
 
 class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
-    """The requests in the queue before the workers, and unfinished requests at workers.
+    """The requests in the queue before the workers, and the unfinished requests at workers.
 
-    - ``send`` is called to send a released request to a worker.
-    - ``is_open`` says whether any worker is available.
-    - ``alarm`` calls the queue at the times that the queue requests; None means no alarm.
-    - ``blocked`` returns the reason why no request can be released at present, or None. If
-      ``blocked`` returns a reason, all queued requests are refused with it.
+    - ``send`` is called to send a request from the queue to a worker.
+    - ``is_open`` returns whether any worker is available.
+    - ``alarm`` starts timers for the queue; None means that there are no timers.
+    - ``blocked`` returns why no request can be sent at present, or None. If ``blocked`` returns a
+      reason, all queued requests are refused with this reason.
     """
 
     def __init__(
@@ -156,10 +159,11 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return Counter(request.client for request in self.held)
 
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> RequestInFlight | None:
-        """Add a request to the queue. Return the flight of a request that is sent at once.
+        """Put a request into the queue, from which it may be sent at once.
 
-        If the request is queued, ``on_sent`` later receives its flight or a Problem. Raises Problem
-        (429) if the queue refuses the request, and any Problem of sending the request.
+        If the request is sent at once, its state at the worker is returned. If the request stays in
+        the queue, ``on_sent`` later gets its state at the worker, or a Problem. Raises
+        Problem: status 429 if the queue refuses the request, and any Problem of sending it.
         """
         sent: list[RequestInFlight | Problem] = []
         self.held[request] = sent.append, wish
@@ -185,14 +189,14 @@ class RouterIngress(QueueHost[tuple[OnSent, Wish]]):
         return too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record the worker that has the request, or None while no worker has the request."""
+        """Record which worker has the request, or None while no worker has it."""
         if self.is_sent(request):
             self.queue.moved(request, worker)
 
     def close_request(self, request: Request, charge: Charge) -> None:
-        """Record the end of a request and the charge of its client.
+        """Record that a request has ended, and charge its client.
 
-        If the method is called again, nothing changes.
+        A second call for the same request changes nothing.
         """
         if request in self.held:
             del self.held[request]

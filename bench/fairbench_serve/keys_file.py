@@ -1,4 +1,4 @@
-"""Key files: API keys of clients with weights and quotas, API keys of workers, and reloading."""
+"""Files of API keys: keys of clients with weights and quotas, and keys of workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST = 10**12  # highest quota of a client, in tokens or requests per minute
 
 @dataclass(frozen=True, slots=True)
 class WorkerKeys:
-    """API keys by worker URL, and a ``default`` key for all other workers (None means no key)."""
+    """API keys by worker URL. ``default`` is the key for all other workers, or None for no key."""
 
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     default: str | None = field(default=None, repr=False)
@@ -36,14 +36,14 @@ class WorkerKeys:
         return replace(worker, key=self.named.get(worker.url, self.default))
 
     def check_named(self, urls: Collection[str]) -> None:
-        """Raise UsageError if a key's URL is not in ``urls``."""
+        """Raise UsageError if a key is for a URL that is not in ``urls``."""
         for url in self.named:
             if url not in urls:
                 raise unknown_name("worker in --worker-key-file", url, urls)
 
 
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
-    """Return the workers' keys that the flags give.
+    """Return the workers' API keys that the flags give.
 
     Raises UsageError or DataError if the text contains no key.
     """
@@ -77,9 +77,9 @@ def _read(path: Path) -> WorkerKeys:
 
 
 def _url(path: Path, number: int, text: str) -> str:
-    """Return the URL of a worker in the key file.
+    """Return the URL of a worker in a line of the key file.
 
-    The text of the DataError does not show ``text``, which may be a key.
+    An error message does not show ``text``, which may be a key by mistake.
     """
     try:
         worker = parse_worker(text)
@@ -95,7 +95,7 @@ def _url(path: Path, number: int, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeysFile:
-    """The client of each API key, and the optional weights and quotas by client."""
+    """The content of a key file: the client of each API key, and weights and quotas by client."""
 
     keys: Mapping[str, str]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class KeysFile:
 def read_keys(path: Path) -> KeysFile:
     """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError, whose message contains no key, and no text that may be a key by mistake.
+    Raises DataError, whose message shows no key, and no text that may be a key by mistake.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
@@ -142,13 +142,13 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the key of the admin port from its ``file``, or None.
+    """Return the API key of the admin port from ``file``, or None.
 
-    Raises UsageError or DataError for an unusable key.
+    Raises UsageError or DataError for a key that cannot be used.
 
-    If clients have keys, the admin port needs a key that no client has. If workers have keys, the
-    admin port also needs a key, because the router sends a worker's key to each added worker. If
-    ``port`` is None, there is no admin port and no key.
+    If clients have API keys, the admin port needs a key that no client has. If workers have API
+    keys, the admin port also needs a key, because the router sends the key of a worker to each
+    added worker. If ``port`` is None, there is no admin port and no key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
@@ -188,15 +188,15 @@ log = logging.getLogger(__name__)
 
 
 class Access:
-    """The API keys, weights and quotas that hold at present.
+    """The API keys, weights and quotas that are in force at present.
 
     ``weights`` always remains the same dict object.
 
     After a change, the router reads the key file again as soon as two checks in a row find the file
-    unchanged. In this way, the router never reads a half-written file. A key file that is invalid
-    has no effect. Weights in the configuration override weights in the key file. ``keys`` is None
-    if requests state their clients without API keys. ``on_weights`` is called each time ``weights``
-    may have changed. Raises DataError if the file is invalid when the router starts.
+    unchanged. Therefore the router never uses a half-written file. A key file that is invalid has
+    no effect. Weights in the configuration override weights in the key file. ``keys`` is None if
+    requests name their clients without API keys. ``on_weights`` is called each time ``weights`` may
+    have changed. Raises DataError if the file is invalid when the router starts.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Access:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return the file's times and sizes, which change with its content; None without a file."""
+    """Return the file's times and size, which change with its content, or None without a file."""
     try:
         found = path.stat()
     except OSError:

@@ -1,6 +1,6 @@
-"""KV events: conversion of a worker's blocks to prompts, and a subscriber of a worker's events.
+"""KV events: prompts reconstructed from a worker's cache blocks, and a reader of the events.
 
-If events were missed, the subscriber requests them again, or clears the block index.
+If events were missed, the reader requests them again or clears the index of blocks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ RUN_TOKENS = 256
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A run of consecutive cache blocks; the run continues ``parent`` after ``start`` tokens.
+    """A run of consecutive cache blocks, which follows the first ``start`` tokens of ``parent``.
 
-    ``ids`` are the token ids of these blocks only; each hash in ``hashes`` has ``block_size``
-    tokens.
+    ``ids`` are the token ids of the run's own blocks; each hash in ``hashes`` stands for
+    ``block_size`` tokens.
     """
 
     parent: _Run | None
@@ -59,7 +59,10 @@ class _Run:
     hashes: list[BlockHash] = field(default_factory=list)
 
     def end_of(self, index: int) -> int:
-        """Return the number of prompt tokens at the end of block ``index``; -1 gives ``start``."""
+        """Return the number of prompt tokens up to the end of block ``index``.
+
+        For -1, return ``start``.
+        """
         return self.start + min((index + 1) * self.block_size, len(self.ids))
 
     def may_grow(self, parent: BlockHash | None, block_size: int) -> bool:
@@ -68,7 +71,7 @@ class _Run:
         return fits and self.block_size == block_size and self.hashes[-1] == parent
 
     def prefix(self, end: int) -> array[int]:
-        """Return all token ids of the prompt up to token ``end``."""
+        """Return all token ids of a prompt up to token ``end``."""
         parts: list[array[int]] = []
         run: _Run | None = self
         while run is not None:
@@ -81,7 +84,7 @@ class _Run:
 
 
 class BlockIndex:
-    """The GPU cache of a worker according to its KV events, as a map from block hashes to runs.
+    """The cache of a worker according to its KV events, which maps block hashes to runs of blocks.
 
     ``on_evict(prefix, tokens)`` is called when the worker evicts the last ``tokens`` tokens of a
     prefix. ``on_clear()`` is called when the worker's cache becomes empty or unknown.
@@ -141,9 +144,9 @@ class BlockIndex:
             parent, start = name, start + len(ids)
 
     def _remove(self, keys: list[Key]) -> None:
-        """Remove the blocks ``keys`` from the index, and clear the list ``keys``.
+        """Remove the blocks ``keys`` from the index, and empty the list ``keys``.
 
-        If a chain of runs is removed, it is reported as one eviction.
+        If a chain of block runs is removed, it is reported as one eviction.
         """
         removed: dict[_Run, set[BlockHash]] = {}
         for key in keys:
@@ -166,7 +169,7 @@ class BlockIndex:
             self._evict(run.prefix(end), start)
 
     def _evict(self, ids: array[int], start: int) -> None:
-        """Report as evicted each page of tokens that ends after token ``start``."""
+        """Report each page of tokens that ends after token ``start`` as evicted."""
         pages = segments_of(ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first = bisect_right(ends, start)
@@ -184,11 +187,11 @@ AT_A_TIME = 16
 async def replayed(
     context: zmq.asyncio.Context, endpoint: str, first: int
 ) -> AsyncGenerator[NumberedBatch, None]:
-    """Yield the messages that the worker has stored, in order from sequence number ``first``.
+    """Yield the messages that the worker has stored, from sequence number ``first`` on.
 
-    The messages are yielded one by one, because all 10,000 stored messages take 100 MB when
-    decoded. Raises TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for
-    an invalid message. If a caller stops early, it must close the generator.
+    The messages are decoded one by one, because all 10,000 stored messages would take 100 MB.
+    Raises TimeoutError after ``SILENCE_S`` seconds without a message, and ValueError for an invalid
+    message. A caller that stops early must close the generator.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
@@ -218,25 +221,25 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """The error for consecutive messages that cannot be decoded: the worker's format differs."""
+    """An error that several messages in a row cannot be decoded; their format is unknown."""
 
 
 class Subscriber:
-    """A subscriber that applies a worker's events to its ``BlockIndex`` in order, without gaps.
+    """A reader that applies a worker's KV events to its ``BlockIndex``, in order and without gaps.
 
-    The messages of a worker have sequence numbers. The subscriber requests missing messages from
-    the worker's replay socket. If the worker no longer has the missing messages, the index is
-    cleared. If the sequence numbers restart, the worker has restarted, and the index is also
-    cleared. ``gaps`` counts gaps in the sequence, and ``losses`` counts how often the index was
-    cleared because of a gap or an error.
+    A worker numbers its messages in sequence. The reader requests missing messages from the
+    worker's replay socket. If the worker no longer has the missing messages, the index of blocks is
+    cleared. If the sequence numbers start again, the worker has restarted, and the index of blocks
+    is cleared, too. ``gaps`` counts gaps in the sequence numbers, and ``losses`` counts how often
+    the index of blocks was cleared because of a gap or an error.
 
-    A message that cannot be decoded also clears the index and increases ``unreadable``. After
-    ``MAX_UNREADABLE`` consecutive messages of this kind, the worker's events are ignored until the
-    worker restarts. ``on_follow`` is called when the subscriber starts or stops ignoring events.
+    A message that cannot be decoded also clears the index of blocks and increases ``unreadable``.
+    After ``MAX_UNREADABLE`` such messages in a row, the worker's events are ignored until the
+    worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
-    A lost last message leaves no gap, and messages before the subscription are lost unnoticed. To
-    find lost messages, the subscriber asks the replay socket at the start and after ``quiet_s``
-    seconds of silence.
+    If the last message is lost, no gap is seen; messages from before the subscription are not seen
+    either. To find lost messages, the reader asks the replay socket at the start and after
+    ``quiet_s`` seconds of silence.
     """
 
     def __init__(
@@ -274,7 +277,7 @@ class Subscriber:
     async def run(self) -> None:
         """Read KV events until this task is cancelled.
 
-        In the meantime, the worker may stop and restart.
+        The worker may stop and restart while the task runs.
         """
         while True:
             try:
@@ -295,7 +298,7 @@ class Subscriber:
                     group.create_task(self._ask_when_quiet(context, self._replay))
 
     def restart(self) -> None:
-        """Start again at sequence number 0 after a restart of the worker, with an empty index."""
+        """Start again at sequence number 0, with an empty index, after the worker has restarted."""
         self._next = 0
         self._last_s = self._overtaken_s = -inf
         self._starts += 1
@@ -370,7 +373,7 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Request the messages that have not arrived yet.
 
-        The last applied message is requested, too. A worker that no longer has the last applied
+        The last message that was applied is requested, too. A worker that no longer has this
         message must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
@@ -406,8 +409,8 @@ class Subscriber:
     ) -> int | None:
         """Request messages from number ``first`` on, and pass each message to ``take``.
 
-        ``take`` is a function that says whether the replay should continue. Returns the number of
-        received messages, or None if the replay failed or the worker has restarted during the call.
+        ``take`` is a function that returns whether the replay should continue. Returns the number
+        of received messages, or None if the replay failed or the worker restarted during the call.
         """
         starts, came = self._starts, 0
         try:
@@ -450,7 +453,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message; raise Unreadable after ``MAX_UNREADABLE`` of them in a row."""
+        """Count an invalid message. After ``MAX_UNREADABLE`` of them in a row, raise Unreadable."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the router, with separate totals for a limited number of clients."""
+"""Prometheus metrics of the router, with totals for each of a limited number of clients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ REQUESTS = (
 class TotalsByClient(Collector):
     """Totals of clients.
 
-    Each of the most recent clients has totals of its own, and all other clients share totals.
+    Sums of tokens and events by client. Each recent client has sums of its own, and all others
+    share one entry.
 
     Fewer clients have histograms of their own, because a histogram has many values.
     """
@@ -64,23 +65,23 @@ class TotalsByClient(Collector):
         self._ledger.totals_of(client)[f"status {int(status)}"] += 1
 
     def count_held(self, client: str, held_s: float) -> None:
-        """Record the seconds for which a request was queued until it was sent or withdrawn."""
+        """Record for how many seconds a request was queued until it was sent or withdrawn."""
         if held_s:
             self._ledger.totals_of(client)["held_seconds"] += held_s
         self.waited(QUEUE_TIME, client, held_s)
 
     def waited(self, what: str, client: str, seconds: float) -> None:
-        """Add a number of seconds to a client's histogram; ``what`` is a key of ``SECONDS``."""
+        """Add a number of seconds to a client's histogram. ``what`` is a key of ``SECONDS``."""
         totals = self._times.totals_of(client)
         totals[what] += seconds
         totals[f"{what} {bisect_left(BOUNDS_S, seconds)}"] += 1
 
     def service(self) -> dict[str, float]:
-        """Return the weighted tokens of each client that has its own totals."""
+        """Return the service in weighted tokens of each client that has totals of its own."""
         return {client: totals["service"] for client, totals in self._ledger.items()}
 
     def latest(self) -> list[str]:
-        """Return the names of the clients that have their own histograms."""
+        """Return the names of the clients that have histograms of their own."""
         return [client for client, _ in self._times.items() if client != OTHERS]
 
     def collect(self) -> Iterator[Metric]:
@@ -125,7 +126,7 @@ class TotalsByClient(Collector):
 
 
 class FairnessGauges(Collector):
-    """Gauges of share, weight and balance of the most recent clients, computed on each scrape."""
+    """Gauges of the share, weight and balance of recent clients, computed at each scrape."""
 
     def __init__(
         self, dispatcher: Dispatcher, totals: TotalsByClient, weights: Mapping[str, float]
@@ -165,7 +166,7 @@ class FairnessGauges(Collector):
 class HeldRequests(Collector):
     """A gauge of requests that are queued before the workers.
 
-    Of all clients, only those with the most queued requests are listed.
+    The gauge lists only the clients with the most queued requests.
     """
 
     def __init__(self, ingress: RouterIngress) -> None:
@@ -227,7 +228,7 @@ def _gauge(name: str, text: str, values: Mapping[int, float]) -> Metric:
 class RouterMetrics:
     """The metrics that one router process publishes.
 
-    The gauges are computed each time the metrics are read.
+    The values of gauges are computed each time the metrics are read.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
-"""Peers: other routers in front of the same workers, which exchange totals of clients.
+"""Peers, which are other routers in front of the same workers, and the exchange of clients' totals.
 
-The classes of ``schedulers/peers.py`` are also used in simulations. A message between routers
-contains only the changes since the peer's last confirmation. If a message is lost, the next message
-repeats its changes. No message is stored for a retry, and an unreachable peer takes no memory.
+Simulations also use the classes of ``schedulers/peers.py``. A message between routers contains only
+what has changed since the last version that the peer confirmed. If a message is lost, the next
+message repeats its changes. Therefore no message is stored for a retry, and a peer that cannot be
+reached takes no memory.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ MOST_CLIENTS = 200_000  # limit on the entries for clients in one message
 LONGEST_ORIGIN = 64  # limit on the characters of a router's id
 
 Versions = dict[str, dict[str, int]]
-"""The last known version of the totals, by router and by part of the router."""
+"""The last known version of the totals, for each router and each of its parts."""
 PATH = "/peers/totals"
 # Seconds within which another router must answer.
 PATIENCE_S = 2.0
@@ -56,14 +57,14 @@ MOST_KNOWN = 1_000  # limit on the number of routers whose totals are kept
 
 
 class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A message from one router process to its peers.
+    """A message from one router process to its peers, with totals of clients.
 
-    - ``origin`` identifies the process and is new at each start.
+    - ``origin`` identifies the process and is different after each start.
     - ``fleet`` is a hash of the settings that all peers must share.
     - ``parts`` holds the totals of the router process.
     - ``gone`` holds the last totals of routers that no longer send messages. A router that has
-      restarted needs the totals in ``gone``. Without the totals in ``gone``, clients that a stopped
-      router served would count as not served.
+      restarted needs the totals in ``gone``. Without ``gone``, clients that a stopped router served
+      would count as clients without any service.
     """
 
     origin: str
@@ -90,13 +91,13 @@ def check_message(message: PeerMessage) -> None:
 
 
 def places_of(totals: Totals) -> set[int]:
-    """Return the numbers of all workers or priority bands that the totals contain."""
+    """Return the numbers of all workers or priority bands in the totals."""
     sums = (*totals.charged.values(), *totals.raised.values())
     return {place for of in sums for place in of}.union(*totals.waiting.values())
 
 
 class PeerState(msgspec.Struct, forbid_unknown_fields=True):
-    """The answer of router ``origin``, with the versions of totals that this router now has."""
+    """The answer of the router ``origin``, with the versions of the totals that it now has."""
 
     origin: str
     known: Versions
@@ -104,7 +105,7 @@ class PeerState(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass
 class PeerKnowledge:
-    """The versions of totals that one peer process has, according to its answers."""
+    """The versions of the totals that a peer has, according to its answers."""
 
     origin: str = ""
     versions: Versions = field(default_factory=dict)
@@ -113,7 +114,7 @@ class PeerKnowledge:
     def answered(self, answer: PeerState) -> None:
         """Record that a peer has answered.
 
-        A peer that was restarted has a new ``origin`` and no totals.
+        A peer that was restarted has a new ``origin`` and has no totals.
         """
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
@@ -127,7 +128,7 @@ class PeerKnowledge:
 
 @dataclass(frozen=True)
 class Peering:
-    """The parts of this router that share totals with its peers."""
+    """The parts of this router that share their totals of clients with its peers."""
 
     parts: Mapping[str, Exchanges]
     fleet: str
@@ -141,10 +142,10 @@ class Peering:
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:
-        """Return the message for a peer: the totals that the peer lacks, and the waiting clients.
+        """Return the message for a peer, with the totals that it lacks and the waiting clients.
 
-        If no worker is available here, the message omits waiting clients, because waiting clients
-        would otherwise delay clients of other routers.
+        If this router has no available worker, the message omits its waiting clients, because they
+        would delay clients of other routers.
         """
         known = known or PeerKnowledge()
         versions = known.versions.get(self.origin, {})
@@ -175,7 +176,7 @@ class Peering:
     async def answer_peer(self, request: web.Request) -> web.Response:
         """Answer the message of a peer router.
 
-        Raises Problem (400, 401 or 409) for an invalid message.
+        Raises Problem (HTTP status 400, 401 or 409) for an invalid message.
         """
         check_bearer(request, self.key, "the key of the peers")
         check_plain(request)
@@ -183,7 +184,7 @@ class Peering:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def take_in(self, body: bytes) -> PeerState:
-        """Apply the new totals of a message; return the versions that this router now has.
+        """Apply the new totals in a message. Return the versions that this router now has.
 
         Raises Problem if the peer's message is invalid.
         """
@@ -236,7 +237,7 @@ class Peering:
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
     """Connect the router to its peers, if there are any.
 
-    The function must be called before the first request.
+    The function must be called before the first request arrives.
     """
     if not config.peers:
         return None
@@ -264,7 +265,7 @@ def settings_hash(config: RouterConfig) -> str:
 
 
 def check_peers(router: type, name: str, gateway: str | None) -> None:
-    """Raise UsageError unless the router or the gateway has counters that peers can share."""
+    """Raise UsageError unless the routing policy or gateway has counters that peers can share."""
     gateway_shares = gateway is not None and shares_counters(policy_class(gateway))
     if not (gateway_shares or hasattr(router, "export_totals")):
         before = f" or the gateway {gateway}" if gateway else ""
@@ -275,7 +276,7 @@ def check_peers(router: type, name: str, gateway: str | None) -> None:
 
 
 async def tell_peer(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send one peer the totals that the peer lacks, every ``every_s`` seconds until cancelled."""
+    """Send a peer the totals that it lacks, every ``every_s`` seconds until cancelled."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = PeerKnowledge()
@@ -312,6 +313,6 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return one task per peer in ``config`` that sends the peer the totals of ``peering``."""
+    """Return one task per peer in ``config``, which sends the peer the totals of ``peering``."""
     every_s = served_routers(config.settings).every_s
     return [tell_peer(session, peering, url, every_s) for url in config.peers] if peering else []

@@ -1,4 +1,4 @@
-"""Parts of ``fairbench serve`` from its flags: gateway, peers, workers, text of ``--dry-run``."""
+"""The parts of ``fairbench serve`` that its flags describe: gateway, peers and workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ AUTO = "auto"  # With this value, --max-inflight-per-worker is the limit that th
 
 
 class GatewayChoice(NamedTuple):
-    """The gateway's policy (None without a gateway), its saturation detector, and all settings."""
+    """The gateway that the flags describe.
+
+    The fields are its policy (None without a gateway), its saturation detector, and all settings.
+    """
 
     policy: str | None
     saturation: str
@@ -50,7 +53,10 @@ class GatewayChoice(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> GatewayChoice:
-    """Return the gateway that the flags describe. Raises UsageError for a conflict."""
+    """Return the gateway policy, saturation detector and settings that the flags describe.
+
+    Raises UsageError if flags contradict each other.
+    """
     from fairbench.schedulers.gateway.registry import (
         ADMISSION,
         GATEWAY,
@@ -75,7 +81,7 @@ def held_by(
 def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
     """Return the body fields that ``--client-from`` lists.
 
-    Raises UsageError for an invalid list, or together with ``--keys``.
+    Raises UsageError for an invalid list, or if ``--keys`` is also given.
     """
     if text is None:
         return (BODY_CLIENT,)
@@ -111,10 +117,11 @@ def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping
 def plan_text(
     config: RouterConfig, spec: ExperimentSpec | None, known: KeysFile | None = None
 ) -> str:
-    """Return the configuration as TOML, with each parameter and client name, but without API keys.
+    """Return the configuration as TOML, with all parameters and client names.
 
-    ``spec`` describes the workers that would be started. ``known`` is the content of the key file,
-    if any. Raises UsageError if the workers could not be started.
+    API keys are left out. ``spec`` describes the workers that would be started, or is None.
+    ``known`` is the content of the key file, or None without a key file. Raises UsageError if the
+    workers could not be started.
     """
     from fairbench.schedulers.params import as_settings, make_params
     from fairbench.schedulers.registry import router_class
@@ -178,8 +185,8 @@ def peers_by(
 
     Raises UsageError or DataError if the flags cannot be combined.
 
-    Peers cannot be combined with an admin port. Otherwise, the routers would add workers separately
-    and number them differently.
+    Peers cannot be combined with an admin port. If both were possible, the routers would add
+    workers separately and number them differently.
     """
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params
@@ -216,10 +223,10 @@ log = logging.getLogger(__name__)
 
 
 class Routed(NamedTuple):
-    """A router's name, its ``NAME.PARAM`` settings, and its workers.
+    """The name of a routing policy, its ``NAME.PARAM`` settings, and the workers.
 
-    ``weights`` maps a client to its weight; other clients have weight 1. ``local`` is the local
-    scheduler that running workers should have; None means any local scheduler.
+    ``weights`` maps a client to its weight; a client that is not listed has weight 1. ``local`` is
+    the local scheduler that the running workers should have; None means any scheduler.
     """
 
     router: str
@@ -242,10 +249,11 @@ def named_workers(
     keys: WorkerKeys,
     all_named: bool,
 ) -> Routed:
-    """Return running workers with their ``keys``. ``parts`` are the parts that may have settings.
+    """Return running workers with their ``keys``.
 
-    Raises UsageError for an invalid name or address, or for a repeated worker. Also raises
-    UsageError for a key of an unknown worker, or for a setting of a part that is not used.
+    ``parts`` names the parts of the router that may have settings. Raises UsageError for an invalid
+    name or address, or for a repeated worker. UsageError is also raised for a key of an unknown
+    worker, or for a setting of a part that is not used.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((params_part(name), *parts)))
@@ -272,7 +280,7 @@ def planned_workers(
     *,
     parts: Collection[str],
 ) -> Routed:
-    """Return the plan of the workers that ``started_workers`` would start with these flags.
+    """Return the workers that ``started_workers`` would start with the same flags.
 
     Raises UsageError if a flag is invalid.
     """
@@ -303,9 +311,9 @@ def started_workers(
     *,
     parts: Collection[str],
 ) -> Iterator[Routed]:
-    """Start workers from the flags of ``fairbench run``; stop the workers when the block ends.
+    """Start workers from the flags of ``fairbench run``, and stop them when the block ends.
 
-    ``parts`` names other parts of the router that may have settings. Raises UsageError for an
+    ``parts`` names additional parts of the router that may have settings. Raises UsageError for an
     invalid flag, RunFailed if a worker does not start, and KeyboardInterrupt if the user interrupts
     the start.
     """
@@ -331,7 +339,7 @@ def started_workers(
 
 
 def _served(router: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings, with the router's serving defaults for missing parameters."""
+    """Return the settings, completed by the routing policy's defaults for serving."""
     served = router_class(router).served_params.items()
     return {f"{router}.{name}": value for name, value in served} | dict(settings)
 

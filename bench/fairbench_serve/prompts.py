@@ -1,4 +1,4 @@
-"""Prompts: conversion of text to token ids, and limits on the prompt of a request."""
+"""Prompts of requests: conversion of text to token ids, and limits on the length."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ class TextTokens(Protocol):
     def method(self) -> str: ...
 
     def ids(self, text: str) -> array[int]:
-        """Return the token ids for a text. Texts that begin alike have equal first ids."""
+        """Return the token ids for a text.
+
+        Texts that begin with equal characters have equal first ids.
+        """
 
 
 class ApproximateTokens:
-    """A tokenizer that takes four bytes of UTF-8 as a token, about as long as an English token."""
+    """A tokenizer that counts four bytes of UTF-8, a usual English token's length, as a token."""
 
     method = f"approximated: {TOKEN_BYTES} bytes a token"
 
@@ -42,7 +45,7 @@ class ApproximateTokens:
 
 
 class TokenizerTokens:
-    """A tokenizer that uses a ``tokenizers`` object, including special tokens, as engines do."""
+    """A tokenizer that wraps a ``tokenizers`` object and, as engines do, adds special tokens."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         self._tokenizer, self._name = tokenizer, name
@@ -57,7 +60,7 @@ class TokenizerTokens:
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
     """Load the tokenizer file, or return an approximate tokenizer if the path is None.
 
-    Raises the same errors as ``load_tokenizer``.
+    Raises the errors that ``load_tokenizer`` raises.
     """
     if tokenizer_path is None:
         return ApproximateTokens()
@@ -68,13 +71,13 @@ def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
 class PromptLimits:
     """Limits on the length of a request's prompt.
 
-    - ``most_tokens`` is the number of tokens in the largest KV pool of a worker.
-    - ``vocab_size`` is the number of token ids of the model; None means unknown.
-    - ``patterns`` is true if the operator allows regular expressions and grammars.
+    - ``most_tokens`` is the number of tokens in the largest KV memory of any worker.
+    - ``vocab_size`` is the number of token ids of the model, or None if unknown.
+    - ``patterns`` is True if the operator allows regular expressions and grammars.
 
-    While JSON is decoded, the event loop is blocked. A megabyte of text takes milliseconds, but
-    many small values take a second. Such bodies are found quickly by counting structural
-    characters.
+    While JSON is decoded, the event loop is blocked. A megabyte of text takes milliseconds to
+    decode, but many small values take a second. Bodies with too many values are found quickly by
+    counting structural characters.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS
@@ -82,7 +85,7 @@ class PromptLimits:
     patterns: bool = False
 
     def check_body(self, raw: bytes) -> None:
-        """Raise Problem if a body contains more JSON values than the longest prompt could need."""
+        """Raise Problem if a body contains more JSON values than the longest prompt needs."""
         most = self.most_tokens
         for sign, per_token in SIGNS:
             if len(raw) > OTHER_SIGNS < raw.count(sign) - per_token * most:
@@ -93,7 +96,10 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """Return the token ids for a text. Raises Problem for a text that is far too long."""
+        """Return the token ids for a text.
+
+        Raises Problem for a text that is much too long for a prompt.
+        """
         if len(prompt) > LONGEST_TOKEN_BYTES * self.most_tokens:
             raise self._too_long()
         return text.ids(prompt)

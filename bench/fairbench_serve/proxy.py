@@ -1,4 +1,4 @@
-"""The proxy, which reads a request, finds and charges its client, and routes the request."""
+"""The proxy, which reads a request, identifies and charges its client, and routes the request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent
 
 @dataclass(eq=False)
 class Proxy:
-    """A proxy that answers requests with the help of workers.
+    """A proxy that answers the requests of clients by sending them to workers.
 
     Raises Problem if no worker answers.
     """
@@ -67,14 +67,14 @@ class Proxy:
         self._memory = BodyMemory(self.config.max_bodies_bytes or usual_bytes())
 
     async def models(self, http: web.Request) -> web.StreamResponse:
-        """Return ``/v1/models``, or a named model, from the first worker that lists the model."""
+        """Return ``/v1/models``, or one named model, from the first worker that lists the model."""
         client_of(http.headers, None, self.access.keys)
         name = http.match_info.get("model")
         page = WorkerPage("GET", "/v1/models", partial(_models_of, name=name))
         return await self._first_page(http, page, sorted(self.dispatcher.up))
 
     async def version(self, http: web.Request) -> web.StreamResponse:
-        """Return the page ``/version`` of the first worker that has this page, such as vLLM."""
+        """Return the page ``/version`` of the first worker that has it, such as a vLLM server."""
         client_of(http.headers, None, self.access.keys)
         return await self._first_page(
             http, WorkerPage("GET", "/version"), sorted(self.dispatcher.up)
@@ -83,7 +83,7 @@ class Proxy:
     async def _first_page(
         self, http: web.Request, page: WorkerPage, workers: Iterable[int]
     ) -> web.StreamResponse:
-        """Return the page of the first worker that has the page, or else the last error."""
+        """Return a page from the first worker that has it, or else the last error."""
         timeout = ClientTimeout(total=self.config.health_timeout_s if page.body is None else ASK_S)
         last = None
         for worker in workers:
@@ -164,7 +164,7 @@ class Proxy:
     def _session(self, http: web.Request, call: Call) -> int:
         """Return the number of the request's session.
 
-        Raises Problem if the gateway needs a session and the request names none.
+        Raises Problem if the gateway needs sessions and the request names none.
         """
         number = _header_number(http, headers.PROGRAM, NO_SESSION)
         if number == NO_SESSION:
@@ -185,7 +185,10 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """Parse a body into a call. To limit memory, only one long body is parsed at a time."""
+        """Parse a body into a call.
+
+        Only one long body is parsed at a time, which limits the memory.
+        """
         if len(raw) < http_server.LONG_BODY_BYTES:
             return api.read(raw, self.text, limits)
         async with self._long_bodies:
@@ -225,7 +228,7 @@ class _Listed(msgspec.Struct):
 
 
 async def _passed(answer: ClientResponse) -> web.Response:
-    """Return a worker's page unchanged; an error that is not JSON is replaced by a JSON error."""
+    """Return a worker's page unchanged. An error that is not JSON is replaced by a JSON error."""
     body, status = await answer.read(), answer.status
     if not (answer.ok or is_object(body)):
         body = http_server.error_body(
@@ -239,7 +242,7 @@ async def _models_of(answer: ClientResponse, name: str | None) -> web.Response:
 
 
 class WorkerPage(NamedTuple):
-    """A page that the router requests from workers without queueing, and a parser for the page."""
+    """A page that the router requests from workers without queueing, and the parser of the page."""
 
     method: str
     path: str
@@ -248,7 +251,7 @@ class WorkerPage(NamedTuple):
 
 
 def models_in(listed: bytes, name: str | None) -> web.Response:
-    """Return a worker's model list, or one named model from the list, or an error (404, 502)."""
+    """Return a worker's list of models, one named model of it, or an error (404, 502)."""
     try:
         models = msgspec.json.decode(listed, type=_Listed).data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

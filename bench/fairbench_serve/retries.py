@@ -1,4 +1,4 @@
-"""Attempts to serve a request: the first worker, and retries at other workers after a failure."""
+"""Attempts to serve a request at a first worker and, after a failure, at other workers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ from fairbench_serve.spans import RequestTrace
 async def wait_until_sent(
     dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE
 ) -> RequestInFlight:
-    """Wait until the request is sent to a worker, and return the state of the request there.
+    """Wait until the request is sent to a worker, and return its state at the worker.
 
     If the task is cancelled, the queued request is withdrawn. Raises the Problem that the
-    dispatcher reports. Raises WorkerFailed if the worker leaves just when the request is sent.
+    dispatcher reports. Raises WorkerFailed if the worker becomes unavailable just when the request
+    is sent.
     """
     went: list[RequestInFlight | Problem] = []
     told = asyncio.Event()
@@ -80,7 +81,7 @@ OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A client's request with all data that sending the request to a worker needs.
+    """A client's request, with all data that are needed to send it to a worker.
 
     ``sent`` holds the headers that the worker receives. ``asked`` holds the maximum cost of the
     request, and ``bill`` the charges so far. ``trace`` holds the data of the request's
@@ -99,22 +100,26 @@ class Asking:
 
     @property
     def kind(self) -> int:
-        """A hash of the properties that a worker may refuse: API path, model, fields, API key."""
+        """A hash of the properties for which a worker may refuse a request.
+
+        The properties are API path, model, fields and API key.
+        """
         fields = self.call.fields
         model = bytes(fields.get("model", b""))
         return hash((self.api.path, model, frozenset(fields), self.sent.get("Authorization")))
 
     @property
     def size(self) -> int:
-        """The number of tokens that the request needs, if the client sets a limit on the output."""
+        """The number of tokens that the request needs at most, if the client limits the output."""
         return len(self.call.ids) + (self.call.max_new_tokens or 0)
 
 
 @dataclass(slots=True)
 class Tries:
-    """The failed attempts of a request, and ``refusers``, the workers that refuse its ``kind``.
+    """The failed attempts of a request.
 
-    ``has_key`` means that the request carries the client's own API key to the worker.
+    ``refusers`` are the workers that refuse requests of its ``kind``. ``has_key`` is True if the
+    worker receives the client's own API key.
     """
 
     kind: int
@@ -126,18 +131,21 @@ class Tries:
 
     @property
     def stale(self) -> int | None:
-        """The worker whose kept connection was closed; the next attempt opens a new connection."""
+        """The worker whose reused connection was closed.
+
+        The next attempt opens a new connection.
+        """
         last = self.failures[-1]
         return last.worker if last.reason is AttemptFailure.STALE else None
 
     def is_refusal(self, failure: WorkerFailed) -> bool:
-        """Return whether the failure means that the worker refuses requests of this kind."""
+        """Return whether a failure means that the worker refuses requests of this kind."""
         status = 0 if failure.answer is None else failure.answer.status
         of_worker = status in OF_WORKERS and not self.has_key
         return 400 <= status < 500 and not of_worker
 
     def given_up(self) -> web.Response:
-        """Return the response after the last attempt: the last refusal if any, or else an error."""
+        """Return the response after the last attempt: the last refusal if any, or an error."""
         last = self.failures[-1]
         if last.reason is AttemptFailure.ANSWERED:
             last = next(filter(self.is_refusal, reversed(self.failures)), last)
@@ -148,7 +156,10 @@ class Tries:
 
 
 class Sessions(NamedTuple):
-    """HTTP sessions: ``kept`` reuses connections; ``fresh`` opens a connection per request."""
+    """Two HTTP sessions.
+
+    ``kept`` reuses connections, and ``fresh`` opens a connection per request.
+    """
 
     kept: ClientSession
     fresh: ClientSession
@@ -156,7 +167,7 @@ class Sessions(NamedTuple):
 
 @dataclass(eq=False)
 class Attempts:
-    """A sender of requests that tries workers until a worker answers, and records the cost."""
+    """A sender of requests that tries workers until one answers, and records the cost."""
 
     workers: Sequence[WorkerAddress]
     sessions: Sessions
@@ -176,11 +187,11 @@ class Attempts:
 
         Raises Problem if no worker has answered.
 
-        If a worker cannot be reached, the request is sent again, at most once per worker. If a kept
-        connection turns out to be closed, the request is sent once more. After any other failure,
-        the request is retried once. The second and any later retry need two conditions: all
-        failures were error answers, and some worker has not failed its last request. If the
-        worker's process has ended, the request is not retried.
+        If a worker cannot be reached, the request is sent again, at most once per worker. If a
+        reused connection turns out to be closed, the request is sent once more. After any other
+        failure, the request is retried once. More than one retry needs two conditions: all failures
+        were error answers, and some worker has not failed its last request. If the process of the
+        worker has ended, the request is not retried.
         """
         probe = self.breakers.probe()
         try:
@@ -212,7 +223,7 @@ class Attempts:
                     return tries.given_up()
 
     def _avoided(self, tries: Tries) -> Collection[int]:
-        """Return the workers that the next attempt avoids, unless no other worker is available."""
+        """Return the workers that the next attempt avoids, if other workers are available."""
         failed = {one.worker for one in tries.failures if one.reason is not AttemptFailure.STALE}
         refusing = failed.union(tries.refusers)
         doubted = refusing | self._doubted(tries) if failed else refusing
@@ -249,7 +260,7 @@ class Attempts:
         )
 
     def _judge(self, worker: int, tries: Tries) -> None:
-        """Record that ``worker`` served a request after other workers failed it."""
+        """Record that ``worker`` served a request that other workers had failed."""
         self._doubts.clear_doubts(worker, tries.kind)
         self.refusals.record_service(worker, tries.kind, tries.size)
         if self.breakers.record_success(worker, tries.client):
@@ -286,7 +297,7 @@ class Attempts:
     async def _attempt(
         self, asking: Asking, flight: RequestInFlight, tries: Tries
     ) -> web.StreamResponse:
-        """Send the request to a single worker.
+        """Send the request to one worker and return its answer.
 
         If the attempt fails, WorkerFailed is raised after a health check.
         """
@@ -326,9 +337,9 @@ class Attempts:
     async def _confirmed_reason(
         self, asking: Asking, failed: WorkerFailed, *, is_retry: bool
     ) -> AttemptFailure:
-        """Return the reason of a failure, after a health check if the connection failed.
+        """Return why an attempt failed. If the connection failed, a health check comes first.
 
-        If the client disconnects during the check, the request is counted as left or evicted.
+        If the client disconnects during the health check, the request counts as left or evicted.
         """
         if failed.reason not in DISCONNECTED:
             return failed.reason
@@ -348,14 +359,14 @@ class Attempts:
     def _record_attempt(
         self, asking: Asking, worker: int, outcome: str, charge: Charge = NOTHING
     ) -> None:
-        """Count the end of an attempt, and add the attempt to the request's trace."""
+        """Count the end of an attempt by its outcome, and add the attempt to the trace."""
         self.metrics.totals.count_finished(asking.request.client, outcome, charge)
         asking.trace.end_attempt(worker, outcome, charge)
 
     def _settle_exchange(
         self, asking: Asking, flight: RequestInFlight, exchange: Exchange, elapsed_s: float
     ) -> None:
-        """Record the cost of the exchange, and tell the router that the request has ended."""
+        """Record the cost of an exchange with a worker, and that the request has ended."""
         failure = AttemptFailure.EVICTED if asking.slot.evicted else exchange.failure
         charge = self._exchange_charge(asking, flight.worker, exchange, elapsed_s)
         if failure is None:

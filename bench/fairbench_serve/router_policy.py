@@ -1,10 +1,10 @@
-"""A plugin for other routers, in which a router of this project chooses the worker.
+"""A plugin for other projects' routers, which lets a router of fairbench choose the worker.
 
 ``make_policy`` is a target for the flag ``--external-policy-factory`` of a fork of vllm-router. The
 directory ``integration/vllm_router`` in llm-d-incubation/py-inference-scheduler describes this
-interface. ``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. The two hosts,
-vllm-router and llm-d's scheduler, report each worker's number of requests in flight, but not the
-end of a request or its tokens.
+interface. ``examples/llmd_scorer.py`` is a scorer for llm-d's Python scheduler. vllm-router and
+llm-d's scheduler report each worker's number of requests in flight, but not the end of a request or
+its tokens.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 class RouterPolicy:
     """A policy that chooses among named workers by their numbers of requests in flight.
 
-    If a worker has fewer requests in flight than were sent to the worker, its oldest requests count
-    as finished, with ``answer_tokens`` output tokens each. Raises UsageError for an unknown router
-    and for a router that queues requests, because the host router sends each request at once.
+    If a worker has fewer requests in flight than were sent to it, its oldest requests count as
+    finished, with ``answer_tokens`` output tokens each. Raises UsageError for an unknown routing
+    policy and for one that queues requests, because the host router sends each request at once.
     """
 
     def __init__(
@@ -71,11 +71,14 @@ class RouterPolicy:
         self._lock = Lock()
 
     def send(self, loads: Mapping[str, int], client: str, text: str) -> tuple[str, RequestInFlight]:
-        """Choose a worker and record the request as sent; return the worker's name and the record.
+        """Choose a worker and record the request as sent.
+
+        Return the name of the worker and the record.
 
         Args:
-            loads: The number of requests in flight of each available worker; at least one worker.
-            client: The name of the client.
+            loads: The number of requests in flight of each available worker; there must be at least
+                one.
+            client: The name of the client that sent the request.
             text: The prompt.
         """
         with self._lock:
@@ -97,7 +100,7 @@ class RouterPolicy:
                 self._dispatcher.finish(flight, 0, failed=True)
 
     def _with_workers(self, loads: Mapping[str, int]) -> Dispatcher:
-        """Return the dispatcher after an update of its available workers and their loads."""
+        """Update the dispatcher's available workers and their loads, and return the dispatcher."""
         if self._dispatcher is None:
             self._numbers = {name: number for number, name in enumerate(loads)}
             router = self._make(len(loads))
@@ -119,7 +122,7 @@ class RouterPolicy:
 
 
 def client_of(sent: Mapping[str, str]) -> str:
-    """Return the client that the headers name, or the default client without a valid name."""
+    """Return the client that the headers name. Without a valid name, return the default client."""
     lower = {name.lower(): value for name, value in sent.items()}
     named = (lower[name] for name in headers.CLIENT_ALIASES if name in lower)
     return next(filter(is_name, named), headers.DEFAULT_CLIENT)
@@ -128,7 +131,7 @@ def client_of(sent: Mapping[str, str]) -> str:
 def policy_from(environment: Mapping[str, str]) -> RouterPolicy:
     """Return the policy that environment variables define.
 
-    Raises UsageError if a value is wrong.
+    Raises UsageError if an environment variable has a wrong value.
     """
     router = environment.get(ROUTER) or DEFAULT_ROUTER
     settings = read_variable(environment, SETTINGS, f'{{"{router}.PARAM": VALUE}}')
@@ -139,11 +142,11 @@ def policy_from(environment: Mapping[str, str]) -> RouterPolicy:
 
 
 def make_policy(router_args: object = None) -> Callable[..., int | None]:
-    """Return a callable for vllm-router that returns a worker's index, or None for its fallback.
+    """Return a function for vllm-router that chooses a worker.
 
-    The environment variables ``FAIRBENCH_ROUTER``, ``FAIRBENCH_SETTINGS`` and ``FAIRBENCH_WEIGHTS``
-    configure the policy. Raises UsageError for an invalid variable, so that vllm-router does not
-    start.
+    The function returns the worker's index, or None for vllm-router's fallback. The environment
+    variables ``FAIRBENCH_ROUTER``, ``FAIRBENCH_SETTINGS`` and ``FAIRBENCH_WEIGHTS`` configure the
+    policy. Raises UsageError for an invalid variable, so that vllm-router does not start.
     """
     policy = policy_from(os.environ)
 

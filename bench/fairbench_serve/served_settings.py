@@ -35,7 +35,10 @@ SERVED_ROUTERS = ("every_s", "ahead_tok_s", "forget_s")  # parameters of routers
 
 
 def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
+    """Return the parameters of a real router that has peers.
+
+    Raises UsageError for wrong values of the parameters.
+    """
     for name in own_settings(ROUTERS, settings):
         if name not in SERVED_ROUTERS:
             raise UsageError(
@@ -48,7 +51,7 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every parameter of admission control by a real router, by NAME.PARAM.
 
-    Without admission control, the result is {}. Raises UsageError for a wrong value, and if no
+    Without admission control, the result is {}. Raises UsageError for a wrong value, or if no
     timing profile of the workers is set.
     """
     if not own_settings(ADMISSION, settings):

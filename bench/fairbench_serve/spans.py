@@ -21,7 +21,7 @@ FLUSH_MS = 2_000  # limit in milliseconds on exporting the remaining spans when 
 
 @dataclass(slots=True)
 class RequestTrace:
-    """The data of a request's span: last worker, seconds in the queue, outcome and charge.
+    """The data for the span of a request: last worker, seconds in the queue, outcome and charge.
 
     Until the client is known, ``client`` is None.
     """
@@ -33,13 +33,16 @@ class RequestTrace:
     charge: Charge = NOTHING
 
     def end_attempt(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record how an attempt at this worker ended. Another attempt may follow."""
+        """Record how an attempt at this worker ended.
+
+        Another attempt to serve the request may follow.
+        """
         self.worker, self.outcome = worker, outcome
         self.charge = self.charge.plus(charge)
 
 
 class Traces:
-    """A tracer for runs without OpenTelemetry; this tracer exports nothing."""
+    """A tracer for routers without OpenTelemetry, which exports nothing."""
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[RequestTrace]:
@@ -59,7 +62,7 @@ NO_TRACES = Traces()
 def otel_traces() -> Traces:
     """Return traces that OpenTelemetry exports as its environment variables configure.
 
-    Raises UsageError with the installation command if OpenTelemetry is missing.
+    Raises UsageError with the installation command if OpenTelemetry is not installed.
     """
     for name in NAMES:
         if find_spec("opentelemetry") is None or find_spec(name) is None:

@@ -34,7 +34,7 @@ BLIND_S = 5.0  # After this number of seconds without a report, a worker's load 
 
 
 class Told(NamedTuple):
-    """A worker's load report: queued requests, running requests, used fraction of its KV pool."""
+    """A worker's load report: queued requests, running requests, used fraction of KV memory."""
 
     waiting: int
     running: int
@@ -43,11 +43,11 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class PolledLoads:
-    """A ``FleetView`` that shows the last load reports of workers.
+    """A view of the workers' loads (``FleetView``) that uses the last reports of the workers.
 
     Reports that are older than ``stale_s`` seconds are ignored.
 
-    The load of a worker is unknown if the worker answers without a load report. If the worker has
+    The load of a worker is unknown if its answer contains no load report. If the worker has
     reported its load before, the load becomes unknown only ``BLIND_S`` seconds after the last
     report.
     """
@@ -66,7 +66,7 @@ class PolledLoads:
         return self.dispatcher.workers()
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return a worker's last report, or the router's own count if the report is too old."""
+        """Return a worker's last report or, if that is too old, the router's own count."""
         counted = self.dispatcher.load(worker)
         at_s, told = self._told.get(worker, (-self.stale_s, None))
         if told is None or self.now_s() - at_s > self.stale_s:
@@ -75,7 +75,7 @@ class PolledLoads:
         return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
 
     def record_report(self, worker: int, told: Told | None) -> None:
-        """Record a worker's load report; None means an answer without a load report."""
+        """Record the load report of a worker. None means that its answer had no load report."""
         if told is None:
             self._asked.add(worker)
         else:
@@ -137,9 +137,10 @@ async def page_of(
 
 
 def told_by(body: bytes) -> Told | None:
-    """Parse a page of loads or metrics into a load report; return None for any other page.
+    """Parse a page of loads or metrics into a load report, or return None for any other page.
 
-    For several ranks, the function adds the request counts and averages the used pool fractions.
+    If a server has several ranks, their request counts are added and their used fractions of KV
+    memory are averaged.
     """
     try:
         page = msgspec.json.decode(body)
@@ -165,7 +166,7 @@ def _load_of_ranks(page: Any) -> Told | None:
 
 
 def samples(text: str) -> list[tuple[str, float]]:
-    """Return (name, value) of each SGLang or vLLM metric on a page. Raises ValueError."""
+    """Return the name and value of each metric of SGLang or vLLM on a page. Raises ValueError."""
     return [(name, float(value)) for name, value in _SAMPLE.findall(text)]
 
 
@@ -201,13 +202,15 @@ log = logging.getLogger(__name__)
 
 
 class WorkerInfo(NamedTuple):
-    """Facts about all workers: ``pool_tokens`` and ``most_pool_tokens`` are extremes of KV pools.
+    """Facts about all workers.
 
-    - ``page_tokens`` is the largest page size of all workers in tokens (SGLang's ``page_size``).
+    ``pool_tokens`` and ``most_pool_tokens`` are the smallest and the largest KV memory of a worker.
+
+    - ``page_tokens`` is the largest cache page of any worker in tokens (SGLang's ``page_size``).
     - ``vocab_size`` is the smallest vocabulary of the workers. A size is None if no worker reports
-      the size.
+      it.
     - ``locals`` holds the local schedulers of each worker, as the plugin or the emulator reports
-      them. A scheduler that is the engine's default is not reported.
+      them. An engine's own default scheduler is not reported.
     """
 
     pool_tokens: int | None
@@ -217,9 +220,9 @@ class WorkerInfo(NamedTuple):
     locals: Sequence[Collection[str]] = ()
 
     def limits(self, config: RouterConfig) -> PromptLimits:
-        """Return the limits on prompts that follow from the workers.
+        """Return the limits on prompts that follow from the sizes of the workers.
 
-        The flag ``--vocab-size`` overrides the size that workers report.
+        The flag ``--vocab-size`` overrides the vocabulary size that workers report.
         """
         size = config.vocab_size or self.vocab_size
         if size is None:
@@ -232,7 +235,7 @@ class WorkerInfo(NamedTuple):
 
 @dataclass(eq=False)
 class WorkerFacts:
-    """The facts that are known about the workers.
+    """The facts that the router knows about its workers.
 
     A worker that starts late reports its facts later.
     """
@@ -249,7 +252,7 @@ class WorkerFacts:
     async def learn(self, worker: int) -> None:
         """Ask a worker that is about to become available for facts that are not yet known.
 
-        An added worker may have a smaller vocabulary or a larger KV pool than the known workers.
+        An added worker may have a smaller vocabulary or a larger KV memory than the known workers.
         """
         is_new = worker not in self._known
         if not (is_new or self.limits.vocab_size is None or self.config.local is not None):
@@ -283,7 +286,7 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 
 
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
-    """Request the information pages of all workers, for at most 5 s per page."""
+    """Request the information pages of all workers, waiting at most 5 s for each page."""
     told = await asyncio.gather(*(_ask_info(session, worker) for worker in workers))
     pools = [size for info in told if (size := _positive_int(info.get("max_total_num_tokens")))]
     if not pools:
@@ -307,7 +310,7 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
 
 
 def _vocab_size(info: dict[str, Any]) -> int | None:
-    """Return the vocabulary size that the worker reports, or the size in the model's files."""
+    """Return the vocabulary size that the worker reports, or else the size in the model's files."""
     for told in _reports(info):
         if size := _positive_int(told.get("vocab_size")):
             return size
@@ -333,7 +336,7 @@ async def _ask_info(session: ClientSession, worker: WorkerAddress) -> dict[str, 
 
 
 async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
-    """Return vLLM's information from its metrics, with the model's path from the model list."""
+    """Return the information in a vLLM server's metrics, with the path of its model."""
     metrics = await _page(session, worker, "/metrics")
     try:
         info = info_in(metrics.decode())
@@ -353,9 +356,9 @@ async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> byt
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """Return the smallest limit of a worker on requests that run at once.
+    """Return the smallest limit of any worker on the number of running requests.
 
-    If no worker reports the number, the result is None.
+    If no worker reports its limit, the result is None.
     """
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
@@ -363,11 +366,11 @@ async def most_running(session: ClientSession, workers: Sequence[WorkerAddress])
 
 
 def headroom_of(most: int) -> int:
-    """Return how many requests above an engine's limit ``most`` the gateway sends; at least 1.
+    """Return by how many requests (at least 1) the gateway exceeds an engine's limit ``most``.
 
-    These additional requests wait in the queue of the engine. An additional request starts as soon
-    as a running request ends, before the router can send another request. The number is small,
-    because the gateway cannot reorder requests in the engine's queue.
+    The additional requests wait in the queue of the engine. An additional request starts as soon as
+    a running request ends, before the router can send another request. The result is small, because
+    the gateway cannot reorder requests in the engine's queue.
     """
     return max(1, ceil(HEADROOM * most))
 

@@ -1,8 +1,8 @@
-"""``fairbench reproduce artifact``: every judged figure and claim of the papers on one page.
+"""``fairbench reproduce artifact``: a page with every reproduced figure and claim of the papers.
 
-The page is for a committee that evaluates an artifact. For each part of each claim, the page states
-the paper's result, fairbench's result with its interval, the verdict, and what the verdict depends
-on.
+The page is for a committee that evaluates a paper's artifact. For each part of each claim, the page
+states the paper's result, fairbench's result with its interval, the verdict, and what the verdict
+depends on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper, the file with its judged claims, and the prefix of its pictures' file names."""
+    """A paper, the file with the verdicts on its claims, and the prefix of its pictures' names."""
 
     title: str
     stem: str
@@ -51,8 +51,9 @@ def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
     """Build the page from the results that are stored in folders.
 
     Args:
-        folders: The folders; a table of claims is read from the first folder that has it.
-        repeated: For each repeated figure, how its runs compare with the stored values.
+        folders: The folders to search; a table of claims is read from the first folder that has it.
+        repeated: For each figure that was simulated again, how its runs compare with the stored
+            values.
 
     Raises DataError if a table of claims does not exist.
     """
@@ -84,7 +85,7 @@ def _rows(folders: Sequence[Path], paper: PaperTable) -> list[dict[str, str]]:
 
 
 def _counted(paper: PaperTable, setting: str, rows: Sequence[Row]) -> tuple[str, str, str]:
-    """Return a headline: the paper and setting, the parts that hold, and the other outcomes."""
+    """Return a headline: the paper and the setting, how many parts hold, and other outcomes."""
     counts = Counter(row["outcome"] for row in rows)
     tested = sum(counts[one] for one in COUNTED)
     rest = ", ".join(f"{counts[one]} {one}" for one in COUNTED[1:])
@@ -133,7 +134,7 @@ def _pictures(paper: PaperTable, figure: str, setting: str) -> list[str]:
 
 
 def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
-    """Yield a heading for each claim, and a row for each of its parts."""
+    """Yield a heading for each claim, and a table row for each part of the claim."""
     claim = ""
     for row in rows:
         if row["number"] != claim:
@@ -150,7 +151,7 @@ def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
 
 
 def write_artifact(page: Page, folder: Path) -> list[Path]:
-    """Write the page as ``artifact.html`` and ``artifact.md``; return both paths."""
+    """Write the page as ``artifact.html`` and ``artifact.md``, and return both paths."""
     paths = [folder / f"{ARTIFACT}{ending}" for ending in (".html", ".md")]
     for path in paths:
         write_page(page, path, "claims_dir")
@@ -158,13 +159,13 @@ def write_artifact(page: Page, folder: Path) -> list[Path]:
 
 
 def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[str, str]:
-    """Simulate the first seed of each figure again, and compare with its stored per-seed values.
+    """Simulate the first seed of each figure again, and compare with the stored values.
 
     Args:
         folder: The folder with the results and their per-seed values.
         runs: The folder for the new simulation runs.
 
-    Returns how many runs of each figure repeat the stored values.
+    Returns, for each figure, a text on how many runs repeat the stored values.
     """
     said = {}
     for figure in sweep_names():

@@ -248,7 +248,7 @@ class ExperimentSpec(BaseModel):
 
 
 class Origin(IntEnum):
-    """Where a value comes from, ordered by strength.
+    """The origins of values, ordered from weak to strong.
 
     A stronger origin, such as a flag, overrides a weaker origin, such as a default.
     """

@@ -390,7 +390,7 @@ class _Reader:
         return made
 
     def _packed(self, name: str, values: list[Any]) -> Sequence[Any] | Floats:
-        """Return an array if all values are numbers; otherwise store equal texts only once."""
+        """Return an array if all values are numbers, or else a list that shares equal texts."""
         pointed = (
             self._text
             and name in naming.COUNTS

@@ -1,4 +1,4 @@
-"""The verdict on a run in one line: the lowest fraction of a fair share that a client received."""
+"""The verdict on a run in one line: the lowest fraction that a client got of its fair share."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ SHOWN = 20
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:
-    """Build the table of a trace's contents from ``facts_of_table``, "file" and "format"."""
+    """Build the table of a trace's contents from ``facts_of_table``, the file and the format."""
     blocks: list[RenderableType] = [Text(inspected_title(facts), style="bold")]
     pairs = Table.grid(padding=(0, 2, 0, 0))
     for label, text in _trace_pairs(facts):

@@ -119,7 +119,7 @@ Sample = Sequence[Value]
 
 
 class Ranks(NamedTuple):
-    """A scheduler's rank (from 1), and the best and worst rank that the noise allows."""
+    """A scheduler's rank (from 1), and the best and the worst rank that the noise allows."""
 
     rank: int
     first: int

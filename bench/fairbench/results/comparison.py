@@ -88,7 +88,7 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Return whether some run's queues were partly empty, so that rates reflect the demand."""
+        """Return whether the queues of any run were partly empty, so that rates show the demand."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 

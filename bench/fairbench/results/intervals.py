@@ -171,7 +171,7 @@ MOST_SEEDS = 1000
 
 
 class Decision(StrEnum):
-    """The conclusion about the second scheduler of a pair, relative to the first scheduler."""
+    """The conclusion on the second of two schedulers: better, worse, the same, or inconclusive."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -181,7 +181,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The second scheduler's values minus the first scheduler's values, for each seed.
+    """The paired difference of two schedulers: the second's values minus the first's.
 
     ``runs`` is the number of seeds in which both schedulers have a value; ``undefined`` is the
     number of seeds in which a value is missing. ``low`` and ``high`` are the ends of the confidence
@@ -232,7 +232,7 @@ class Difference:
 
     @property
     def obstacle(self) -> str:
-        """The reason why more seeds would not lead to a decision; "" if more seeds might."""
+        """Why more seeds would not make a difference significant, or "" if they might."""
         if self.undefined:
             return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
         known = self.high if self.mean is not None and self.mean < 0 else self.low

@@ -32,7 +32,7 @@ LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The start of a run by three clocks: date and time, elapsed time, and CPU time in seconds."""
+    """A stopwatch, started on three clocks: date and time, elapsed time, and CPU time (s)."""
 
     started: datetime
     wall_s: float

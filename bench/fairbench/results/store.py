@@ -323,7 +323,7 @@ def write_text(path: Path, text: str) -> None:
 SWEEP_FILE = "sweep.toml"  # A directory of a sweep contains a file of this name.
 
 AloneRows = Sequence[Mapping[str, Any]]
-"""The rows of ``fairbench.sim.alone``, one row for each client."""
+"""The latencies of clients that were simulated alone, one row per client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ class SweepStore:
         return store
 
     def extend(self, sweep: Sweep, points: Sequence[ExperimentSpec]) -> None:
-        """Store the points of a larger sweep, and keep the finished runs of the present sweep."""
+        """Store the experiments of a larger sweep, and keep the finished runs of this sweep."""
         named = zip(points, point_names(points), strict=True)
         index = [{"identity": identity(spec), "name": name} for spec, name in named]
         write_text(self.file, sweep_toml(sweep))

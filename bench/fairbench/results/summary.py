@@ -78,7 +78,7 @@ def run_header(
 
 
 def cluster_name(described: Mapping[str, Any]) -> str:
-    """Return the replicas of an experiment or a summary: ``dp 4``, or ``prefill 2 decode 2``."""
+    """Return the replicas of an experiment or summary: ``dp 4``, or ``prefill 2 decode 2``."""
     if described.get("prefill") is None:
         return f"dp {described['dp']}"
     return f"prefill {described['prefill']} decode {described['decode']}"

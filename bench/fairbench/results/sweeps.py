@@ -20,7 +20,7 @@ LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 
 
 class SweepLine(NamedTuple):
-    """A scheduler's results in a configuration for each value of an axis, in ascending order.
+    """A scheduler's results in a configuration, one for each value of a swept parameter.
 
     The names of configuration and scheduler do not contain the swept parameter.
     """

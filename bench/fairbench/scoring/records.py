@@ -172,7 +172,7 @@ def _check_at_once(columns: FileColumns) -> None:
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
-    """Return a remark if a file's count of completed requests differs from the file's records."""
+    """Return a remark if the file's number of completed requests contradicts its records."""
     found = int((status == FINISHED).sum())
     if completed in (None, found):
         return []

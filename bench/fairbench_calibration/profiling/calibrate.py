@@ -1,8 +1,8 @@
 """The calibration of a derived profile with the output of one benchmark.
 
-Three numbers are fitted to the times per token of the requests: the rate of memory reads, the cost
-of another sequence in a step, and the launch cost of a step. All other coefficients keep the values
-of the derived profile.
+Three coefficients are fitted to the times per token of the requests: the rate of memory reads, the
+cost of another sequence in a step, and the launch cost of a step. All other coefficients keep the
+values of the derived profile.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _BOUND = np.log(4.0)
 
 
 class Decoded(NamedTuple):
-    """The decode times of requests, and the load meanwhile, as columns of shape (n_requests,).
+    """The decode times of requests, and the load during decode, as columns of shape (n_requests,).
 
     Attributes:
         steps: Output tokens after the first token.
-        took_ms: Time from the first token to the last token.
-        decodes: Mean number of sequences in a step, including the request.
-        context: Mean tokens of context of each of these sequences.
-        iterations: Number of iterations that prefilled other prompts.
-        tokens: Mean number of new tokens in these iterations.
+        took_ms: Time from the first token to the last token, in milliseconds.
+        decodes: Mean number of sequences in a decode step, including the request itself.
+        context: Mean number of context tokens of the sequences in a decode step.
+        iterations: Number of iterations, during the decode, that prefilled other prompts.
+        tokens: Mean number of new prompt tokens in the iterations that prefilled other prompts.
     """
 
     steps: Column
@@ -59,7 +59,7 @@ class Decoded(NamedTuple):
     tokens: Column
 
     def predicted_ms(self, costs: Mapping[str, float], *, mixed: bool) -> Column:
-        """Return the predicted decode times; with ``mixed``, steps prefill and decode at once."""
+        """Return the predicted decode times. With ``mixed``, one step both prefills and decodes."""
         none = np.zeros(len(self.steps))
         step = Iterations(none, none, none, self.decodes, self.context)
         decode_ms = predicted_ms(costs, step)
@@ -73,13 +73,13 @@ class Decoded(NamedTuple):
 
 
 def decoded(first: Column, last: Column, prompt: Column, new: Column, output: Column) -> Decoded:
-    """Return the decode time of each request, and the load while the request decoded.
+    """Return the decode time of each request, and the load while it decoded.
 
     Args:
         first: Time of each request's first token, shape (n_requests,), seconds.
-        last: The time of each request's last token.
+        last: Time of each request's last token, shape (n_requests,), seconds.
         prompt: Number of tokens in each prompt.
-        new: Number of computed tokens of each prompt.
+        new: Number of uncached tokens in each prompt.
         output: Number of output tokens of each request.
     """
     number = min(MOST_REQUESTS, len(first))
@@ -104,12 +104,12 @@ def decoded(first: Column, last: Column, prompt: Column, new: Column, output: Co
 
 
 def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingProfile:
-    """Return the profile with three numbers fitted to a benchmark's output.
+    """Return the profile with three coefficients fitted to a benchmark's output.
 
     Args:
         seen: The requests of the benchmark.
-        start: The derived profile, from which the fit starts.
-        mixed: Whether steps of the engine prefill and decode at once, as in vLLM.
+        start: The derived profile from which the fit starts.
+        mixed: Whether one step of the engine both prefills and decodes, as in vLLM.
     """
 
     def costs(logs: Column) -> dict[str, float]:
@@ -144,7 +144,7 @@ def calibrated(seen: Decoded, start: TimingProfile, *, mixed: bool) -> TimingPro
 def _scaled(
     start: TimingProfile, memory: float, sequence: float, launch: float
 ) -> dict[str, float]:
-    """Return the coefficients of ``start`` with three scaled numbers.
+    """Return the coefficients of ``start`` with three of them multiplied by factors.
 
     The launch cost includes the time of the host.
     """

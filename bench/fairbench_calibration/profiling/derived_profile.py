@@ -37,7 +37,7 @@ _MOST_BYTES = 1 << 20
 
 
 class ModelConfig(NamedTuple):
-    """A model's name in profiles, its ``config.json``, and the origin of the config."""
+    """A model's name in profiles, its ``config.json``, and where the config comes from."""
 
     name: str
     config: Mapping[str, Any]
@@ -52,11 +52,11 @@ def bundled_models() -> list[str]:
 def model_config(model: str) -> ModelConfig:
     """Return the configuration (``config.json``) of a model.
 
-    Raises UsageError, or DataError with the name of the file.
+    Raises UsageError for an unknown model, or DataError with the name of a wrong file.
 
     Args:
         model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or a
-            name on the hub, ``owner/name``, which needs a network.
+            name ``owner/name`` on the Hugging Face hub, which needs a network.
     """
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():
@@ -116,7 +116,7 @@ FRONTENDS = {
     "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
     "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
 }
-"""``FRONTENDS`` are times of HTTP and tokenizer, measured with Llama-3.1-8B on an A100."""
+"""Times of HTTP and tokenizer, measured with Llama-3.1-8B on an A100."""
 
 
 class Derived(NamedTuple):
@@ -124,10 +124,10 @@ class Derived(NamedTuple):
 
     Attributes:
         profile: The timing profile that was derived.
-        source: Where the times come from, in words.
-        note: The reason why no better source was used, or "" if there is none.
-        error_pct: Errors, in percent, on the iterations that were not used in the fit.
-        held: The iterations that were left out of the fit.
+        source: Text that says where the times come from.
+        note: The reason why no better source was used, or "" if there is no better one.
+        error_pct: Errors of the fit, in percent, on iterations that the fit did not use.
+        held: The iterations that the fit did not use.
         times_ms: Times in ms of the iterations in ``held``, without the host's time, shape
             (n_iterations,).
     """
@@ -141,7 +141,7 @@ class Derived(NamedTuple):
 
 
 class _Estimate(NamedTuple):
-    """Times of iterations, with the source and the grade of the estimate."""
+    """Estimated times of iterations, with their source and the grade of the estimate."""
 
     times_ms: fit.Column
     kind: str
@@ -158,14 +158,14 @@ def derive(
 
     Args:
         model: See ``model_config``.
-        gpu: The GPU, or the name of the GPU.
+        gpu: The GPU, or its name.
         tp: Number of GPUs that share the model.
         dtype: Data type of the weights, or None for the data type of the published weights.
         engine: ``sglang`` or ``vllm``, whose kernels the tables contain.
-        roofline: Whether the roofline is used instead of the operator tables.
+        roofline: Whether the roofline model is used in place of the operator tables.
         kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
 
-    Raises UsageError for an unknown name, and for a model that does not fit into the GPUs.
+    Raises UsageError for an unknown name, and for a model that is too large for the GPUs.
     """
     card, described = find_gpu(gpu) if isinstance(gpu, str) else gpu, model_config(model)
     shape = shape_of(described.config, described.source)
@@ -207,9 +207,9 @@ def _better_profiles(place: str) -> str:
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str, kv_dtype: str = "fp16") -> KVPool:
-    """Return the KV pool that each of ``tp`` GPUs has.
+    """Return the memory for the KV cache (KV pool) of each of ``tp`` GPUs.
 
-    Raises UsageError if no memory is left for the KV pool.
+    Raises UsageError if the weights leave no memory for the KV cache.
     """
     pool = KVPool(
         pre_load_avail_gib=gpu.pre_load_avail_gib,
@@ -249,7 +249,7 @@ def _estimate(
 
 
 def measured_grade() -> str:
-    """Return the grade of a roofline, which states its errors on all measured runs."""
+    """Return the grade of a roofline profile, which states its errors on all measured runs."""
     rows = derived_errors()
     within = sum(row["time_per_token_within_10"] for row in rows)
     worst = max(abs(row["time_per_token_worst_pct"]) for row in rows)
@@ -270,7 +270,7 @@ PROMPTS = (128, 1_024, 8_192)
 def described(
     profile: TimingProfile, source: str, note: str, error_pct: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield the lines that ``fairbench profile`` prints."""
+    """Yield the lines that ``fairbench profile`` prints about a profile."""
     pool = profile.pool
     yield f"profile   {profile.profile_id}"
     yield f"grade     {profile.grade}"
@@ -299,5 +299,5 @@ def described(
 
 
 def prefill_ms(profile: TimingProfile, tokens: int) -> float:
-    """Return the milliseconds of an iteration that prefills one prompt."""
+    """Return how long an iteration takes that prefills one prompt, in milliseconds."""
     return profile.prefill_ps([(0, tokens)]) / 1e9

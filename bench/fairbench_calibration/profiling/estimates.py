@@ -1,12 +1,13 @@
 """Estimated times of iterations: from tables of measured operators, or from a roofline.
 
 The operator tables come with the optional package ``aiconfigurator-core``. NVIDIA measured the
-operators on the named GPU; the package models how operator times add up to an iteration's time.
+operators on the named GPU; the package models how their times add up to the time of an iteration.
 
-The roofline uses a GPU's data sheet and a model's shape. In an iteration, the GPU reads the weights
-and the KV cache once and computes matrix products. Layers run one after another. Within a layer,
-matrix products and memory reads overlap only in part. The fractions of the peaks are typical of
-measured kernels, not measured on the given GPU.
+The roofline model uses the numbers in a GPU's data sheet and the shape of a model. In an iteration,
+the GPU reads the weights and the KV cache once, and computes matrix products. The layers of the
+model run one after another. Within a layer, matrix products and memory reads overlap only partly.
+The fractions of peak speed that kernels reach are typical values, which were not measured on the
+given GPU.
 """
 
 from __future__ import annotations
@@ -39,20 +40,19 @@ _WEIGHTS = {
 
 
 class NoTable(Exception):
-    """An error: the tables lack the GPU, or an operator of the model on the GPU."""
+    """An error because the tables lack the GPU, or an operator of the model on the GPU."""
 
 
 def operators_ms(
     config: Mapping[str, Any], gpu: GPU, tp: int, engine: str, dtype: str | None, it: Iterations,
     kv_dtype: str = "fp16",
 ) -> tuple[Column, str]:  # fmt: skip
-    """Return the milliseconds of each iteration, and the engine's release that was measured.
+    """Return the milliseconds of each iteration, and the release of the measured engine.
 
     Args:
         config: The model's ``config.json``.
         gpu: The GPU that runs the iterations.
-        tp: GPUs that share the model.
-        engine: ``sglang`` or ``vllm``.
+        tp: Number of GPUs that share the model. engine: ``sglang`` or ``vllm``.
         dtype: Data type of the weights, or None for the data type in the config.
         it: The iterations whose times are estimated.
         kv_dtype: Data type of the KV cache, ``fp16`` or ``fp8``.
@@ -106,7 +106,7 @@ def _estimated_ms(model: Any, row: tuple[float, ...]) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the log messages in which the package reports fallbacks."""
+    """Silence the messages in which the package ``aiconfigurator-core`` reports fallbacks."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -135,7 +135,7 @@ ALL_REDUCE = {
     Interconnect.PCIE: (18.0, 1.0),
     Interconnect.PCIE_HOST: (30.0, 0.5),
 }
-"""Latency of an all-reduce in us, and the share of the link's bandwidth that transfers reach.
+"""The latency of an all-reduce in us, and the fraction of the link's bandwidth that it reaches.
 
 Each layer of a model has two all-reduces. Without peer access, a GPU writes to the host's memory,
 from which the other GPU reads.
@@ -145,7 +145,7 @@ from which the other GPU reads.
 def roofline_ms(
     shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations, kv_dtype: str = "fp16"
 ) -> Column:
-    """Return the milliseconds of each iteration on each of ``tp`` GPUs, by the roofline."""
+    """Return the milliseconds of each iteration on each of ``tp`` GPUs, by the roofline model."""
     bandwidth = gpu.memory_gb_s * 1e9 * gpu.memory_share
     linear = _linear_s(shape, gpu, dtype, it.tokens, bandwidth) / tp
     attention = _attention_s(shape, gpu, tp, it, shape.kv_bytes(tp, kv_dtype) / bandwidth)
@@ -154,14 +154,17 @@ def roofline_ms(
 
 
 def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
-    """Return the seconds of norms, activations and sampling per decoding sequence."""
+    """Return the seconds of norms, activations and sampling in each iteration."""
     slower = MEASURED_GB_S / gpu.memory_gb_s
     sampling = SEQUENCE_US * shape.vocabulary / MEASURED_VOCABULARY
     return np.asarray(slower * 1e-6 * (shape.layers * LAYER_US + sampling * it.decodes))
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
-    """Return the seconds of attention: products of prefills, and reads of all contexts' KV."""
+    """Return the seconds of attention.
+
+    They contain the products of prefills and the reads of KV.
+    """
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
     pair = (
@@ -180,7 +183,7 @@ def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: 
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
-    """Return the seconds of linear layers, in which reads and products overlap in part."""
+    """Return the seconds of linear layers, whose reads and products overlap in part."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
     used = shape.experts.active if shape.experts else 0
@@ -202,7 +205,7 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
 
 
 def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
-    """Return the number of MLP weights that are read, including all experts that tokens choose."""
+    """Return the number of MLP weights that are read, including every expert that a token uses."""
     moe = shape.experts
     assert moe is not None
     none, every = shape.mlp_weights(0), shape.mlp_weights(moe.count)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Points(NamedTuple):
-    """Iterations of one kind: sizes (such as tokens), measured times and predicted times."""
+    """Iterations of one kind, with sizes (such as tokens), measured times and predicted times."""
 
     label: str
     size: NDArray[np.float64]

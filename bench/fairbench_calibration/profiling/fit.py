@@ -16,14 +16,14 @@ MOST_CONTEXT = 400_000  # largest context of a decode batch in an iteration, in 
 
 
 class Iterations(NamedTuple):
-    """A table of iterations, in each of which all sequences of one kind have equal lengths.
+    """A table of iterations. In each iteration, all sequences of one kind have equal lengths.
 
     Attributes:
         prefills: Number of sequences in prefill.
         new: New tokens of each sequence in prefill.
         prefix: Cached tokens of each sequence in prefill.
         decodes: Number of sequences that decode.
-        context: Context tokens of each sequence that decodes.
+        context: Number of context tokens of each sequence that decodes.
     """
 
     prefills: Column
@@ -39,23 +39,23 @@ class Iterations(NamedTuple):
 
     @property
     def attended(self) -> Column:
-        """The number of pairs of a new token and an attended token in one prefilling sequence."""
+        """The number of pairs of a new token and an attended token, per prefill sequence."""
         return self.new * (self.prefix + (self.new + 1) / 2)
 
     def selected(self, chosen: slice) -> Iterations:
-        """Return the iterations that ``chosen`` selects."""
+        """Return the iterations that the mask ``chosen`` selects."""
         return Iterations(*(column[chosen] for column in self))
 
 
 def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT) -> Iterations:
-    """Draw random iterations: a third only prefill, a third only decode, and the rest do both.
+    """Draw random iterations. A third only prefills, a third only decodes, and the rest does both.
 
     Lengths and numbers of sequences are uniform on a logarithmic scale.
 
     Args:
         count: Number of iterations to draw.
         rng: Random generator.
-        most_context: Most tokens of context of all decoding sequences of an iteration.
+        most_context: Largest number of context tokens of all decoding sequences in an iteration.
 
     Returns:
         Iterations, with columns of shape (count,).
@@ -87,7 +87,7 @@ TURNS = (
     {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
     {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
 )
-"""Fits also start at these multiples of the estimate, because a fit may end in a local minimum."""
+"""Multiples of the estimate from which fits also start, as a fit may end in a local minimum."""
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # A coefficient below this fraction of its starting value becomes 0.
@@ -123,17 +123,17 @@ def fitted(
     start: Mapping[str, float] = START,
     prior: float = 0.0,
 ) -> dict[str, float]:
-    """Return the best non-negative coefficients (soft-L1 least squares of logarithms).
+    """Return the best non-negative coefficients. They minimise the soft-L1 loss of the logarithms.
 
     Args:
         it: The composition of each measured iteration.
         times_ms: Times of the iterations in ms, shape (n_iterations,).
         experts_left: Fraction of the experts that a token does not use, 0 for a dense model.
-        waits: How many unknown constant delays each of ``times_ms`` contains, or None if no time
-            contains a delay. The fitted delay is returned as ``delay_ms``.
-        start: Coefficients with which the search begins.
-        prior: Weight of the deviation of a coefficient's logarithm from the start; the weight of an
-            iteration is 1.
+        waits: How many unknown constant delays each of ``times_ms`` contains, or None if none
+            contains a delay. The result has the fitted delay as ``delay_ms``.
+        start: The coefficients with which the search begins.
+        prior: Weight of the squared deviation of a coefficient's logarithm from ``start``; an
+            iteration has weight 1.
     """
     names = [name for name in START if experts_left or name != "c_e"]
     names += ["delay_ms"] if waits is not None else []
@@ -163,7 +163,7 @@ def fitted(
 
 
 def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict[str, float]:
-    """Return relative errors in percent: mean, percentiles, largest error, and bias."""
+    """Return the relative errors in percent: mean, percentiles, largest error, and bias."""
     off = 100 * (predicted_ms(c, it) / times_ms - 1)
     size = np.abs(off)
     named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}

@@ -1,9 +1,10 @@
-"""A catalogue of GPUs, with data sheet numbers and usable memory; users' files may add GPUs.
+"""A catalogue of GPUs with data sheet numbers and usable memory, to which files may add GPUs.
 
-Peaks are dense (without sparsity), accumulate in 32 bits, and come from the vendors' data sheets.
-``pre_load_avail_gib`` follows logs of SGLang on cards of 80 GB and 24 GB. The values of other cards
-are estimates: the memory that the driver reports, less 0.5 GiB. ``mem_fraction_static`` and
-``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a card's memory.
+Peaks are for dense matrices (without sparsity) with 32-bit accumulation, and come from the vendors'
+data sheets. ``pre_load_avail_gib`` follows logs of SGLang on cards with 80 GB and 24 GB. For other
+cards, the value is an estimate: the memory that the driver reports, minus 0.5 GiB.
+``mem_fraction_static`` and ``chunked_prefill_size`` are the values that SGLang 0.5.23 chooses for a
+card's memory.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from fairbench.files.formats import json_file, read_toml
 
 
 class Interconnect(StrEnum):
-    """The path on which the GPUs of a node exchange data.
+    """The path over which the GPUs of a node exchange data.
 
     ``pcie`` needs peer access, by which a GPU reads the memory of another GPU. GeForce drivers and
-    most virtual machines lack peer access, so data pass through the host's memory (``pcie-host``).
+    most virtual machines lack peer access, so that data pass through the host's memory
+    (``pcie-host``).
     """
 
     NVLINK = "nvlink"
@@ -34,25 +36,26 @@ class Interconnect(StrEnum):
 
 
 LINK_GB_S = {Interconnect.NVLINK: 300.0, Interconnect.PCIE: 25.2, Interconnect.PCIE_HOST: 25.2}
-"""``LINK_GB_S`` has the usual bandwidths between GPUs, of an A100's NVLink and PCIe 4.0 x16."""
+"""The usual bandwidths between GPUs, for an A100's NVLink and for PCIe 4.0 x16."""
 
 
 class GPU(NamedTuple):
     """The speed and the memory of a GPU model.
 
     Attributes:
-        name: First part of the ids of the GPU's profiles.
-        system: Name in the operator tables, or None if the tables lack the GPU.
-        bf16_tflops: Peak of dense matrix products with 16-bit operands.
-        fp8_tflops: Peak with 8-bit operands, or None if the GPU has no such units.
+        name: First part of the ids of the timing profiles for this GPU.
+        system: Name of the GPU in the operator tables, or None if the tables lack it.
+        bf16_tflops: Peak speed of dense matrix products with 16-bit operands, in TFLOP/s.
+        fp8_tflops: Peak speed with 8-bit operands, in TFLOP/s, or None if the GPU has no such
+            units.
         memory_gb_s: Bandwidth of the GPU's memory, in 10^9 bytes/s.
         link_gb_s: Bandwidth to other GPUs of the node in each direction, in 10^9 bytes/s.
-        pre_load_avail_gib: Free memory before the weights are loaded.
-        mem_fraction_static: Fraction of the free memory for weights and KV.
+        pre_load_avail_gib: Free memory in GiB before the weights are loaded.
+        mem_fraction_static: Fraction of the free memory that weights and KV cache use.
         chunked_prefill_size: Largest number of prompt tokens in an iteration.
         host_gb_s: Measured bandwidth to the host's memory, in 10^9 bytes/s.
-        interconnect: Connection to the other GPUs of the node.
-        compute_share: Fraction of the peak that dense matrix products reach.
+        interconnect: Path to the other GPUs of the node.
+        compute_share: Fraction of the peak speed that dense matrix products reach.
         memory_share: Fraction of the memory bandwidth that kernels reach.
     """
 
@@ -71,7 +74,7 @@ class GPU(NamedTuple):
     memory_share: float = 0.80
 
     def with_link(self, interconnect: Interconnect) -> GPU:
-        """Return the GPU with this path to other GPUs, and with the usual bandwidth of the path."""
+        """Return the GPU with the given path to other GPUs, and with the path's usual bandwidth."""
         changed = (interconnect == Interconnect.NVLINK) != (
             self.interconnect == Interconnect.NVLINK
         )
@@ -112,10 +115,10 @@ _MAKERS = ("nvidia", "amd", "instinct", "geforce", "tesla")
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU with this name or unique prefix, in any case, with or without memory size.
+    """Return the GPU with this name or unique prefix, in any case. The memory size may be left out.
 
-    Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` is ``rtx4090``.
-    Raises UsageError for an unknown or ambiguous name.
+    Words such as ``NVIDIA``, ``GeForce`` and ``SXM5`` are ignored, and ``RTX 4090`` means
+    ``rtx4090``. Raises UsageError for an unknown or ambiguous name.
     """
     words = [word for word in re.split(r"[-_\s]+", text.strip().lower()) if word not in _MAKERS]
     spelled = "-".join(words)
@@ -138,9 +141,9 @@ def find_gpu(text: str) -> GPU:
 
 _DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
-"""``_SIZES`` has a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
+"""Rows of a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 
-Each row applies to GPUs with less memory than the row's first value.
+Each row is for GPUs with less memory than the first value of the row.
 """
 
 Positive = Annotated[float, Field(gt=0, lt=1e7)]

@@ -10,11 +10,11 @@ from fairbench.errors import DataError, UsageError
 from fairbench.hardware.timing import KVPool, VLLMMemory
 
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
-"""``WEIGHT_BYTES`` is the size of a weight by data type; four bits include scales of groups."""
+"""The size of a weight in bytes by data type; four bits include the scales of groups."""
 
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
 KV_BYTES = {"fp16": 2, "fp8": 1}
-"""``KV_BYTES`` is the size of a value in the KV cache by data type."""
+"""The size in bytes of a value in the KV cache, by data type."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: how many experts exist, how many a token uses, and the expert size."""
+    """A mixture of experts: the number of experts, how many a token uses, and their size."""
 
     count: int
     active: int
@@ -103,7 +103,10 @@ class ModelShape:
         return 1 - self.experts.active / self.experts.count if self.experts else 0.0
 
     def weight_bytes(self, dtype: str) -> float:
-        """Return the size of all weights in bytes; with ``mxfp4``, only experts are quantized."""
+        """Return the size of all weights in bytes.
+
+        With ``mxfp4``, only the experts are quantized.
+        """
         each = WEIGHT_BYTES[dtype]
         attention = 2.0 if dtype == "mxfp4" else each
         every = self.experts.count if self.experts else 0
@@ -112,10 +115,10 @@ class ModelShape:
         return linear + tables * 2
 
     def kv_bytes(self, tp: int, dtype: str = "fp16") -> int:
-        """Return the size in bytes of a token's KV cache on each of ``tp`` GPUs.
+        """Return the size in bytes of the KV cache of one token on each of ``tp`` GPUs.
 
-        The latent KV cache of a model has the same size on every GPU. Layers with a sliding window
-        count like other layers.
+        The latent KV cache of MLA models has the same size on every GPU. Layers with a sliding
+        window count like other layers.
         """
         each = KV_BYTES[dtype]
         if self.latent is not None:
@@ -124,9 +127,9 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
-    """Return the model shape in a ``config.json``; error messages begin with ``where``.
+    """Return the model shape that a ``config.json`` describes. Error messages begin with ``where``.
 
-    Raises DataError if a field is missing or wrong.
+    Raises DataError if a field of the config is missing or wrong.
     """
     config = config.get("text_config") or config
     heads = _positive_count(config, "num_attention_heads", where)
@@ -153,7 +156,7 @@ def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
 
 
 def native_dtype(config: Mapping[str, Any]) -> str:
-    """Return the data type of the published weights, by default 16 bits."""
+    """Return the data type of the published weights, which is 16 bits by default."""
     method = (config.get("quantization_config") or {}).get("quant_method", "")
     return _NATIVE.get(str(method).lower(), "fp16")
 
@@ -217,7 +220,7 @@ TOTAL_GIB = {
     "h100-80gb": 79.19,
     "h200-141gb": 139.8,
 }
-"""``TOTAL_GIB`` is what PyTorch reports as a GPU's total memory, according to public logs."""
+"""The total memory in GiB that PyTorch reports for a GPU, according to public logs."""
 
 _LOGIT_BYTES = 2 + 4 + 4  # a 16-bit logit, a 32-bit logit, a probability
 _ACTIVATION_BYTES = 2
@@ -229,14 +232,13 @@ UTILIZATION = 0.92  # default gpu_memory_utilization of vLLM 0.32.0 (``vllm/conf
 def vllm_memory(
     pool: KVPool, shape: ModelShape, gpu: str, tp: int, utilization: float = UTILIZATION
 ) -> VLLMMemory:
-    """Return the memory of a vLLM server beside weights and KV.
+    """Return the memory that a vLLM server uses beside weights and KV cache.
 
     Args:
-        pool: Memory of the GPU and of the weights.
+        pool: The memory of the GPU, and the memory of the weights.
         shape: The model's shape.
         gpu: Name of the GPU.
-        tp: GPUs that share the model.
-        utilization: vLLM's ``gpu_memory_utilization``.
+        tp: Number of GPUs that share the model. utilization: vLLM's ``gpu_memory_utilization``.
     """
     hidden_bytes = shape.hidden * _ACTIVATION_BYTES
     return VLLMMemory(

@@ -1,4 +1,4 @@
-"""Measurements of a live server, and the timing profile that fits the measurements."""
+"""Measurements of a running server, and the timing profile that fits them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WAIT_S = 300.0  # A request to the server fails after this number of seconds.
 
 @dataclass(frozen=True)
 class PromptTime:
-    """The length of a lone prompt in tokens, and the seconds until the first output token."""
+    """The length of a single prompt in tokens, and its time to first token in seconds."""
 
     tokens: int
     ttft_s: float
@@ -63,7 +63,7 @@ class Probed:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The times at which a request was sent and each piece of its output arrived."""
+    """The times at which a request was sent and at which each piece of its output arrived."""
 
     sent_s: float
     pieces_s: list[float]
@@ -75,7 +75,7 @@ class _Answer:
 
 
 class ProbedServer:
-    """An OpenAI-compatible server that is probed within a session (see ``session_of``)."""
+    """An OpenAI-compatible server that is probed in an HTTP session (see ``session_of``)."""
 
     def __init__(self, session: ClientSession, base_url: str, model: str) -> None:
         self._session = session
@@ -84,7 +84,10 @@ class ProbedServer:
         self._rng = np.random.default_rng(SEED)
 
     async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
-        """Measure lone prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
+        """Measure single prompts of up to ``chunk`` tokens, and then batches of requests.
+
+        Raises RunFailed.
+        """
         # The first request is not measured: it lets the server finish one-time work.
         await self._timed_answer(BATCH_PROMPT, 8)
         probed = Probed()
@@ -100,7 +103,7 @@ class ProbedServer:
         return probed
 
     async def _batch(self, requests: int, tokens: int) -> Batch:
-        """Measure decode steps in the time in which all requests of a batch decode."""
+        """Measure decode steps during the time in which all requests of a batch decode."""
         asked = (self._timed_answer(tokens, BATCH_OUTPUT) for _ in range(requests))
         answers = await asyncio.gather(*asked)
         begin_s = max(one.pieces_s[0] for one in answers)
@@ -115,7 +118,7 @@ class ProbedServer:
         return min(windows, key=lambda one: one.step_s)
 
     def _window(self, answers: list[_Answer], tokens: int, begin_s: float, end_s: float) -> Batch:
-        """Return the mean decode step in one part of a batch's time."""
+        """Return the mean decode step in a part of the time in which a batch decodes."""
         made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
         step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
         context = sum(tokens + (a + b) / 2 for a, b in made)
@@ -169,7 +172,7 @@ async def session_of(base_url: str, headers: Mapping[str, str]) -> AsyncIterator
 async def served_model(session: ClientSession, base_url: str) -> str:
     """Return the first model in the server's list of models.
 
-    Raises RunFailed if the list of models is empty.
+    Raises RunFailed if the server lists no model.
     """
     url = f"{root_of(base_url)}/v1/models"
     async with session.get(url) as answer:
@@ -181,7 +184,7 @@ async def served_model(session: ClientSession, base_url: str) -> str:
 
 
 async def pool_tokens(session: ClientSession, base_url: str) -> int | None:
-    """Return the size of the KV pool that an SGLang server reports, or None for other servers."""
+    """Return the KV memory that an SGLang server reports, in tokens, or None for other servers."""
     async with session.get(f"{root_of(base_url)}/server_info") as answer:
         if answer.status != 200:
             return None
@@ -194,7 +197,7 @@ async def pool_tokens(session: ClientSession, base_url: str) -> int | None:
 
 
 def prompt_lengths(chunk: int) -> list[int]:
-    """Return four lengths of prompts that one iteration can prefill."""
+    """Return four lengths of prompts, each of which one iteration can prefill."""
     return [chunk // 64, chunk // 8, chunk // 2, chunk]
 
 
@@ -239,13 +242,13 @@ UNMEASURED = {"p": 8.0, "c_nd": 0.0}
 def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> TimingProfile:
     """Return the timing profile that fits a probe.
 
-    Coefficients that a probe hardly determines stay close to their values in ``start``: ``p``, the
-    cost of another prompt in an iteration, and the host's tokenizer.
+    Coefficients that a probe hardly determines stay close to ``start``: ``p`` (the cost of another
+    prompt in an iteration) and the host's tokenizer.
 
     Args:
         probed: The measurements.
-        start: The derived profile, from which the fit starts.
-        pool_tokens: Size of the server's KV pool, or None for the pool of ``start``.
+        start: The derived profile from which the fit starts.
+        pool_tokens: Size of the server's KV memory in tokens, or None for that of ``start``.
     """
     it, times_ms, waits = observations(probed)
     costs = dict(start.coefficients_ms)
@@ -274,7 +277,10 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
 
 
 def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
-    """Return the iterations of a probe, their times in ms, and 1 for each time with a delay."""
+    """Return the iterations of a probe, their times in ms, and a mask.
+
+    The mask is 1 for a time that contains a delay.
+    """
     prompts, batches = probed.prompts, probed.batches
     none, nought = np.zeros(len(prompts)), np.zeros(len(batches))
     requests = np.array([one.requests for one in batches], dtype=float)
@@ -291,7 +297,7 @@ def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
 
 
 def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed: Probed) -> str:
-    """Return the largest error of the fit in words."""
+    """Return a text with the largest error of the fit."""
     it, times_ms, waits = observations(probed)
     ours = predicted_ms(found, it) + waits * (delay_ms + start.frontend.request_ms)
     off = np.abs(ours / times_ms - 1)
@@ -299,7 +305,7 @@ def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed
 
 
 def _pool_of_size(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the pool with a memory fraction that gives this size in tokens."""
+    """Return the memory of ``start`` with a memory fraction that gives this KV size in tokens."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

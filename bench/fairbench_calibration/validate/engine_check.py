@@ -33,9 +33,10 @@ DECIDED = (
 
 
 class FirstDifference(NamedTuple):
-    """The earliest request for which the model and the engine's code differ.
+    """The earliest request for which the model's run differs from the run of the engine's code.
 
-    ``ours`` and ``theirs`` are the values of ``column`` under the model and under the code.
+    ``ours`` is the value of ``column`` under the model, ``theirs`` the value under the engine's
+    code.
     """
 
     request: int
@@ -47,11 +48,10 @@ class FirstDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckedStream:
-    """A single random run, under fairbench's model and under the engine's own code.
+    """A random run, simulated with fairbench's model and with the engine's own code.
 
-    ``differing`` is the number of requests with different records; ``first`` is the earliest such
-    request, None without one. ``code`` describes the engine's code, as ``engine_code`` in a
-    summary.
+    ``differing`` is the number of requests whose records differ; ``first`` is the earliest of them,
+    or None. ``code`` describes the engine's code, as ``engine_code`` does in a summary.
     """
 
     spec: ExperimentSpec
@@ -67,7 +67,7 @@ class CheckedStream:
 
 
 def random_spec(engine: str, seed: int) -> ExperimentSpec:
-    """Return a short random experiment on an engine whose memory soon fills."""
+    """Return a short random experiment on an engine whose KV memory soon fills."""
     rng = stream(seed, "engine-check")
     workload = rng.choice(sorted(RATES))
     flags = {
@@ -102,7 +102,7 @@ def _vllm_settings(rng: Random) -> dict[str, Any]:
 
 
 def release_settings(engine: str, version: str) -> dict[str, str]:
-    """Return the setting with which the model follows a release, {} for an unknown release."""
+    """Return the setting by which the model follows a release, or {} for an unknown release."""
     kind = ENGINES[engine]
     known = get_args(get_type_hints(imported(kind.params))["release"])
     names = {name for part in known for name in get_args(part)}
@@ -121,10 +121,11 @@ def check_engine(
 ) -> Iterator[CheckedStream]:
     """Yield the comparison of the model and the code for each seed.
 
-    The model follows the rules of the code's release, or of the newest release that it knows.
+    The model follows the rules of the engine's release, or else of the newest release that it
+    knows.
 
     Args:
-        python: The Python that has the engine, as in ``engine_code``.
+        python: Path of the Python that has the engine, as in ``engine_code``.
         engine: The name of the engine.
         seeds: The seeds of the random runs.
         interrupted: Function that ends the runs early when it returns true, or None.
@@ -142,7 +143,7 @@ def check_engine(
 
 
 def compared(spec: ExperimentSpec, ours: RunResult, theirs: RunResult) -> CheckedStream:
-    """Return the comparison of two runs of one experiment, by the numbers of the requests."""
+    """Return the comparison of two runs of one experiment, request by request."""
     numbers, others = (np.asarray(one.requests["request_id"]) for one in (ours, theirs))
     both, at, other = np.intersect1d(numbers, others, return_indices=True)
     differing, first, first_s = len(numbers) + len(others) - 2 * len(both), None, inf
@@ -168,7 +169,7 @@ def _equal(one: Any, two: Any) -> Any:
 
 
 def _decided_s(columns: Mapping[str, Any], name: str, row: int) -> float:
-    """Return the time at which a request's column was decided, by the earlier of both runs."""
+    """Return the time at which a column of a request was decided, in whichever run was earlier."""
     timed = name if name.endswith("_s") else "admitted_s"
     values = [float(side[row]) for side in columns[timed]]
     return min((value for value in values if value == value), default=inf)

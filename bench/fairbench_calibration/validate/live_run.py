@@ -1,4 +1,4 @@
-"""The comparison of a live run with the simulation of its experiment, metric by metric."""
+"""The comparison of a run on real servers with its simulation, metric by metric."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The value of a metric in the simulation and in the live run; NaN for a missing value."""
+    """The values of a metric in the simulation and in the real run. A missing value is NaN."""
 
     simulated: float
     measured: float
@@ -38,21 +38,21 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Return whether the error is defined, and its size is at most ``percent``."""
+        """Return whether the error is defined and at most ``percent`` in size."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
-        """Return both values and the error as JSON types; undefined numbers become null."""
+        """Return both values and the error as JSON types, with null for undefined numbers."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """The comparison of a live run with its simulation.
+    """The comparison of a run on real servers with its simulation.
 
-    ``kind`` is ``measured`` or ``emulated``, and ``served`` the name of the server. ``pairs`` is
-    keyed by metric, and by ``CLIENT.metric`` for metrics of clients.
+    ``kind`` is ``measured`` or ``emulated``, and ``served`` is the name of the server. ``pairs``
+    has the values by metric, or by ``CLIENT.metric`` for metrics of single clients.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class LiveComparison:
     pairs: dict[str, Pair]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as JSON types; the live values are under ``measured``."""
+        """Return the comparison as JSON types, with the real run's values under ``measured``."""
         return {
             "kind": self.kind,
             "served": self.served,
@@ -71,15 +71,16 @@ class LiveComparison:
 
 
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
-    """Return the simulated experiment of a live run, with its seed, load, schedulers and KV pool.
+    """Return the experiment that simulates a run on real servers.
 
-    The simulated engine follows the rules of the SGLang release that served the run. Raises
-    UsageError if fairbench did not start the servers of the run, and without a timing profile.
+    It has the run's seed, load, schedulers and KV memory. The simulated engine follows the rules of
+    the SGLang release that served the run. Raises UsageError if fairbench did not start the servers
+    of the run, or if there is no timing profile.
 
     Args:
-        run: The live run that is stored.
+        run: The stored run on real servers.
         gpu: The GPU of the timing profile; None means the GPU that the run stores.
-        model: The model, or None for the stored model.
+        model: The model, or None for the model that the run stores.
     """
     path = run.path / EXPERIMENT
     stored = read_experiment(path)
@@ -105,14 +106,14 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
 
 def _release_setting(served: str) -> dict[str, str]:
-    """Return the setting of the run's SGLang release, if its rules differ from the newest rules."""
+    """Return the setting for the run's SGLang release, if its rules differ from the newest ones."""
     found = re.match(r"sglang (\d+\.\d+\.\d+)", served)
     older = [name for name, rules in RULES.items() if rules != NEWEST]
     return {"engine.release": found[1]} if found and found[1] in older else {}
 
 
 def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
-    """Return the comparison of a live run with the summary of its simulation."""
+    """Return the comparison of a run on real servers with the summary of its simulation."""
     live = run.summary
     return LiveComparison(
         kind="emulated" if live["emulated"] else "measured",

@@ -1,1 +1,1 @@
-"""Studies of two assumptions: the loads of workloads, and the error of timing profiles."""
+"""Studies of two assumptions: the loads in workload files, and the error of timing profiles."""

@@ -1,11 +1,11 @@
-"""The loads of the bundled workloads, chosen by one rule from runs under LPM and VTC.
+"""The choice of the loads of the bundled workloads, by one rule, from runs under LPM and VTC.
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
 The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
-script takes half an hour on two cores. The rule and its reasons are in docs/studies/assumptions.md.
-The search begins with the arrival rates of the workload files. At three times these rates, a
-replica must be overloaded.
+script takes half an hour on two cores. docs/studies/assumptions.md explains the rule and its
+reasons. The search begins with the arrival rates of the workload files. At three times these rates,
+one replica must be overloaded.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def file_rate(cell: str, machine: Machine) -> float:
 
 
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
-    """Return how many programs/s per well-behaved client an overloaded replica completes.
+    """Return how many programs/s per well-behaved client a replica completes under overload.
 
     Every client sends more than the replica can serve. The result is the number of programs that
     arrive in at least five minutes, divided by the time until the last of these programs has
@@ -96,9 +96,10 @@ def two_digits(rate: float) -> float:
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
-    """Return the worst seed's P99 of well-behaved clients under VTC, and the window in seconds.
+    """Return the highest P99 latency (s) under VTC, and the window (s).
 
-    The P99 is infinite if requests remain unfinished or if all queues are empty, for any seed.
+    The P99 is of the well-behaved clients, for the worst seed. The P99 is infinite if, for any
+    seed, requests remain unfinished or all queues are empty.
     """
     worst = window_s = 0.0
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""Main conclusions with errors in the timing profile: which conclusions still hold.
+"""The main conclusions of fairbench under errors of the timing profile: which still hold.
 
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
@@ -36,18 +36,18 @@ LEVELS = {0.0: AS_IT_IS, 10.0: "10%", 20.0: "20%", 40.0: "40%"}
 COLUMNS = (*LEVELS.values(), OTHER)
 
 Seeds = Mapping[str, Mapping[int, Summary]]
-"""The runs with one timing profile and one error of the profile, by scheduler and seed."""
+"""The runs with one timing profile and one error of it, by scheduler and seed."""
 
 
 def column_of(summary: Summary) -> str:
-    """Return the profile and the error under which a run was made."""
+    """Return the timing profile of a run and the error that was added to it."""
     if not summary["timing_profile"].endswith(MEASURED):
         return OTHER
     return LEVELS[float(summary.get("timing_error_pct") or 0.0)]
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return, for each seed, the value of the measure in the conclusion."""
+    """Return, for each seed, the value of the metric that the conclusion is about."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -55,12 +55,12 @@ def asked(pair: Pair, runs: Seeds) -> list[Seen]:
 
 
 def competed(pair: Pair, runs: Seeds) -> bool:
-    """Return whether clients competed for service, on average over the seeds."""
+    """Return whether clients competed for service, averaged over the seeds."""
     return contended(runs[name] for name in pair.compared)
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """Return the side of the conclusion's threshold on which a seed's value lies."""
+    """Return on which side of the conclusion's threshold a seed's value lies."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
@@ -68,7 +68,10 @@ def sign(pair: Pair, seen: Seen) -> Outcome:
 
 
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:
-    """Return the range of a measure as text such as ``1.08x to 1.23x``, with marks for bounds."""
+    """Return the range of values over seeds as text, such as ``1.08x to 1.23x``.
+
+    Bounds are marked.
+    """
     values = sorted((one.value, one.bound) for one in seen if one.value is not None)
     if not values:
         return "-"
@@ -79,7 +82,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return a text that the conclusion holds under all errors, or the errors that reverse it."""
+    """Return a text that the conclusion holds under all errors, or which errors reverse it."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])
@@ -115,7 +118,7 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the folder with the runs, and write the table."""
+    """Read the folder with the runs, and write the table of conclusions."""
     order = [grid["workload"] for grid in read_sweep(str(SWEEP)).grid]
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     rows = table(sorted(summaries, key=lambda one: order.index(one["workload"])))

@@ -1,13 +1,13 @@
-"""The cost of client limits for honest clients: a table of docs/appendix/attacks.md.
+"""The cost of client limits for honest clients, which is a table of docs/appendix/attacks.md.
 
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # only the named rows; other rows stay
 
-The table compares runs with limits to runs without limits, at the same seeds. Two loads are
+The table compares runs with client limits to runs without them, with the same seeds. Two loads are
 simulated. In the first load, one honest client sends four times as much as each of three equal
-clients. In the second load, all four clients send equally much. The workload is ``judge``, unless a
-row of the table names another workload. The script writes results/client-limits.csv and the table
-of the page.
+clients. In the second load, all four clients send the same amount. The workload is ``judge``,
+unless a row of the table names another workload. The script writes results/client-limits.csv and
+the table of the page.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ COLUMNS = {
 
 
 class Served(NamedTuple):
-    """The results of a run: throughput of all clients, and latency of well-behaved clients.
+    """The results of a run: throughput of all clients, and P95 latency of well-behaved clients.
 
-    If ``more`` is true, ``p95_s`` is only a lower bound.
+    If ``more`` is True, ``p95_s`` is only a lower bound.
     """
 
     service: float
@@ -96,7 +96,7 @@ class Served(NamedTuple):
 
 
 def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
-    """Return the experiment of a row, with client limits or without a gateway."""
+    """Return the experiment of a table row, with client limits or without a gateway."""
     scheduler, settings = ROWS[name]
     workload = LONG_QA if LONG_QA in name else "judge"
     flags = {
@@ -122,7 +122,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return the results with client limits at one seed, relative to the results without limits."""
+    """Return the results with client limits, divided by those without limits, for one seed."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None
@@ -139,7 +139,7 @@ def costs(name: str, seed: int) -> dict[str, float | None]:
 
 
 def simulate(names: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of the table; rows that are not named are unchanged."""
+    """Return the rows of the table. Only the named rows are simulated again."""
     known = {row["scheduler"]: row for row in read_rows(TABLE)}
     rows = []
     for name in ROWS:
@@ -169,7 +169,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*names: str) -> None:
-    """Run the simulations; write the data file and the table in the documentation."""
+    """Run the simulations, and write the data file and the table in the documentation."""
     rows = simulate(names or list(ROWS))
     write_rows(TABLE, rows)
     write_tables(PAGE, tables(rows))

@@ -1,4 +1,4 @@
-"""The defences in docs/appendix/attacks.md (tenants, defended, limited), and its tables."""
+"""The defences that docs/appendix/attacks.md tests (tenants, defended, limited), and its tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
-    """Return a mean and the half-width of its interval as text, after the sign of a bound."""
+    """Return a mean and half the width of its interval as text.
+
+    If the mean is a bound, its sign comes first.
+    """
     if not row[f"{measure}_mean"]:
         return "-"
     mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
@@ -37,14 +40,14 @@ def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
 
 
 def p95_sign(row: Mapping[str, str], measure: str) -> str:
-    """Return "> " if a row's P95 is a lower bound because programs were unfinished, else ""."""
+    """Return "> " if a P95 latency is a lower bound because programs were unfinished, else ""."""
     return ">" if measure == "p95" and row["p95_more"] == "true" else ""
 
 
 def interval_columns(
     found: Mapping[str, Mapping[str, float | None] | None], measure: str
 ) -> dict[str, str]:
-    """Return a mean and its interval as columns of a row, empty if the mean is unknown."""
+    """Return a mean and its interval as columns of a table row. Unknown values are empty."""
     values = found.get(measure) or {}
     shown = {part: values.get(part) for part in ("mean", "low", "high")}
     return {

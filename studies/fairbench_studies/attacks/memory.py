@@ -43,7 +43,7 @@ WORKLOADS: Mapping[str, tuple[float, Sequence[str]]] = {
 
 
 def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
-    """Return the experiment of a workload at a load below saturation."""
+    """Return the experiment of a workload, with a load below saturation."""
     rate, settings = WORKLOADS[workload]
     flags = {
         **{"scheduler": "vtc", "workload": workload, "scenario": "none", "dp": 1},
@@ -53,7 +53,7 @@ def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
 
 
 def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
-    """Simulate one attack and return the row of the table."""
+    """Simulate one attack, and return its row of the table."""
     spec = spec_of(workload, eviction, seed)
     made = attack_workload(spec.workload, "none", ATTACKS[attack], Stakes())
     honest, attacked = pair(spec, made)
@@ -96,7 +96,10 @@ def table(rows: Sequence[Row], workload: str) -> str:
 
 
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
-    """Return the mean loss over seeds as text, with the half-width of its 95% interval unless 0."""
+    """Return the mean loss over seeds as text.
+
+    Unless it is 0, half the width of its 95% interval is added.
+    """
     found = t_interval([one - other for one, other in zip(before, after, strict=True)])
     assert found.high is not None
     half = f"{found.high - found.mean:.1f}"
@@ -114,7 +117,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*flags: str) -> None:
-    """Run the simulations; write the data file and the tables in the documentation."""
+    """Run the simulations, and write the data file and the tables in the documentation."""
     if "--table" not in flags:
         write_rows(TABLE, list(simulate()))
     write_tables(PAGE, tables(read_rows(TABLE)))

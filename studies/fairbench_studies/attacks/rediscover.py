@@ -28,7 +28,10 @@ TRIALS, DURATION_S = 192, 120.0
 def sought_all(
     given_flags: Mapping[str, Any], result_dir: Path, context: RunContext, as_json: bool
 ) -> None:
-    """Search under each scheduler and print the results; exit with 1 if an attack was not found."""
+    """Search for attacks under each scheduler and print the results.
+
+    Exit with code 1 if a known attack was not found.
+    """
     flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
     flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given_options(
         dict(given_flags)

@@ -1,6 +1,6 @@
-"""Rediscovery: tests whether a search finds the known attacks without hints.
+"""Rediscovery of attacks: tests of whether a search finds the known attacks without hints.
 
-A search that finds all known attacks may be trusted under other schedulers.
+If the search finds all known attacks, its results under other schedulers deserve trust.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ def by_scheduler() -> Iterator[tuple[str, list[Sought]]]:
 
 
 def loss(harms: Iterable[AttackHarm]) -> float:
-    """Return the fraction of service that the victims lost, averaged over seeds."""
+    """Return the fraction of their service that the victims lost, averaged over seeds."""
     return 1 - fmean(one.kept for one in harms)
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes the choice of this known attack, and of no other attack."""
+    """Return whether a behaviour makes the defining choice of this known attack only."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 
 def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
-    """Search until all attacks are found or the trials are used up; return a row per attack.
+    """Search until all known attacks are found or no trials are left. Return a row per attack.
 
-    A known attack counts as found if a behaviour of its kind does at least nine tenths of the
-    attack's harm with the same seeds. Raises Interrupted, or the error of a simulation that failed.
+    A known attack counts as found if a behaviour with its defining choice does at least nine tenths
+    of the attack's harm with the same seeds. Raises Interrupted after a signal, or the error of a
+    simulation that failed.
     """
     with run_folder(search.store.path, "search"):
         told = search.try_all([KNOWN[one.attack] for one in sought], 0)

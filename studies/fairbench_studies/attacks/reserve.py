@@ -1,12 +1,12 @@
-"""The effect of a reserve for absent clients, a table of docs/appendix/attacks.md.
+"""The effect of a reserve for absent clients, which is a table of docs/appendix/attacks.md.
 
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on judge and five attacks that a search found. The remaining
-tables of the page have three victims. This table has fifteen victims, and each victim sends a fifth
-as much, so that the load per replica is equal. The script writes results/attack-reserve.csv and the
-table of the page.
+The script runs the known attacks on the workload judge, and five attacks that a search found. The
+other tables of docs/appendix/attacks.md have three victims. This table has fifteen victims that
+each send a fifth as much, so that the load per replica is the same. The script writes
+results/attack-reserve.csv and the table of the page.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 
 
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
-    """Return the results of a run, and the service of all clients without padding."""
+    """Return the measurements of a run, and the service of all clients without padding."""
     plans, run = spec.client_plans(), simulate_tables(spec)
     everybody = group_service(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served
 
 
 def simulate() -> list[dict[str, str]]:
-    """Return a row per attack and reserve, relative to the honest run without a reserve."""
+    """Return a table row per attack and reserve, relative to the honest run without a reserve."""
     rows: list[dict[str, str]] = []
     without: list[float] = []
     for reserve in RESERVES:
@@ -135,7 +135,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def main(*flags: str) -> None:
-    """Run the simulations; write the data file and the table in the documentation."""
+    """Run the simulations, and write the data file and the table in the documentation."""
     if "--table" not in flags:
         write_rows(TABLE, simulate())
     write_tables(PAGE, tables(read_rows(TABLE)))

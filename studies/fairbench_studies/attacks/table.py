@@ -107,7 +107,10 @@ COLUMNS = (  # Measures in the page's table; results/attacks.csv contains all me
 
 
 def simulate(folder: Path) -> list[dict[str, str]]:
-    """Return a row per attack and scheduler; simulate runs that are missing in ``folder``."""
+    """Return a table row per attack and scheduler.
+
+    Runs that are missing in ``folder`` are simulated.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, how in ROWS.items():
@@ -135,7 +138,7 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, which has a row per harmful attack."""
+    """Return the documentation page's table, which has a row per attack that harms victims."""
     found: dict[str, dict[str, str]] = {}
     for row in (row for row in rows if row["attack"] not in HARMLESS):
         found.setdefault(row["attack"], {})[row["scheduler"]] = cell(row, "kept")
@@ -176,7 +179,7 @@ def draw(rows: Sequence[Row]) -> None:
 
 
 def main(*folders: str) -> None:
-    """Update the table from the folder of runs, if given; then write the picture and the page."""
+    """Update the table from the folder of runs, if given, and write the picture and the page."""
     if folders:
         write_rows(TABLE, simulate(Path(folders[0])))
     rows = read_rows(TABLE)

@@ -1,1 +1,1 @@
-"""The trade-off between deadlines and fair shares: the cost of met deadlines in fair shares."""
+"""The trade-off between deadlines and fair shares: what meeting deadlines costs in shares."""

@@ -3,10 +3,10 @@
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
-The table has a row for each scheduler of the sweep. The script also accepts a sweep of the same
-load with other schedulers. The script writes results/tables/deadlines.csv (means over seeds) and
-plots/deadlines.svg. The figure shows, by load, the fraction of requests that meet their deadlines,
-for the worst well-behaved client and for the heavy client.
+The table has a row for each scheduler of the sweep. The script also accepts another sweep of the
+same load with different schedulers. The script writes results/tables/deadlines.csv (means over
+seeds) and plots/deadlines.svg. The figure shows, by load, the fraction of requests that meet their
+deadlines, for the worst well-behaved client and for the heavy client.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CLIENTS = {
 
 
 def name_of(spec: ExperimentSpec) -> str:
-    """Return the local scheduler, with its settings that differ from the defaults."""
+    """Return the name of the local scheduler, with its settings that differ from defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
     # The value 0 means that a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
@@ -61,7 +61,7 @@ def name_of(spec: ExperimentSpec) -> str:
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a run that the table shows."""
+    """Return the values of a run that the table shows."""
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
@@ -75,7 +75,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
-"""The means by scheduler and load, over the seeds with runs of all schedulers at this load."""
+"""The means by scheduler and load. They are over the seeds for which all schedulers have a run."""
 
 
 def ordered(names: set[str]) -> list[str]:
@@ -84,7 +84,7 @@ def ordered(names: set[str]) -> list[str]:
 
 
 def curves(store: Path, sweep: Path) -> Curves:
-    """Return the means of the sweep's runs, by scheduler and load."""
+    """Return the means of the sweep's runs by scheduler and load."""
     specs = {identity(spec): spec for spec in points(read_sweep(str(sweep)))}
     names = ordered({name_of(spec) for spec in specs.values()})
     found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in names}
@@ -120,7 +120,7 @@ def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
 
 
 def write(found: Curves) -> None:
-    """Write the table, which has a row per scheduler and metric and a column per load."""
+    """Write the table, which has a row per scheduler and metric, and a column per load."""
     loads = next(iter(found.values()))
     rows = [
         {

@@ -1,11 +1,12 @@
-"""The fairest composition for separate prefill and decode workers, against colocated replicas.
+"""The fairest scheduler for separate prefill and decode workers, compared with colocated replicas.
 
     python studies disaggregation-fair WORKLOAD,... SEED ...   # missing runs; needs FAIRBENCH_DATA
     python studies disaggregation-fair                         # the table of the stored runs
 
 The script appends its runs to results/disaggregation.csv, and writes
-results/tables/disaggregation-fair.csv. The composition was chosen with short runs of seed 0, so the
-table uses other seeds. The number of decode slots in tot was set after a full run of seed 1.
+results/tables/disaggregation-fair.csv. The scheduler was chosen with short runs of seed 0;
+therefore the table uses other seeds. The number of decode slots in the workload tot was chosen
+after a full run of seed 1.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ RATIOS = {"sessions": (2, 2), "judge": (2, 2), "tot": (1, 3), "long-qa": (2, 2)}
 
 
 def ratio(workload: str) -> str:
-    """Return the ratio of a workload as text, such as ``1:3``; the form of our runs."""
+    """Return the ratio of prefill to decode workers in a workload's runs, such as ``1:3``."""
     return ":".join(map(str, RATIOS[workload]))
 
 
 def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
-    """Simulate scenario s1, on colocated replicas or with our composition; return the row."""
+    """Simulate scenario s1 on colocated replicas or on separate workers, and return a table row."""
     if form == COLOCATED:
         return measured(workload, scheduler, form, seed, *FORMS[form])
     prefill, decode = RATIOS[workload]
@@ -104,7 +105,7 @@ def _bold(changes: Sequence[float]) -> str:
 
 
 def main(workloads: str = "", *seeds: str) -> None:
-    """Make the missing runs and write the table."""
+    """Make the missing runs, and write the table."""
     names = workloads.split(",") if workloads else []
     extend_rows(RUNS, KEY, points(names, [*map(int, seeds)]), run)
     write("disaggregation-fair", [*table(read_rows(RUNS))])

@@ -1,12 +1,12 @@
-"""The ranking of prefill to decode ratios, simulated and measured on eight GPUs.
+"""The ranking of ratios of prefill to decode workers, simulated and measured on eight GPUs.
 
     python studies disaggregation-order results.csv
 
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
 06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
-script writes results/tables/disaggregation-order.csv: for each pair of lengths and metric, the
-number of pairs of ratios that the simulation puts in the measured order. The script takes about ten
-seconds of CPU time.
+script writes results/tables/disaggregation-order.csv, which has for each pair of lengths and metric
+the number of pairs of ratios that the simulation puts in the measured order. The script takes about
+ten seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Shape(NamedTuple):
 
 Values = Mapping[str, float]
 Points = Mapping[Shape, Mapping[str, Values]]
-"""The metrics and the mean output length of each load and ratio."""
+"""The metrics and the mean output length for each load and each ratio of workers."""
 
 
 def measured(file: Path) -> Points:
-    """Return the measured points that have the compared ratios."""
+    """Return the measured values for the ratios that are compared."""
     found: dict[Shape, dict[str, Values]] = defaultdict(dict)
     for row in read_rows(file):
         ratio = f"{row['prefill']}:{row['decode']}"
@@ -59,7 +59,10 @@ def measured(file: Path) -> Points:
 
 
 def simulated(shape: Shape, ratio: str, answer: float) -> Values:
-    """Simulate a point; answers are uniform around the measured mean."""
+    """Simulate one load with one ratio.
+
+    The lengths of answers are uniform around the measured mean.
+    """
     prefill, decode = map(int, ratio.split(":"))
     params = {"input_min": shape.input_tokens, "input_max": shape.input_tokens}
     params |= {"output_min": 1, "output_max": round(2 * answer) - 1}
@@ -104,7 +107,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Values]) -> Agreement:
-    """Compare the measured and the simulated ranking of the ratios by one metric."""
+    """Compare the measured and the simulated ranking of the ratios of workers by one metric."""
     pairs = [
         (one, other)
         for one, other in combinations(sorted(measured), 2)
@@ -118,7 +121,7 @@ def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Value
 
 
 def table(points: Points) -> list[dict[str, str]]:
-    """Return a row per pair of lengths over all concurrencies, and a row over all loads."""
+    """Return a table row per pair of lengths over all concurrencies, and one over all loads."""
     found: dict[tuple[str, str], list[Agreement]] = defaultdict(list)
     for shape, by_ratio in sorted(points.items()):
         answer = fmean(one["answer"] for one in by_ratio.values())

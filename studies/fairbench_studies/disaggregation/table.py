@@ -53,7 +53,7 @@ PROVENANCE = (
 
 
 def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
-    """Simulate scenario s1 at the default length and return the row of the run."""
+    """Simulate scenario s1 with the default duration, and return the run's table row."""
     return measured(workload, scheduler, form, seed, *FORMS[form])
 
 
@@ -65,7 +65,10 @@ def measured(
     flags: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Simulate scenario s1 on the cluster of ``flags`` and ``settings``, and return the row."""
+    """Simulate scenario s1 on a cluster that ``flags`` and ``settings`` describe.
+
+    Return the run's table row.
+    """
     own = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "seed": seed}
     summary = simulate(resolve({**own, **flags}, settings)).summary
     return {
@@ -83,7 +86,7 @@ Found = Mapping[Configuration, Sequence[Row]]
 def complete(rows: Sequence[Row]) -> Found:
     """Return the configurations with a run of every seed on colocated replicas.
 
-    Colocated replicas are left out if no other form of the cluster has a run of every seed.
+    A configuration is left out if only its colocated replicas have a run of every seed.
     """
     runs: dict[Configuration, list[Row]] = {}
     for row in sorted(rows, key=lambda row: int(row["seed"])):
@@ -102,10 +105,11 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 
 
 def table(found: Found) -> Iterator[dict[str, str]]:
-    """Yield a row per configuration: means over seeds, and throughput relative to colocated.
+    """Yield a row per configuration.
 
-    vLLM's simulated engine counts a request as served from its prefill on, so shares have little
-    meaning there.
+    The values are means over seeds, and throughput is relative to colocated replicas. vLLM's
+    simulated engine counts a request as served from its prefill on; therefore shares have little
+    meaning for it.
     """
     for (workload, scheduler, form), rows in found.items():
         base = found[workload, scheduler, COLOCATED]
@@ -160,7 +164,7 @@ def draw(found: Found) -> None:
 
 
 def _draw_form(axes: Any, form: str, runs: Sequence[Sequence[Row] | None]) -> None:
-    """Draw a mark with its interval for each scheduler with runs on this form of the cluster."""
+    """Draw a mark with an interval for each scheduler that has runs on a form of the cluster."""
     (colour, marker), offset = MARKS[form], 0.18 * ([*FORMS].index(form) - 1)
     found = [
         (at + offset, t_interval([float(row[P50]) for row in rows]))

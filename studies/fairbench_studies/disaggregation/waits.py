@@ -1,10 +1,9 @@
-"""Waits of requests on separate prefill and decode workers: long-qa s2 under d2lpm.
+"""Waits of requests on separate prefill and decode workers, for long-qa s2 under d2lpm.
 
     python studies disaggregation-waits
 
-The script simulates 180 s of arrivals with seed 0, and writes
-results/tables/disaggregation-waits.csv with means from 60 s to 180 s. The script takes ten seconds
-of CPU.
+The script simulates 180 s of arrivals with seed 0, and writes means from 60 s to 180 s into
+results/tables/disaggregation-waits.csv. The script takes ten seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 def row(cluster: str) -> dict[str, str]:
-    """Simulate the cluster, and return the table's row."""
+    """Simulate a cluster, and return its table row."""
     flags = {"workload": "long-qa", "scenario": "s2", "scheduler": "d2lpm", "seed": 0, **APART}
     spec = resolve({**flags, "duration_s": END_S}, CLUSTERS[cluster])
     result = simulate(spec)
@@ -63,7 +62,7 @@ def row(cluster: str) -> dict[str, str]:
 
 
 def _mean(start: Floats, end: Floats, weight: Floats) -> float:
-    """Return the mean total weight of the requests between ``start`` and ``end``, over time."""
+    """Return the total weight of the requests between ``start`` and ``end``, averaged over time."""
     lasts = np.clip(end, START_S, END_S) - np.clip(start, START_S, END_S)
     return float((weight * lasts.clip(min=0)).sum()) / (END_S - START_S)
 

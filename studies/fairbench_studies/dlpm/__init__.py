@@ -1,1 +1,1 @@
-"""The DLPM paper: figures, claims, and configurations in which claims hold."""
+"""The DLPM paper: its figures and claims, and configurations in which claims hold."""

@@ -1,6 +1,6 @@
-"""The reproduced figures of the DLPM paper by name, with the sources of their numbers.
+"""The reproduced figures of the DLPM paper by name, and the sources of their numbers.
 
-A new figure needs a module and a sweep with the figure's name, and no entry in a list.
+A new figure needs a module and a sweep with the figure's name; no list has to be changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench_studies.kit.pictures import write_figure
 
 
 def read_cells(folder: Path) -> Any:
-    """Return the results that a sweep's directory contains.
+    """Return the results of a sweep's directory, by configuration and scheduler.
 
     Raises DataError if no run of the sweep is finished.
     """
@@ -35,7 +35,7 @@ def read_cells(folder: Path) -> Any:
 def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
     """Raise DataError if a run does not belong to the sweep of the figure.
 
-    The hardware, the duration and the settings of a run may differ from the sweep's.
+    A run may differ from the sweep in hardware, duration and settings.
     """
     own = {
         (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
@@ -51,10 +51,10 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure of the paper; the module with the figure's name has functions ``draw`` and ``rows``.
+    """A figure of the paper. The module with its name has the functions ``draw`` and ``rows``.
 
-    The bundled sweep with the figure's name, or with the name NAME-PRESET for a ``preset``, makes
-    the runs. Of all figures, only fig4 has no sweep.
+    The bundled sweep with the figure's name (or NAME-PRESET for a ``preset``) makes the runs. Only
+    the figure fig4 has no sweep.
     """
 
     name: str
@@ -83,7 +83,7 @@ class PaperFigure:
 
 
 def _figures() -> Mapping[str, PaperFigure]:
-    """Return the figures in the order of their numbers."""
+    """Return the figures in the order of their numbers in the paper."""
     names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
     figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
     return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}
@@ -93,9 +93,9 @@ FIGURES = _figures()
 
 
 def figure_named(name: str, preset: str | None = None) -> PaperFigure:
-    """Return a figure by name, with the settings of a preset if given.
+    """Return a figure by name, with the settings of a preset if one is given.
 
-    Raises UsageError for an unknown name, or for a preset that has no runs of the figure.
+    Raises UsageError for an unknown name, or for a preset for which the figure has no runs.
     """
     if name not in FIGURES:
         raise unknown_name("figure", name, FIGURES)
@@ -110,7 +110,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
 
 
 def figures_of(preset: str) -> Mapping[str, PaperFigure]:
-    """Return the figures for which a preset has settings, by name.
+    """Return the figures, by name, for which a preset has settings.
 
     Raises UsageError if the preset is unknown.
     """

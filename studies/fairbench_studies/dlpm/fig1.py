@@ -1,8 +1,8 @@
-"""Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
+"""Figure 1: throughput against fairness on one A10G, for quanta of DLPM, and for LPM and VTC.
 
-[DLPM] §1. In the figure, points further up and to the right are better. The points of DLPM should
-lie beyond the line from VTC to LPM. A second curve of DLPM has newcomers that join with one quantum
-([gaps] A13).
+[DLPM] §1. In figure 1, points further up and to the right are better. The points of DLPM should lie
+beyond the line from VTC's point to LPM's point. In a second curve of DLPM, newcomers join with the
+credit of one quantum ([gaps] A13).
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ JOINED = ", newcomers with a quantum"
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return the quantum Q^u in tokens, or None if the scheduler has none."""
+    """Return the quantum Q^u in tokens, or None if the scheduler has no quantum."""
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
 
 
 def joins_with_quantum(cell: SchedulerResults) -> bool:
-    """Return whether newcomers join with one quantum, instead of without credit as in Algorithm 1.
+    """Return whether newcomers join with one quantum. In Algorithm 1, they join without credit.
 
-    A run whose setting is unknown counts as following Algorithm 1.
+    A run in which this setting is unknown counts as following Algorithm 1.
     """
     return bool(value_at(cell.runs[0].experiment, "settings.dlpm.join") == "quantum")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row per configuration, with ``quantum_tokens`` and a newcomer's credit ``join``."""
+    """Return a row per configuration, with the quantum and the credit of newcomers (``join``)."""
     metrics = (THROUGHPUT, *FAIRNESS)
     return [
         row_of(cell, metrics, quantum_tokens=quantum_of(cell), join=_join(cell)) for cell in cells
@@ -57,7 +57,7 @@ def _join(cell: SchedulerResults) -> str | None:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw two panels: the paper's fairness measure, and a measure that suits unequal demand."""
+    """Draw two panels, one with the paper's fairness measure and one that suits unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
@@ -111,7 +111,7 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> None:
-    """Write a quantum beside its point, alternately below left and above right."""
+    """Write a quantum beside its point, alternately below on the left and above on the right."""
     side = 1 if number % 2 else -1
     axes.annotate(
         f"{quantum / 1000:g}k", place, (6 * side, 5 * side), textcoords="offset points",

@@ -1,6 +1,6 @@
-"""Figure 10: throughput and fairness over D2LPM's quantum Q^w, with and without a heavy client.
+"""Figure 10: throughput and fairness by D2LPM's quantum Q^w, with and without a heavy client.
 
-[DLPM] §7.2. The other schedulers, which have no such quantum, appear as horizontal lines.
+[DLPM] §7.2. The other schedulers, which have no quantum Q^w, appear as horizontal lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCENARIOS = {"s2": "one heavy client", "none": "all well-behaved"}
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Return the quantum Q^w in tokens, or None if the scheduler has none."""
+    """Return the quantum Q^w in tokens, or None if the scheduler has no quantum Q^w."""
     is_d2lpm = cell.combined["scheduler"] == "d2lpm"
     return setting_of(cell, "d2lpm.worker_quantum") if is_d2lpm else None
 
@@ -33,7 +33,10 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw throughput above Jain's index; the left column has a heavy client, the right none."""
+    """Draw throughput above Jain's index.
+
+    The left column has a heavy client, the right column none.
+    """
     table = rows(cells)
     shown = [name for name in SCENARIOS if any(row["scenario"] == name for row in table)]
     figure, axes = panels(2, len(shown), 8.0, 4.8, sharex=True, sharey="row")

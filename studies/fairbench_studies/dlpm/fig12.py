@@ -1,6 +1,7 @@
-"""Figure 12: a mix on one A10G: clients 0 and 1 chat, client 2 sends trees, client 3 judges.
+"""Figure 12: four clients on one A10G.
 
-[DLPM] §7.4: response time and computed service of each client over time.
+Clients 0 and 1 chat, client 2 sends trees of thought, and client 3 judges. As in [DLPM] §7.4, the
+figure shows response time and computed service of each client over time.
 """
 
 from __future__ import annotations

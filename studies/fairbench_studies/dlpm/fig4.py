@@ -1,7 +1,7 @@
 """Figure 4: the cost of one central DLPM scheduler, by replicas and queue length.
 
-[DLPM] §5.1. The parts are measured on the machine that ran ``fairbench reproduce fig4``; the decode
-step is simulated.
+[DLPM] §5.1. The parts of the cost are measured on the machine that ran ``fairbench reproduce
+fig4``; the decode step is simulated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ PARTS = {
 class Timings:
     """Timings of a central scheduler: machine, rounds, and the duration of each part.
 
-    A point has ``workers``, ``waiting``, ``PARTS``, ``update_ms`` and ``decode_step_ms``.
+    Each of ``points`` has ``workers``, ``waiting``, the times of all ``PARTS``, ``update_ms`` and
+    ``decode_step_ms``.
     """
 
     timing_profile: str
@@ -58,13 +59,13 @@ def read_timings(folder: Path) -> Timings:
 
 
 def write_values(path: Path, timings: Timings) -> None:
-    """Write the timings as CSV, with the columns of ``rows`` and what the timings are based on."""
+    """Write the timings as CSV, with the columns of ``rows`` and the basis of the timings."""
     basis = {key: getattr(timings, key) for key in BASIS}
     write_rows(path, [basis | row for row in rows(timings)])
 
 
 def read_values(path: Path) -> Timings:
-    """Read the file of ``write_values``."""
+    """Read a file that ``write_values`` wrote."""
     listed = read_rows(path)
     profile, host, seed, rounds = (listed[0][key] for key in BASIS)
     points = [{key: float(row[key]) for key in row if key not in BASIS} for row in listed]
@@ -72,7 +73,7 @@ def read_values(path: Path) -> Timings:
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:
-    """Return all parts in percent of one decode step, as in [DLPM] §5.1."""
+    """Return the sum of all parts in percent of one decode step, as in [DLPM] §5.1."""
     return 100 * sum(float(point[part]) for part in PARTS) / float(point["decode_step_ms"])
 
 

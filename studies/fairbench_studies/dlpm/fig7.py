@@ -1,6 +1,6 @@
-"""Figure 7: three workloads, two heavy scenarios, four schedulers, 1 to 8 replicas.
+"""Figure 7: three workloads, two scenarios with heavy clients, four schedulers, 1 to 8 replicas.
 
-[DLPM] §6.2. The figure has a row of panels per workload and scenario: service rate, its Jain's
+[DLPM] §6.2. The figure has a row of panels per workload and scenario: the service rate, its Jain's
 index, and the latency of the well-behaved clients.
 """
 
@@ -52,8 +52,9 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
     """Return the metrics that the figure draws, with their titles.
 
-    In a whole run of a fixed set of programs, every client gets the same service under any
-    scheduler. For whole runs, Jain's index covers the time in which all clients were active.
+    Over a whole run of a fixed set of programs, every client gets the same service under any
+    scheduler. Therefore, for whole runs, Jain's index is over the time in which all clients were
+    active.
     """
     if not _whole(cells):
         return COLUMNS
@@ -62,19 +63,19 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
 
 
 def _whole(cells: Sequence[SchedulerResults]) -> bool:
-    """Return whether the runs' metrics cover the whole runs instead of a window."""
+    """Return whether the metrics of the runs cover whole runs and not only a window."""
     return all(run.experiment.get("window") == "whole" for cell in cells for run in cell.runs)
 
 
 def _pool(cell: SchedulerResults) -> dict[str, int]:
-    """Return {POOL: size of the KV pool in tokens}, or {} for the engine's default."""
+    """Return {POOL: size of the KV memory in tokens}, or {} for the engine's default."""
     engine = cell.runs[0].experiment["settings"].get("engine", {})
     tokens = engine.get("max_total_tokens", 0)
     return {POOL: tokens} if tokens else {}
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the figure; latencies are on a logarithmic axis."""
+    """Draw the figure, with latencies on a logarithmic axis."""
     table, titles = rows(cells), columns(cells)
     places = list(dict.fromkeys((row["workload"], row["scenario"]) for row in table))
     figure, axes = panels(len(places), len(titles), 9.5, 0.8 + 1.55 * len(places))
@@ -101,13 +102,13 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 
 def _x_axis(table: Sequence[dict[str, Any]]) -> str:
-    """Return the key in which a workload's rows differ: replicas or KV pool."""
+    """Return the key in which a workload's rows differ: replicas or KV memory."""
     pools = {row.get(POOL) for row in table}
     return POOL if len(pools) > 1 and len({row["dp"] for row in table}) == 1 else "dp"
 
 
 def _lacks_preble(table: Sequence[dict[str, Any]]) -> bool:
-    """Return whether the table has points at one replica, but no such point of Preble."""
+    """Return whether the table has points with one replica, but none of Preble."""
     alone = {row["scheduler"] for row in table if row["dp"] == 1}
     return bool(alone) and not alone & set(PREBLES)
 

@@ -1,6 +1,6 @@
-"""Figure 8: conversations on two A10G with two heavy clients, one of them half the time.
+"""Figure 8: conversations on two A10G with two heavy clients, one of them half of the time.
 
-[DLPM] §6.3: response time and service rate of each client over time.
+As in [DLPM] §6.3, the figure shows response time and service rate of each client over time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Figure 9: trees of thought on four A10G until all end; client 0 has a longer prefix.
+"""Figure 9: trees of thought on four A10G until all end. The prefix of client 0 is longer.
 
-[DLPM] §7.1: response time, computed service and service rate of each client over time.
+As in [DLPM] §7.1, the figure shows response time, computed service and service rate of each client
+over time.
 """
 
 from __future__ import annotations

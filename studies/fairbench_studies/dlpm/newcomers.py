@@ -1,4 +1,4 @@
-"""Newcomers under Algorithm 1 of the DLPM paper: how long a client that joins late waits.
+"""Newcomers under Algorithm 1 of the DLPM paper, and how long a client that joins late waits.
 
     python studies newcomers
 
@@ -26,9 +26,9 @@ LATE = 12  # Of the 30 clients, this number of clients joins last.
 
 
 def first_waits(run: StoredRun) -> Floats:
-    """Return the first arrival of each client, and the wait for the first answer's first token.
+    """Return each client's first arrival, and its wait for the first token of the first answer.
 
-    The result has the shape (clients, 2), and is in seconds. If a client received no answer, its
+    The result has the shape (clients, 2) and is in seconds. If a client received no answer, its
     wait is NaN.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
@@ -48,7 +48,7 @@ def _first_waits(run: StoredRun) -> Floats:
 
 
 def late_waits(run: StoredRun) -> list[float]:
-    """Return the waits of the clients that joined last, in ascending order."""
+    """Return the waits (s) of the clients that joined last, in ascending order."""
     waits = first_waits(run)
     return sorted(float(wait) for _, wait in waits[np.argsort(waits[:, 0])][-LATE:])
 

@@ -1,4 +1,4 @@
-"""Figures over time: a column per scheduler, a row per measure, a line per client."""
+"""Figures over time, with a column per scheduler, a row per measure, and a line per client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ INTERVALS = 40
 
 
 class Measure(NamedTuple):
-    """A row of panels; ``of`` computes a run's values, of shape (clients, intervals)."""
+    """A row of panels.
+
+    The function ``of`` computes a run's values, of shape (clients, intervals).
+    """
 
     label: str
     of: Callable[[StoredRun, Floats], Floats]
@@ -78,11 +81,11 @@ def draw_over_time(
     """Draw the rows.
 
     Args:
-        cells: The results, from which the caption takes the hardware.
+        cells: The results, from which the caption gets the hardware.
         rows: The values that ``rows_over_time`` returned.
         title: The title of the figure.
         names: The names of the measures.
-        roles: What each client does, by its number, for the legend.
+        roles: For the legend, what each client does, by its number.
     """
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
     height_in = 1.0 + 1.7 * len(names)

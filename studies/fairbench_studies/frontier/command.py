@@ -39,10 +39,10 @@ def reproduce_frontier(
     *,
     show: bool,
 ) -> None:
-    """Run the missing simulations; then draw the picture and write the tables and the verdict.
+    """Run the missing simulations, then write the picture, the tables and the verdict.
 
-    Raises Interrupted after an interruption. If points failed, RunFailed is raised after the
-    finished runs are drawn.
+    Raises Interrupted after a signal. If simulations failed, RunFailed is raised after the finished
+    runs are drawn.
     """
     settings = frozen(size.preset)
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)

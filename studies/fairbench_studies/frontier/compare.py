@@ -1,4 +1,4 @@
-"""Fair-finish against every other pair: dominance in each cell, and tests over all cells."""
+"""Comparison of fair-finish with every other pair: dominance in each configuration, and tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ LEAST = 1e-9  # In logarithms, this number replaces 0.
 
 
 class Relation(StrEnum):
-    """Whether fair-finish dominates a rival in a cell or is dominated, by the primary measures."""
+    """Whether fair-finish dominates a rival in a configuration or is dominated by it.
+
+    The primary measures decide.
+    """
 
     DOMINATES = "dominates"
     EQUAL = "equal"
@@ -40,7 +43,7 @@ class Mark(StrEnum):
 
 
 class Compared(NamedTuple):
-    """Fair-finish against one rival: mean gain and mark by measure, and relation by cell."""
+    """Fair-finish against one rival: mean gain and test result by measure, and dominance."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]
@@ -48,7 +51,7 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """Return how many cells have the given relation."""
+        """Return in how many configurations the given relation holds."""
         return sum(one is relation for one in self.relations.values())
 
 
@@ -59,9 +62,10 @@ def gain(name: str, ours: float, rival: float) -> float:
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return which scheduler dominates: better in a measure, and never worse by over ``margin``.
+    """Return which of two schedulers dominates, if one does.
 
-    A scheduler counts as better in a measure if it is ahead by more than the margin.
+    It must be better in some measure, and in no measure worse by more than ``margin``. A scheduler
+    counts as better in a measure if it is ahead by more than the margin.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)
@@ -76,7 +80,7 @@ def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
 def compare(
     outcomes: Outcomes, ours: Configuration, *, margin: float, level: float
 ) -> list[Compared]:
-    """Compare fair-finish with every other configuration that was run."""
+    """Compare fair-finish with every other scheduler pair that was run."""
     cells = list(outcomes)
     rivals = [one for one in outcomes[cells[0]] if one != ours]
     estimates = {
@@ -100,7 +104,7 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """Return the measures of which some cell has only lower bounds."""
+    """Return the measures that in some configuration are only lower bounds."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 
@@ -122,7 +126,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""Measures that are only lower bounds, by rival: fair-finish's measures, and the rival's."""
+"""Measures that are only lower bounds, by rival: those of fair-finish, and those of the rival."""
 
 
 def _marks(
@@ -131,7 +135,7 @@ def _marks(
     """Test each question as its own family, with Holm's correction over rivals and measures.
 
     A value that is only a lower bound, such as a censored latency, never counts in favour of the
-    scheduler with this value.
+    scheduler that has it.
     """
     pairs = [
         (one, name in bounds[rival][0], name in bounds[rival][1])

@@ -1,4 +1,4 @@
-"""The frontier's picture: completion time, latency and minimum fair share by configuration."""
+"""The picture of the frontier study: completion time, latency and minimum fair share."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TITLES = {
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel of latencies and a panel of shares per cell; hollow marks are dominated pairs.
+    """Draw a panel of latencies and a panel of shares per configuration.
 
-    Shares are left out if every client of every run received all its due service, and the limit is
-    left out if every run reached it. If there are many cells, they share panels that show ratios to
-    the best value in each cell.
+    Hollow marks are dominated pairs. Shares are left out if every client of every run received all
+    of its due service; the limit is left out if every run reached it. If there are many
+    configurations, they share panels that show ratios to the best value in each.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:
@@ -88,7 +88,10 @@ OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
 def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel per measure and a row per pair; a dot is a cell, and a bar is the median."""
+    """Draw a panel per measure and a row per scheduler pair.
+
+    A dot is a configuration, and a bar is the median.
+    """
     height_in = 1.4 + 0.42 * len(frozen.pairs)
     figure, (axes,) = panels(1, len(MEASURES), 9.5, height_in, sharey=True)
     for panel, (measure, label) in zip(axes, MEASURES.items(), strict=True):
@@ -113,9 +116,10 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 
 
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
-    """Return a measure in each cell, relative to the best configuration in this cell.
+    """Return a measure in each configuration, divided by the best value of any scheduler pair.
 
-    The limit is no configuration's value, so parts of the limit are returned as they are.
+    The limit is not a value of any scheduler pair, so that fractions of the limit are returned
+    unchanged.
     """
     best = max if measure == "share" else min
     return [
@@ -160,7 +164,7 @@ def _panels(own: list[Axes], here: Mapping[Configuration, Outcome], frozen: Froz
 def _looks(
     configuration: Configuration, here: Mapping[Configuration, Outcome], frozen: Frozen
 ) -> dict[str, Any]:
-    """Return the form and colour of a configuration's marker, hollow if it is dominated."""
+    """Return the form and colour of a scheduler pair's mark, which is hollow if it is dominated."""
     colour = COLOURS[frozen.pairs.index(configuration.pair) % len(COLOURS)]
     is_dominated = _is_dominated(here[configuration], here, frozen.margin)
     return {
@@ -194,7 +198,7 @@ def _is_dominated(outcome: Outcome, here: Mapping[Configuration, Outcome], margi
 def plot(
     found: Outcomes, frozen: Frozen, basis: str, output: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Draw the picture into a folder, and return the files.
+    """Draw the picture into a folder, and return the paths of the files.
 
     Raises UsageError if the picture cannot be drawn or written.
     """

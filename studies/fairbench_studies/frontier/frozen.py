@@ -1,6 +1,7 @@
-"""The frontier's scheduler pairs, cells and seeds, which files fixed before the runs.
+"""The frontier study's scheduler pairs, workloads and seeds, which files fixed before the runs.
 
-``frozen.toml`` is used for the defaults, ``frozen_dlpm_paper.toml`` for the preset ``dlpm-paper``.
+``frozen.toml`` is for the default settings, and ``frozen_dlpm_paper.toml`` is for the preset
+``dlpm-paper``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fairbench.files.reader import MIB, opened
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The name of the frozen file for each preset; None stands for the defaults."""
+"""The name of the frozen file for each preset. None stands for the default settings."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
@@ -27,7 +28,7 @@ Settings = dict[str, Any]
 
 
 class Configuration(NamedTuple):
-    """A pair of a router and a local scheduler in one of ``FORMS`` (published, capped, tuned)."""
+    """A pair of router and local scheduler in one of ``FORMS`` (published, capped, tuned)."""
 
     pair: str
     form: str
@@ -39,8 +40,9 @@ class Configuration(NamedTuple):
 class Cell(BaseModel):
     """A workload in a scenario, with the seeds of the load in the order of the runs.
 
-    ``full`` is the default number of seeds, and ``quick`` the number for ``--quick``. Settings were
-    tuned on development cells, and never on the seeds of test cells.
+    ``full`` is the default number of seeds, and ``quick`` is the number of seeds with ``--quick``.
+    Settings were tuned on development cells (workloads in scenarios), and never on the seeds of
+    test cells.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -58,13 +60,13 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The content of a file with frozen settings.
+    """The content of a file with frozen settings, which were fixed before the runs.
 
-    ``capped`` holds the settings of all capped pairs, and ``tuned`` the settings of each tuned
-    pair.
+    ``capped`` holds the settings of all capped pairs, and ``tuned`` holds the settings of each
+    tuned pair.
 
-    ``preset`` names the settings of a paper under which everything runs, or is None for the
-    defaults.
+    ``preset`` names the settings of a paper under which everything runs, or is None for the default
+    settings.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -80,16 +82,16 @@ class Frozen(BaseModel):
 
     @property
     def name(self) -> str:
-        """The common name of the directory of runs, of the tables and of the picture."""
+        """The common name of the directory of runs, of the tables, and of the picture."""
         return f"{NAME}-{self.preset}" if self.preset else NAME
 
     @property
     def configurations(self) -> list[Configuration]:
-        """Return all configurations of all scheduler pairs, pair by pair."""
+        """Return all forms (published, capped, tuned) of all scheduler pairs, pair by pair."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:
-        """Return the configuration's settings that differ from its workload's defaults."""
+        """Return the settings of a scheduler pair that differ from its workload's defaults."""
         of_form: dict[str, Settings] = {
             PUBLISHED: {},
             CAPPED: self.capped,

@@ -1,4 +1,4 @@
-"""The study's main claim: fair-finish compared with the published D2LPM and Preble."""
+"""The study's main claim, a comparison of fair-finish with the published D2LPM and Preble."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """A row of the claim that throughput is within a margin of the rival's, and P99 is lower.
+    """A row of the main claim.
 
-    ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better.
-    ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the margin, after
-    Holm's correction over the claim's rows. The P99s are in seconds, with fair-finish first; a P99
-    is NaN if there are too few latencies.
+    The claim is that fair-finish's throughput is within a margin of the rival's and that its P99 is
+    lower. ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better than
+    the rival. ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the
+    margin, after Holm's correction over the rows of the claim. The P99 latencies are in seconds,
+    with that of fair-finish first; a P99 is NaN if there are too few latencies.
     """
 
     cell: Cell
@@ -40,13 +41,13 @@ class Claimed(NamedTuple):
 
     @property
     def latency_holds(self) -> bool:
-        """Return whether the P99 over all seeds is lower than the rival's."""
+        """Return whether the P99 of fair-finish over all seeds is lower than the rival's."""
         ours, rival = self.p99_s
         return ours < rival
 
 
 def headline(found: Outcomes, ours: Configuration, margin: float) -> list[Claimed]:
-    """Return the claim's rows for the cells that have finished runs."""
+    """Return the rows of the main claim for the configurations that have finished runs."""
     pairs = [
         (cell, here, rival)
         for cell, here in found.items()

@@ -1,4 +1,4 @@
-"""Measures of a run, and of a configuration over its seeds."""
+"""Measures of a run, and of a scheduler pair over its seeds."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ Samples = Mapping[str, Sample]
 class Measured(NamedTuple):
     """The measures of a run in which all programs should have finished.
 
-    - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of warm-up
-      and window had finished. If some of these programs never finished, the run's end stands in as
-      a lower bound.
-    - ``p95_s`` is the mean P95 of the well-behaved clients; NaN if a P95 falls among refused
-      requests.
-    - ``served`` is the lowest ratio, over well-behaved clients, of received to due service in the
+    - ``to_90_s`` and ``to_100_s`` are the times (s) by which 90% and 100% of the programs that
+      arrived in warm-up and window had finished. If some of these programs never finished, the end
+      of the run is used as a lower bound.
+    - ``p95_s`` is the mean P95 latency of the well-behaved clients, or NaN if a P95 lies among
+      refused requests.
+    - ``served`` is the lowest ratio, over well-behaved clients, of received service to due service
+      in the window.
+    - ``share`` is the lowest ratio of a client's service to its max-min fair share of the best
+      total of any scheduler pair.
+    - Rates are in tokens/s and count cached input, except ``computed_tok_s``, which does not.
+    - ``worst_minute`` is the lowest fraction of its fair share that a client received in any
+      minute.
+    - ``limit`` is the service divided by the most service that any scheduler could give in the
       window.
-    - ``share`` is the lowest ratio of a client's service to its max-min share of the best total of
-      any configuration.
-    - Rates are in tokens/s of the client view; ``computed_tok_s`` excludes cached tokens.
-    - ``worst_minute`` is the lowest fraction of its fair share that a client received in a minute.
-    - ``limit`` is the service as a fraction of the most service that any scheduler could give in
-      the window.
     """
 
     to_90_s: float
@@ -63,7 +64,7 @@ class Measured(NamedTuple):
 
 
 def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
-    """Return a run's measures, given the highest service of any run of its seed."""
+    """Return a run's measures, given the highest service of any run with the same seed."""
     good = [row for row in summary["clients"] if not row["misbehaving"]]
     compared = compared_summary(summary, best_tok_s, ())
     least = compared["min_entitlement_best_ratio"]
@@ -93,7 +94,7 @@ def _part(got: float | None, due: float | None) -> float:
 
 
 def victims(run: StoredRun) -> Samples:
-    """Return each well-behaved client's latencies in the window, in its workload's metric."""
+    """Return each well-behaved client's latencies in the window, in the workload's metric."""
     tables, stored = read_tables(run), run.summary
     window = Window(stored["window_start_s"], stored["window_end_s"])
     facts = stored_facts(run, window)
@@ -106,7 +107,7 @@ def victims(run: StoredRun) -> Samples:
 
 
 FAIRNESS = tuple(number / 10 for number in range(11))
-"""The minimum fair shares for which the limit curve is drawn."""
+"""The minimum fair shares for which the limit of the service is drawn as a curve."""
 
 
 def limit_curve(run: StoredRun) -> tuple[float, ...]:

@@ -139,7 +139,7 @@ class Key(NamedTuple):
     left: float = LEFT
 
     def entry(self, number: int, label: str) -> tuple[float, float, str]:
-        """Return the position of entry ``number``'s sample (pixels), and the label as SVG text."""
+        """Return the pixel position of entry ``number``'s sample, and the label as SVG text."""
         row, column = divmod(number, self.per_row)
         x, y = self.left + column * (END - self.left) / self.per_row, 10 + row * LEGEND_PX
         return x, y, text(x + self.label_px, y + 4, cut_middle(label, self.most))

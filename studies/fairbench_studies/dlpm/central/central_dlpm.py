@@ -1,4 +1,4 @@
-"""DLPM with one global queue, the centralised design that D2LPM replaces ([DLPM] §5.1)."""
+"""DLPM with one global queue, which is the centralised design that D2LPM replaces ([DLPM] §5.1)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairbench.schedulers.views import ListView
 
 
 class TreeDelta(NamedTuple):
-    """The changes of a worker's cache since the last turn of this worker.
+    """The changes of a worker's cache since the worker was last served.
 
-    ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of evicted tokens
-    at the prefix's end. Content that was both inserted and evicted since the worker's last report
-    is left out.
+    ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of tokens that were
+    evicted at its end. Content that was both inserted and evicted since the worker's last report is
+    left out.
     """
 
     inserted: tuple[Prompt, ...]
@@ -60,12 +60,12 @@ class CentralDLPM:
             tree.insert(prompt, 0)
 
     def match(self, worker: int) -> dict[Request, int]:
-        """Return each queued request's number of cached tokens at the worker."""
+        """Return how many cached tokens each queued request has at the worker."""
         tree = self._trees[worker]
         return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
-        """Return the requests for a worker, given its matches and free KV memory.
+        """Return the requests to send to a worker, given their cached tokens and free KV memory.
 
         The returned requests leave the global queue. A request reserves memory for its uncached
         prompt and for ``max_new_tokens``.
@@ -92,7 +92,7 @@ class CentralDLPM:
 
 
 class _Turn(ListView):
-    """The view of the global queue that DLPM reads, with the matches of one worker."""
+    """The view of the global queue that DLPM reads, with the cached tokens at one worker."""
 
     def __init__(self, queue: list[Request], matched: dict[Request, int]) -> None:
         super().__init__(list(queue), matched.__getitem__)

@@ -1,4 +1,4 @@
-"""Stored timings of the central scheduler; missing timings are measured and stored."""
+"""The store for timings of the central scheduler, which measures missing timings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 
 
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
-    """Measure the missing timings of the central scheduler; store each timing immediately.
+    """Measure the missing timings of the central scheduler, and store each timing immediately.
 
     All timings in a folder must come from one machine. Raises UsageError if the timings in the
     folder come from another machine.

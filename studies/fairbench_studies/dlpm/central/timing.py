@@ -1,8 +1,8 @@
 """The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
 
-The times of the scheduler and of messages between processes of this machine are measured. The
-caches of the workers are simulated. The decode step, with which the times are compared, is
-simulated, too.
+The times of the scheduler, and of messages between processes on this machine, are measured. The
+caches of the workers are simulated. The decode step with which the times are compared is simulated,
+too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ WARMUP_TOKENS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """The cost of a round that serves each worker once, with ``waiting`` requests queued.
+    """The cost of a round, which serves each worker once while ``waiting`` requests are queued.
 
-    ``synchronisation_ms`` is wall time: all workers report simultaneously, and each worker gets its
-    requests. Three times are CPU times of the scheduler: ``update_ms`` for updating copies of the
-    trees, ``match_ms`` for matching every request in every tree, and ``dispatch_ms`` for sorting
-    and DLPM. Each time is the lowest decile of many rounds, because other work of the machine can
-    only make a round longer.
+    ``synchronisation_ms`` is the wall time until all workers have reported (simultaneously) and
+    have received their requests. Three times are CPU times of the scheduler: ``update_ms`` for
+    updating copies of the trees, ``match_ms`` for matching every request in every tree, and
+    ``dispatch_ms`` for sorting and DLPM. Each time is the lowest decile of many rounds, because
+    other work on the machine can only make a round longer.
     """
 
     workers: int
@@ -67,9 +67,10 @@ class RoundCost:
 def time_rounds(
     workers: int, waiting: int, profile: TimingProfile, *, rounds: int = 30, seed: int = 0
 ) -> RoundCost:
-    """Return the mean cost of ``rounds`` rounds with ``waiting`` queued requests.
+    """Return the cost of a round with ``waiting`` queued requests, measured in ``rounds`` rounds.
 
-    The function starts a process per worker, so the caller's main module must be importable.
+    The function starts a process per worker; therefore the main module of the caller must be
+    importable.
     """
     central = CentralDLPM(DLPM.Params(), workers)
     arrivals = TreeOfThoughtArrivals(Random(seed))
@@ -108,7 +109,7 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """A single round of the central scheduler, in which each worker is served once."""
+    """A round of the central scheduler, in which each worker is served once."""
 
     seconds: _Seconds
     dispatched: list[Request]

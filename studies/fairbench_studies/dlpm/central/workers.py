@@ -1,4 +1,4 @@
-"""Worker processes that wait until a central scheduler sends prompts."""
+"""Worker processes that wait until a central scheduler sends prompts to them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class CentralWorkers:
     """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens.
 
     The methods are called in this order: ``send`` sends prompts to each worker, which caches the
-    prompts, ``wait`` waits until all workers have cached their prompts, and ``collect`` returns the
-    changes of the caches. The processes end when the context is left or the parent process ends.
+    prompts; ``wait`` waits until all workers have done so; ``collect`` returns the changes of the
+    caches. The processes end when the context ends or the parent process ends.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:
@@ -58,7 +58,7 @@ class CentralWorkers:
             process.close()
 
     def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
-        """Send to a worker the prompts that it processes next."""
+        """Send the prompts that a worker processes next."""
         self._pipes[worker].send(tuple(prompts))
 
     def wait(self) -> None:
@@ -67,14 +67,14 @@ class CentralWorkers:
             pipe.recv()
 
     def collect(self) -> list[TreeDelta]:
-        """Return the cache changes of all workers, in order; all workers report simultaneously."""
+        """Return the cache changes of all workers in order. The workers report simultaneously."""
         for pipe in self._pipes:
             pipe.send(None)
         return [pipe.recv() for pipe in self._pipes]
 
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
-    """Run a worker process: cache prompts, confirm, and report changes when asked."""
+    """Run a worker process, which caches prompts and reports changes of the cache when asked."""
     # Workers end when the parent process closes the pipe, and ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     evicted: list[tuple[Prompt, int]] = []

@@ -1,4 +1,4 @@
-"""Claim 8: conversations over time (figure 8)."""
+"""Claim 8 of the DLPM paper: conversations over time (figure 8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 
 class Chat(NamedTuple):
-    """The longest responses of clients 0 and 1 and of clients 2 and 3; the latest under D2LPM."""
+    """The longest responses of two pairs of clients, 0 and 1, and 2 and 3.
+
+    Under D2LPM, the field has the latest response.
+    """
 
     good: Mapping[str, float]
     flooding: Mapping[str, float]
@@ -33,7 +36,10 @@ def _chat(runs: Runs) -> Chat:
 
 
 def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge which clients wait: 0 and 1 under LPM, 2 and 3 under VTC, and none under D2LPM."""
+    """Judge which clients wait.
+
+    The paper says 0 and 1 under LPM, 2 and 3 under VTC, and none under D2LPM.
+    """
     found = over_seeds(cells, _chat, ("lpm", "vtc", "d2lpm"))
     good = {name: fmean(one.good[name] for one in found) for name in ("lpm", "vtc", "d2lpm")}
     flooding = {name: fmean(one.flooding[name] for one in found) for name in ("vtc", "d2lpm")}

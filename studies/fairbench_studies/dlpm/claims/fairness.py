@@ -1,4 +1,4 @@
-"""Claims 5 and 6 about figure 7: Jain's index, and the well-behaved clients' latency."""
+"""Claims 5 and 6 of the DLPM paper (figure 7): Jain's index, and well-behaved clients' latency."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEANS: Mapping[str, Callable[[Sequence[float]], float]] = {
     GEOMETRIC: geometric_mean,
     ARITHMETIC: fmean,
 }
-"""The kinds of mean that "on average" in the paper may stand for."""
+"""The two kinds of mean to which "on average" in the paper may refer."""
 BY_PLACE, BY_MEDIAN = "by configuration", "by medians"
 WAITS: Mapping[str, tuple[Pair, ...]] = {
     name: (
@@ -54,8 +54,8 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 def judge_jain(cells: Source) -> list[Part]:
     """Judge each step of VTC >= D2LPM > Preble > RR+LPM, while all clients are active.
 
-    The text also states Jain's index over the common window. The index over a whole run of a fixed
-    set of programs is equal under every scheduler.
+    The text of the verdict also states Jain's index over the common window. Over a whole run of a
+    fixed set of programs, the index is the same under every scheduler.
     """
     at = by_place(cells)
     steps = [("vtc", "d2lpm", -SAME)]
@@ -80,7 +80,7 @@ def judge_jain(cells: Source) -> list[Part]:
 
 
 def _median_gap(tallies: Sequence[Tally]) -> str:
-    """Return the median gap as text, by the first of the indices whose values are known."""
+    """Return the median gap as text, for the first index whose values are known."""
     for one in tallies:
         if gaps := _known(one):
             by = "" if one is tallies[0] else f" by {one.name}"
@@ -89,9 +89,10 @@ def _median_gap(tallies: Sequence[Tally]) -> str:
 
 
 def _nearer(preble: str, to_vtc: Sequence[Tally], to_preble: Sequence[Tally]) -> Part:
-    """Judge that D2LPM is nearer to VTC than to Preble, in each configuration and by the medians.
+    """Judge that D2LPM is nearer to VTC than to Preble.
 
-    The first index whose values are known decides.
+    This must hold in each configuration and for the medians. The first index whose values are known
+    decides the verdict.
     """
     both = [(a, b) for a, b in zip(to_vtc, to_preble, strict=True) if a.values and b.values]
     text = f"D2LPM nearer to VTC than to {preble}, by configuration"
@@ -143,7 +144,7 @@ def judge_latency(cells: Source) -> list[Part]:
 
 
 def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
-    """Judge whether RR+LPM has the largest mean factor, by each of the two kinds of mean."""
+    """Judge whether RR+LPM has the largest mean latency factor, for both kinds of mean."""
     under, shown = {}, []
     for kind, mean in MEANS.items():
         means = {name: mean(of) for name, of in factors.items()}
@@ -155,7 +156,7 @@ def _longest(factors: Mapping[str, Sequence[float]]) -> Part:
 
 
 def _mean_wait(name: str, factors: Sequence[float]) -> Part:
-    """Compare the two kinds of mean with the paper's number; the geometric mean decides."""
+    """Compare both kinds of mean with the paper's number. The geometric mean decides."""
     paper = PAPER_MEANS[name]
     low, high = paper * (1 - MEAN_BAND), paper * (1 + MEAN_BAND)
     text = f"{CALLED[name]}: on average {paper:.2f}x (within 40%)"

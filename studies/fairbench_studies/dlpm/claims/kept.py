@@ -1,9 +1,9 @@
-"""Verdicts from earlier runs, for figures without stored per-seed values.
+"""Stored verdicts of earlier runs, for figures without stored per-seed values.
 
 ``claims.csv`` contains the earlier verdict on each part of a claim.
-``seeds/fig7-configurations.csv`` has the outcome and the value of each pair of schedulers in each
-configuration of figure 7, so that claims about pairs are judged again. Each value in this file is
-the ratio or difference of two means over the seeds.
+``seeds/fig7-configurations.csv`` has the outcome and the value for each pair of schedulers in each
+configuration of figure 7, so that claims about pairs can be judged again. Each value in the file is
+the ratio or the difference of two means over the seeds.
 """
 
 from __future__ import annotations
@@ -20,27 +20,31 @@ from fairbench_studies.kit.tally import Tally
 
 PAIRS = "fig7-configurations.csv"
 OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
-"""The claims that compare pairs of schedulers in figure 7's configurations."""
+"""The claims that compare pairs of schedulers in the configurations of figure 7."""
 # In a row with the joint outcome of all configurations, the workload has this name.
 OVERALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The earlier verdicts of a figure: parts by claim number, and pairs by interpretation."""
+    """The stored verdicts of a figure.
+
+    They are verdicts on parts by claim, and on pairs of schedulers by interpretation of the paper.
+    """
 
     parts: Mapping[int, Sequence[Part]]
     pairs: Mapping[str, KnownPairs]
     basis: str
 
     def judge(self, claim: Claim) -> Sequence[Part]:
-        """Return the parts of a claim with their outcomes.
+        """Return the parts of a claim with their outcomes (holds, reversed, or undecided).
 
-        Parts about pairs of schedulers are judged again; all other parts keep their stored
+        Parts about pairs of schedulers are judged again, and all other parts keep their stored
         verdicts.
 
-        Parts about means, and about numbers with a band, keep their stored outcome. The stored
-        numbers were averaged seed by seed, and a ratio of two means differs a little.
+        Parts about means, and about numbers in a range, keep their stored outcomes. The reason is
+        that the stored numbers were averaged seed by seed, and a ratio of two means differs a
+        little.
         """
         earlier = self.parts.get(claim.number, ())
         if not self.pairs or claim.number not in OF_PAIRS:
@@ -50,12 +54,12 @@ class Kept:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a part is about a number with a band, or about a mean of numbers."""
+    """Return whether a part is about a number in a range, or about a mean of numbers."""
     return text.endswith(")") or text.endswith("on average")
 
 
 def read_kept(folder: Path, setting: str, figure: str) -> Kept | None:
-    """Return the earlier verdicts of a figure at a setting, or None without such verdicts."""
+    """Return the stored verdicts of a figure at a setting, or None if there are none."""
     parts: dict[int, list[Part]] = {}
     basis = ""
     for row in read_rows(folder / "claims.csv"):
@@ -88,7 +92,7 @@ def outcomes_in(text: str) -> dict[str, Outcome]:
 
 
 def _pairs(rows: Iterable[Row], setting: str) -> dict[str, KnownPairs]:
-    """Return the known pairs of schedulers at a setting, for each interpretation of the paper."""
+    """Return the known pairs of schedulers at a setting, by interpretation of the paper."""
     seen: dict[str, dict[tuple[str, str, str, float], dict[Place, Seen]]] = {}
     overall: dict[tuple[str, str, str, float], Outcome] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""Measures from a run's records: service deficits on several workers, waits, and idle workers."""
+"""Measures of a run's records: service deficits on several workers, waits, idle workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ NAN = float("nan")
 def shortfall_everywhere(run: StoredRun) -> float:
     """Return the largest service deficit of a client that is backlogged at every worker.
 
-    The deficit is relative to any other client, backlogged or not (Theorem 5.2). The result is NaN
-    if no client was backlogged at every worker.
+    A backlogged client has waiting requests. The deficit is relative to any other client, whether
+    it is backlogged or not (Theorem 5.2). The result is NaN if no client was backlogged at every
+    worker.
     """
     return float(derived(run, "shortfall everywhere", lambda: _shortfall(run)))
 
@@ -33,10 +34,10 @@ def _shortfall(run: StoredRun) -> float:
 
 
 def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
-    """Return the largest lead of any client over a client that stayed backlogged meanwhile.
+    """Return the largest service lead of any client over a client that stays backlogged.
 
     Args:
-        backlog: The intervals in which each client was backlogged at every worker.
+        backlog: The intervals in which each client has waiting requests at every worker.
         service: The service log of all workers together.
         clients: The number of clients in the run.
     """
@@ -53,7 +54,7 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 
 
 def newcomer_wait(run: StoredRun) -> float:
-    """Return the most service of all other clients while an idle client's first request waited.
+    """Return the most service that others received while an idle client's first request waited.
 
     The service of a client is summed over all workers. The result is NaN if no idle client began to
     send requests (Theorems A.2 and A.4).
@@ -69,16 +70,16 @@ def _newcomer_wait(run: StoredRun) -> float:
 
 
 def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the most service of all other clients while an idle client's first request waited.
+    """Return the most service that others received while an idle client's first request waited.
 
-    A client is idle if none of its requests waits or runs. Of several requests that a client sends
-    at the same instant, the request that is admitted first counts.
+    A client is idle if none of its requests waits or runs. If a client sends several requests at
+    the same instant, the one that is admitted first counts.
 
     Args:
         requests: The requests of the run.
         service: The service log of all workers together.
         clients: The number of clients.
-        horizon_s: The end of the run, seconds, at which waits of other requests end.
+        horizon_s: The end of the run in seconds, which ends the waits of unadmitted requests.
     """
     first = _after_idle_times(requests, horizon_s)
     waiting = first.admitted_s > first.arrival_s
@@ -94,7 +95,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
 
 
 class _Firsts(NamedTuple):
-    """Clients' first requests after idle times; the arrays have the shape (n_firsts,)."""
+    """Clients' first requests after idle times, as arrays of shape (n_firsts,)."""
 
     client: np.ndarray
     arrival_s: Floats
@@ -120,7 +121,7 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 
 
 class IdleShares(NamedTuple):
-    """The fractions of the workers' time without computation while a request waits in a queue."""
+    """The fractions of the workers' time that are without computation while a request waits."""
 
     own: float
     another: float
@@ -143,7 +144,7 @@ def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: f
         requests: The requests of the run.
         service: The service log of all workers together.
         workers: The number of workers.
-        end_s: The end of the run, seconds.
+        end_s: The end of the run in seconds.
     """
     rows = service.between(0, len(service))
     queued = waits(requests, end_s)
@@ -162,7 +163,7 @@ def _queued(queued: Waits, rows: Flags) -> Intervals:
 
 
 def _outside(waiting: Intervals, computing: Intervals) -> float:
-    """Return how many seconds of the intervals ``waiting`` lie outside of ``computing``."""
+    """Return for how many seconds the intervals ``waiting`` lie outside of ``computing``."""
     inside_s = sum(
         float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
         for start, end in zip(*computing, strict=True)

@@ -1,4 +1,7 @@
-"""The axes of the map of claims: each axis varies one setting around the default."""
+"""The axes of the map of claims (which shows where claims hold).
+
+Each axis varies one setting around its default.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
-"""The keys of an experiment without defaults; settings have the form ``NAME.PARAM``."""
+"""The keys of an experiment without default values; settings are written ``NAME.PARAM``."""
 
 POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
 QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"
@@ -29,7 +32,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value on an axis: a name, and the keys whose values differ from the default."""
+    """A value on an axis: its name, and the keys whose values differ from the default."""
 
     axis: str
     label: str
@@ -37,14 +40,14 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Return whether this step is the default value of its axis."""
+        """Return whether this value is the default on its axis."""
         return not self.changes
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """Return the experiment of a draft with the first seed.
+    """Return the experiment, with the first seed, that the keys of ``draft`` describe.
 
-    Raises UsageError if the draft is invalid.
+    Raises UsageError if the keys of the draft contradict each other.
     """
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
@@ -52,9 +55,9 @@ def spec_of(draft: Draft) -> ExperimentSpec:
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return each value of each axis around a configuration, including the default.
 
-    The default of a step is the value in the configuration. A default that is not among the axis's
-    values is inserted in order of size. An axis is left out if no scheduler has the setting, or if
-    the default is the only value.
+    The default on an axis is the value that the configuration has. A default that is not among the
+    values of the axis is inserted in order of size. An axis is left out if no scheduler has the
+    setting, or if the default is its only value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]
@@ -76,7 +79,7 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Return steps for the default and multiples of the default, in order of size."""
+    """Return values of an axis, which are the default and multiples of it, in order of size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
@@ -89,7 +92,7 @@ def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> 
 
 
 def _values(axis: str, key: str, default: int) -> list[Step]:
-    """Return the running limits with the default, the largest first."""
+    """Return the limits on running requests with the default, the largest first."""
     return [
         Step(axis, f"{value:,}", {} if value == default else {key: value})
         for value in sorted({*RUNNING_LIMITS, default}, reverse=True)
@@ -97,7 +100,7 @@ def _values(axis: str, key: str, default: int) -> list[Step]:
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """Return steps for the configuration's profile and other profiles of its GPU and model."""
+    """Return values for the configuration's timing profile and others of its GPU and model."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
     steps = [

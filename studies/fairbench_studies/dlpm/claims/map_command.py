@@ -30,7 +30,7 @@ MAP = NAME  # name of the directory with the runs of the map
 
 
 class MapFiles(NamedTuple):
-    """The output folders of pictures and tables, and the picture formats."""
+    """The output folders of pictures and of tables, and the file formats of the pictures."""
 
     pictures: Path
     tables: Path
@@ -40,10 +40,10 @@ class MapFiles(NamedTuple):
 def draw_claims_map(
     folder: Path, files: MapFiles, executor: Executor, *, quick: bool, show: bool
 ) -> None:
-    """Run the missing simulations of the map, then draw the pictures and write the tables.
+    """Run the missing simulations of the map of claims, then write its pictures and tables.
 
-    Raises Interrupted after an interruption. If points failed, RunFailed is raised after the
-    finished runs are drawn.
+    Raises Interrupted after a signal. If simulations failed, RunFailed is raised after the finished
+    runs are drawn.
     """
     check_drawable()
     seeds = QUICK_SEEDS if quick else SEEDS

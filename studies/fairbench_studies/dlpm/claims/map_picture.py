@@ -1,4 +1,4 @@
-"""A picture of a claim on the map, with a row per configuration and a column per axis."""
+"""A picture of a claim, with a row per configuration and a column per varied setting."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BARS = " Bars are 95% intervals of the paired difference, cut off at the panel."
 
 
 def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
-    """Draw the figure of one claim from the claim's readings."""
+    """Draw the figure of one claim from the outcomes of the claim's measures."""
     names = {pair.name for pair in claim.lines}
     mine = [r for r in readings if r.claim == claim.number and r.measure.name in names]
     places = list(dict.fromkeys(one.place for one in mine))
@@ -51,7 +51,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """Set an axis's limits to show all values and the threshold; long intervals may be cut."""
+    """Set an axis's limits to show all values and the threshold. Long intervals may be cut."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1
@@ -105,7 +105,7 @@ def _line(
     readings: Mapping[str, Reading],
     shift: float,
 ) -> None:
-    """Draw one measure over an axis, with a horizontal shift so that intervals do not overlap."""
+    """Draw one measure over the values of a setting, shifted so that intervals do not overlap."""
     known = {
         labels.index(label) + shift: one.seen
         for label, one in readings.items()
@@ -148,7 +148,7 @@ def draw_maps(
     output: Path,
     formats: Sequence[str],
 ) -> list[Path]:
-    """Draw a picture ``claims-map-N`` per claim with readings, and return the files.
+    """Draw a picture ``claims-map-N`` for each claim that has outcomes, and return the files.
 
     ``titles`` and ``bases`` (the hardware of the runs) are keyed by the number of the claim. Raises
     UsageError if a file cannot be written.

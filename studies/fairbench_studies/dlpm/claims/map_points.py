@@ -20,7 +20,7 @@ from fairbench_studies.kit.outcomes import Seen
 
 
 class Mapped(NamedTuple):
-    """A claim on the map: the measures that decide the verdict, and the measures in its picture."""
+    """A claim on the map: the measures that decide it, and the measures in its picture."""
 
     number: int
     measures: tuple[Measure, ...]
@@ -28,7 +28,7 @@ class Mapped(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group of claims with the same configurations, and the schedulers that they compare."""
+    """Claims with the same configurations, and the schedulers that these claims compare."""
 
     claims: tuple[Mapped, ...]
     cells: tuple[Draft, ...]
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
 
 def _cell(figure: str, **wanted: Any) -> Draft:
-    """Return the configuration of a figure's sweep with the given values."""
+    """Return the configuration of a figure's sweep, with the given values."""
     sweep = read_sweep(figure)
     grid = next(one for one in sweep.grid if all(one.get(k) == v for k, v in wanted.items()))
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
@@ -68,7 +68,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """Return the groups of the map; ``quick`` leaves out the most expensive group."""
+    """Return the groups of claims. With ``quick``, the most expensive group is left out."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
@@ -80,7 +80,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """The outcome of a claim's measure at one value of one axis."""
+    """The outcome of a claim's measure at one value of one setting."""
 
     claim: int
     measure: Measure
@@ -92,7 +92,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A group's configurations, with all steps on all axes and a number of seeds."""
+    """A group of claims with configurations, values of all axes, and a number of seeds."""
 
     group: Group
     steps: Mapping[Place, Sequence[Step]]
@@ -100,7 +100,7 @@ class Chart:
 
     @classmethod
     def of(cls, group: Group, seeds: int) -> Chart:
-        """Return the chart of a group, with all steps on all axes."""
+        """Return the chart of a group of claims, with all values of all axes."""
         places = zip(map(_place, group.cells), group.cells, strict=True)
         steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
         return cls(group, steps, seeds)
@@ -110,7 +110,7 @@ class Chart:
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
-        """Return the outcomes of all comparisons whose runs are finished."""
+        """Return the outcomes of all comparisons for which the runs are finished."""
         return [
             Reading(claim.number, measure, place, step, measure.seen(at), seeds)
             for place, steps in self.steps.items()

@@ -1,4 +1,4 @@
-"""Tables of the map of claims: in how many configurations each claim holds at each value."""
+"""Tables of the map of claims, with the number of configurations in which each claim holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPLANATION = (
 
 
 def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str) -> str:
-    """Return a Markdown table with a row per claim and measure, and a column per axis."""
+    """Return a Markdown table with a row per claim and measure, and a column per setting."""
     axes = [axis for axis in AXES if any(one.step.axis == axis for one in readings)]
     places = ", ".join(dict.fromkeys(str(one.place) for one in readings))
     lines = [
@@ -47,7 +47,10 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return each value with the count of configurations in which the claim holds: ``1/2: 4/4``."""
+    """Return each value of a setting with a count, such as ``1/2: 4/4``.
+
+    The count says in how many configurations the claim holds.
+    """
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
@@ -65,7 +68,7 @@ def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Read
 
 
 def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
-    """Return one row per claim, measure, configuration and value of an axis."""
+    """Return one row per claim, measure, configuration and value of a setting."""
     return [
         {
             "claim": one.claim,

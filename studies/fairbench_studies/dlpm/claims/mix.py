@@ -33,7 +33,7 @@ def _mix(runs: Runs) -> Mix:
 
 
 def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge response times and the end under DLPM, service under VTC, conversations under LPM."""
+    """Judge response times and end under DLPM, service under VTC, and conversations under LPM."""
     names = ("lpm", "vtc", "dlpm")
     found = over_seeds(cells, _mix, names)
 

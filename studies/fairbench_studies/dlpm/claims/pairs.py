@@ -1,4 +1,4 @@
-"""Pairs of schedulers in one configuration, compared by seed, to judge a claim."""
+"""Pairs of schedulers in one configuration, compared seed by seed to judge a claim."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ LENGTH = "duration"  # time until all programs of the run had finished, unless t
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The claim that a metric is larger under ``above`` than under ``below``.
+    """The claim that a metric is larger under the scheduler ``above`` than under ``below``.
 
-    The sign of the claim changes at ``flip``, a ratio or a difference of the two schedulers.
+    ``flip`` is the ratio or difference of the two schedulers' values at which the claim turns into
+    its opposite.
     """
 
     name: str
@@ -48,14 +49,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs together: the group holds if all pairs hold, and is reversed if a pair is."""
+    """Several pairs of schedulers.
+
+    The claim holds if all pairs hold, and is reversed if one pair is.
+    """
 
     name: str
     pairs: tuple[Pair, ...]
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that all pairs need."""
+        """The schedulers that the pairs compare."""
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
@@ -80,7 +84,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 
 
 def _reading(summary: Summary, metric: str) -> Value:
-    """Return a metric of a run, or the run's length as a lower bound for unfinished work."""
+    """Return a metric of a run. With unfinished work, the run's length is a lower bound."""
     value = value_of(summary, metric)
     unfinished = metric == LENGTH and summary["unfinished"]
     if unfinished or (metric == MAKESPAN and value.raw is None):

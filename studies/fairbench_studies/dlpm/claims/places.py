@@ -1,4 +1,4 @@
-"""The configurations of a figure, with run summaries by scheduler and seed."""
+"""The configurations of a figure, with summaries of runs by scheduler and seed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 AT_FOUR = "fig7-at-4"
-"""The name of figure 7's configurations with four replicas, whose per-seed values are stored."""
+"""The name of figure 7's configurations with four replicas, which have stored per-seed values."""
 PREBLES = ("preble", "preble-code")
-"""Two forms of Preble as schedulers: the form in Preble's paper, and the published code.
+"""Two forms of the scheduler Preble: the form in Preble's paper, and the published code.
 
 The DLPM authors ran Preble's published code.
 """
@@ -47,10 +47,10 @@ class Place(NamedTuple):
 
 
 class KnownPairs(Mapping[Any, At]):
-    """The stored outcomes of pairs whose runs are no longer stored.
+    """The stored outcomes of pairs of schedulers whose runs are no longer stored.
 
-    The keys of ``tallies`` are a metric, the two schedulers, and the value at which the sign of the
-    claim changes.
+    A key of ``tallies`` is a metric, the two schedulers, and the value at which the claim turns
+    into its opposite.
     """
 
     def __init__(self, tallies: Mapping[tuple[str, str, str, float], Tally]) -> None:
@@ -72,7 +72,7 @@ class KnownPairs(Mapping[Any, At]):
 
 
 Source = Sequence[SchedulerResults] | KnownPairs
-"""The results of figure 7's runs, or the stored outcomes of pairs without runs."""
+"""The results of figure 7's runs, or the stored outcomes of pairs of schedulers."""
 
 
 def schedulers_of(source: Source) -> set[str]:
@@ -83,7 +83,7 @@ def schedulers_of(source: Source) -> set[str]:
 
 
 def is_alone(place: Place) -> bool:
-    """Return whether a configuration has one replica, so that no router can choose."""
+    """Return whether a configuration has one replica, so that the router has no choice."""
     return place.dp == 1
 
 
@@ -95,8 +95,7 @@ def by_seed(cell: SchedulerResults) -> BySeed:
 def by_place(cells: Source) -> Mapping[Place, At]:
     """Return the runs of each scheduler, grouped by configuration.
 
-    A configuration with several sizes of the KV pool is left out, because the paper has no such
-    configuration.
+    A configuration with several sizes of KV memory is left out, because the paper has none like it.
     """
     if isinstance(cells, KnownPairs):
         return cells
@@ -113,7 +112,7 @@ def by_place(cells: Source) -> Mapping[Place, At]:
 
 
 def mean_over(runs: BySeed, metric: str) -> float:
-    """Return a metric's mean over the seeds in which it is defined; NaN if there are none."""
+    """Return a metric's mean over the seeds in which it is defined, or NaN if there are none."""
     known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
     return fmean(known) if known else nan
 
@@ -122,7 +121,7 @@ def contended(runs: Iterable[BySeed]) -> bool:
     """Return whether clients competed for service in all runs.
 
     Below saturation, throughput equals the demand, and schedulers have no effect. The time with
-    empty queues varies by chance, so the mean over the seeds decides.
+    empty queues varies by chance; therefore the mean over the seeds decides.
     """
     return all(_competed(list(of.values())) for of in runs)
 

@@ -1,4 +1,4 @@
-"""Claims 12 to 14 on figures 10 and 1: throughput and fairness by quantum."""
+"""Claims 12 to 14 of the DLPM paper (figures 10 and 1): throughput and fairness by quantum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAPER_QUANTA = (2000, 40000)
 INDICES = {"while all are active": "jain_index_paper_window", "over the window": "jain_index"}
 
 Swept = Mapping[int, BySeed]
-"""The runs of each value of a quantum, in ascending order."""
+"""The runs with each value of a quantum (the credit at a refill), in ascending order."""
 
 
 def swept_over(
@@ -49,9 +49,9 @@ def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
-    """Judge that D2LPM's throughput rises with its quantum Q^w, to the highest of all schedulers.
+    """Judge that D2LPM's throughput rises with its quantum Q^w and becomes the highest of all.
 
-    The paper says "eventually", so the largest Q^w decides. The claim's part also reports the
+    The paper says "eventually"; therefore the largest Q^w decides. The text also reports the
     outcome at each Q^w that is at least the paper's largest Q^w.
     """
     least, most = PAPER_QUANTA
@@ -68,7 +68,7 @@ def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
 
 
 def _stable(swept: Swept, where: str) -> Part:
-    """Judge whether throughput is stable in the last step of the quantum Q^w."""
+    """Judge whether throughput is stable from the second largest to the largest quantum Q^w."""
     before, last = list(swept)[-2:]
     rise = mean_over(swept[last], RATE) / mean_over(swept[before], RATE)
     text = f"throughput is stable in the end (within {SAME_RATE:.0%}), {where}"
@@ -83,7 +83,7 @@ def _finally(late: Sequence[str], name: str, at: At, where: str) -> Part:
 
 
 def _still_fairer(mine: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
-    """Judge that Jain's index under D2LPM stays above the index under Preble for every Q^w."""
+    """Judge that Jain's index under D2LPM stays above that under Preble for every quantum Q^w."""
     preble = [by_seed(c) for c in chosen(mine, scheduler="preble")]
     if not preble:
         return []
@@ -114,7 +114,7 @@ def _course(swept: Swept, metric: str) -> str:
 
 
 def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that without a heavy client Jain's index is 1 under every quantum."""
+    """Judge that Jain's index is 1 under every quantum if there is no heavy client."""
     mine = chosen(cells, scenario="none")
     swept = swept_over(mine, fig10.quantum_of)
     active, window = (
@@ -130,7 +130,7 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge the Pareto frontier, and that a larger quantum Q^u adds throughput and costs fairness.
 
-    Only runs in which clients join without credit count, as in Algorithm 1.
+    Only runs in which clients join without credit count, as in Algorithm 1 of the DLPM paper.
     """
     cells = [cell for cell in cells if not fig1.joins_with_quantum(cell)]
     swept = swept_over(cells, fig1.quantum_of)
@@ -157,7 +157,7 @@ def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _falls_in_steps(swept: Swept) -> Part:
-    """Judge whether Jain's index falls in most steps of the quantum Q^u."""
+    """Judge whether Jain's index falls in most steps from one quantum Q^u to the next larger."""
     metric = INDICES["while all are active"]
     course = [mean_over(runs, metric) for runs in swept.values()]
     falls = sum(later < earlier for earlier, later in pairwise(course))
@@ -166,9 +166,9 @@ def _falls_in_steps(swept: Swept) -> Part:
 
 
 def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
-    """Judge that DLPM's points form a new Pareto frontier together with VTC and LPM.
+    """Judge that DLPM's points, together with VTC and LPM, form a new Pareto frontier.
 
-    A point is dominated if VTC or LPM has as much throughput and as high an index.
+    A point is dominated if VTC or LPM has at least its throughput and at least its index.
     """
     ends = [by_seed(c) for name in ("vtc", "lpm") for c in chosen(cells, scheduler=name)]
     if len(ends) < 2:
@@ -199,7 +199,7 @@ def _beyond(swept: Swept, ends: Sequence[BySeed], metric: str) -> tuple[int, int
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Return a claim's part by several measures in one configuration; the first is the paper's."""
+    """Return a part of a claim, judged by several measures. The first is the paper's measure."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

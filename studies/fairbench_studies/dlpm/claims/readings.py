@@ -1,9 +1,9 @@
-"""Outcomes under other interpretations of the paper, for the column "holds under".
+"""Outcomes under other interpretations of the paper, for the column "holds under" of the table.
 
-``seeds/readings.csv`` has runs of figure 7 on four replicas with one change at a time. For
-comparison, the file also has the runs without the change in the same configurations. In these
-modules, an interpretation of a claim is called a reading. A part has an outcome under a reading
-only if the runs without the change give the outcome of all configurations.
+``seeds/readings.csv`` has runs of figure 7 on four replicas, each with one change. For comparison,
+the file also has the runs without the change in the same configurations. The modules of this
+package call an interpretation of a claim a reading. A part of a claim has an outcome under a
+reading only if the runs without the change give the outcome of all configurations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairbench_studies.kit.seeds import read_seeds, value_at
 
 
 class Reading(NamedTuple):
-    """A reading (interpretation) of the paper: the change, and the experiment's key and value."""
+    """A reading (interpretation) of the paper: what changes, and the experiment's key and value."""
 
     name: str
     key: str
@@ -37,24 +37,24 @@ AT_RERUN = (
     Reading("Poisson arrivals", "burstiness", 1.0),
     Reading("prefix as a mean", "workload.params.question_tokens", 51.0),
 )
-"""Readings of the rerun's settings: the mark of a full batch, arrivals, and ToT's prefix."""
+"""Readings (interpretations) of the rerun's settings: full batches, arrivals, ToT's prefix."""
 LONG_QA_QUANTUM = Reading("Q^w 400,000 in long-qa", "settings.d2lpm.worker_quantum", 400_000)
-"""The reading in which the quantum Q^w of long-qa is about twenty mean requests (gap B3)."""
+"""The interpretation that the quantum Q^w of long-qa is about twenty mean requests (gap B3)."""
 LONG_QA_POOL = Reading(
     "with long-qa in 305,000 tokens", "settings.engine.max_total_tokens", 305_000
 )
-"""The reading in which long-qa runs too, in a KV pool that is large enough for its documents."""
+"""The interpretation that long-qa runs, too, in KV memory that is large enough for its texts."""
 LONG_QA = "long-qa"
 RERUN_FILE, LONG_QA_FILE = "readings.csv", "readings-long-qa.csv"
 
 Outcomes = Mapping[tuple[int, str], Outcome]
-"""The outcomes by number of the claim and text of the part."""
+"""The outcomes by the number of the claim and the text of its part."""
 
 
 class Tried(NamedTuple):
-    """The outcomes under a reading of the paper, and of the runs without the reading's change.
+    """The outcomes under an interpretation of the paper, and of the runs without its change.
 
-    If there are no runs without the change, every outcome under the reading counts.
+    If there are no runs without the change, every outcome under the interpretation counts.
     """
 
     outcomes: Outcomes
@@ -62,7 +62,7 @@ class Tried(NamedTuple):
 
 
 def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
-    """Return the outcome of each part of the claims about pairs."""
+    """Return the outcome of each part of the claims that compare pairs of schedulers."""
     return {
         (claim.number, part.text): part.outcome
         for claim in claims
@@ -72,7 +72,7 @@ def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
 
 
 def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
-    """Return, for each reading, the outcomes of the claims with four replicas."""
+    """Return, for each interpretation, the outcomes of the claims with four replicas."""
     path = folder / RERUN_FILE
     if not path.exists():
         return {}
@@ -93,9 +93,10 @@ def _shows(cell: SchedulerResults, reading: Reading) -> bool:
 
 
 def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Mapping[str, Tried]:
-    """Return outcomes with long-qa in the pool that holds its documents.
+    """Return outcomes that include long-qa with KV memory in which its documents fit.
 
-    At the rerun's settings, figure 7 has long-qa in several pools, which no other outcome includes.
+    At the rerun's settings, figure 7 has long-qa with several sizes of KV memory, which no other
+    outcome includes.
     """
     in_pools = [cell for cell in cells if cell.combined["workload"] == LONG_QA]
     held = [cell for cell in in_pools if _shows(cell, LONG_QA_POOL)]
@@ -105,7 +106,10 @@ def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> 
 
 
 def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[str, Tried]:
-    """Return outcomes with another Q^w in long-qa; the other workloads are as judged."""
+    """Return outcomes with another quantum Q^w in long-qa.
+
+    Outcomes of other workloads are unchanged.
+    """
     path = folder / LONG_QA_FILE
     if not path.exists():
         return {}
@@ -129,7 +133,7 @@ def _place(cell: SchedulerResults) -> Place:
 
 
 def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPairs:
-    """Return the pairs, with new outcomes for the configurations that have runs in ``cells``."""
+    """Return the pairs of schedulers with new outcomes for the configurations in ``cells``."""
     at = by_place(cells)
     tallies = {}
     for key, one in known.tallies.items():
@@ -142,9 +146,9 @@ def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPair
 
 
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:
-    """Return the parts of a claim with their outcomes under each reading.
+    """Return the parts of a claim with their outcomes under each interpretation (reading).
 
-    For a part about several replicas, runs on four replicas suffice.
+    For a part about several replicas, runs with four replicas suffice.
     """
     done = []
     for part in parts:
@@ -160,7 +164,7 @@ def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]
 
 
 def _outcome(outcomes: Outcomes, number: int, text: str) -> Outcome | None:
-    """Return the outcome of a part, even if runs with one replica are missing."""
+    """Return the outcome of a part of a claim, even if runs with one replica are missing."""
     return outcomes.get((number, text), outcomes.get((number, text.removesuffix(SEVERAL))))
 
 

@@ -37,7 +37,10 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that DLPM's rate is near LPM's and falls slightly, and VTC's rate is low and flat."""
+    """Judge that DLPM's rate is near LPM's and falls a little.
+
+    VTC's rate must be low and constant.
+    """
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
@@ -63,16 +66,16 @@ def _means(cells: Sequence[SchedulerResults], scheduler: str, metric: str) -> di
 
 
 def _flat(text: str, values: Collection[float]) -> Part:
-    """Judge whether the largest value exceeds the smallest by at most ``FLAT``."""
+    """Judge whether values are constant: the largest exceeds the smallest by at most ``FLAT``."""
     spread = max(values) / min(values) - 1
     return number(text, spread, 0.0, FLAT, f"its spread is {spread:.0%}")
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge the overhead of a central scheduler: its size and its growth.
+    """Judge the overhead of a central scheduler, its size and how it grows.
 
-    Timings differ from run to run, so the claim on the size holds if four fifths of all known runs
-    show this size.
+    Timings differ from run to run; therefore the claim on the size holds if four fifths of all
+    known runs show this size.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
@@ -97,7 +100,7 @@ def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the value rises from start to end along every line of an axis.
 
     The axes of ``pct`` are the numbers of workers and of waiting requests. Neighbouring points are
-    not compared, because their difference may be smaller than the noise of a measurement.
+    not compared, because they may differ by less than the measurement's noise.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

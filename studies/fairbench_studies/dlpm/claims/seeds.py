@@ -1,4 +1,4 @@
-"""Judgement over seeds: a shape must appear in every seed, and numbers are means over seeds."""
+"""Verdicts over several seeds: a shape must appear in every seed, and numbers are means."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over_seeds(
 
 
 def responses(run: StoredRun, end_s: float) -> Floats:
-    """Return the mean response time of each client's requests, by interval of arrival."""
+    """Return the mean response time (s) of each client's requests, by interval of arrival."""
     times: Floats = derived(
         run, "responses", lambda: response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))
     )

@@ -21,10 +21,11 @@ IDLE = 0.001  # Workers that are idle for less than this fraction of the time co
 
 
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether RR+LPM and two forms of Preble share computed service less equally than D2LPM.
+    """Judge whether unfair schedulers share computed service less equally than D2LPM.
 
-    The measure is Jain's index of computed service while all clients are active. Over the whole run
-    of a fixed set of programs, the index hardly depends on the scheduler.
+    They are RR+LPM and two forms of Preble. The measure is Jain's index of computed service while
+    all clients are active. Over the whole run of a fixed set of programs, Jain's index hardly
+    depends on the scheduler.
     """
     at: dict[str, dict[str, SchedulerResults]] = {}
     for cell in cells:
@@ -45,7 +46,7 @@ def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _compared(less: SchedulerResults, more: SchedulerResults) -> Seen:
-    """Compare the indices of the seeds that both schedulers have."""
+    """Compare the indices of two schedulers over the seeds that both have."""
     first, second = _indices(less), _indices(more)
     seeds = sorted(first.keys() & second.keys())
     low, high = ([of[seed] for seed in seeds] for of in (first, second))
@@ -66,7 +67,7 @@ def computed_index(run: StoredRun) -> float:
 
 
 def judge_idle_workers(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that under D2LPM no worker idles while a request waits, in each configuration."""
+    """Judge that, under D2LPM, no worker idles while a request waits, in each configuration."""
     found = {
         cell.place.replace(" dp ", " at "): [idle_while_waiting(one.run) for one in cell.runs]
         for cell in chosen(cells, scheduler="d2lpm")

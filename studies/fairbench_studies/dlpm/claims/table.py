@@ -116,9 +116,9 @@ PAGE = Page(
 
 
 def judge_all(settings: Sequence[Setting], seeds: Path | None = None) -> list[Judged]:
-    """Judge each claim at each setting for which the figure's runs exist.
+    """Judge each claim at each setting (paper's or default) for which the figure's runs exist.
 
-    ``seeds`` is the folder of per-seed values, for outcomes under other readings.
+    ``seeds`` is the folder of per-seed values, for outcomes under other interpretations.
     """
     found = {one.title: _readings(one, seeds) for one in settings} if seeds else {}
     judged = []
@@ -137,7 +137,7 @@ def _judge(claim: Claim, source: Any) -> Sequence[Part]:
 
 
 def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
-    """Return the outcomes of figure 7's claims under each reading that was tried."""
+    """Return the outcomes of figure 7's claims under each interpretation that was tested."""
     source = setting.sources.get("fig7")
     if source is None:
         return {}
@@ -163,7 +163,7 @@ def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> st
 
 
 def _remarks(judged: Sequence[Judged]) -> list[str]:
-    """Return remarks on the readings in the column "holds under": how each reading was tested."""
+    """Return remarks on how each interpretation in the column "holds under" was tested."""
     tried = {name for one in judged for of in one.parts.values() for p in of for name in p.under}
     names = [*sorted(RERUN_NAMES), LONG_QA_QUANTUM.name]
     missing = [name for name in names if name not in tried]
@@ -197,7 +197,7 @@ def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -
 
 
 def stored_settings(folder: Path) -> list[Setting]:
-    """Return the settings with each figure's stored per-seed values or verdicts.
+    """Return the settings (paper's and default) with each figure's stored values or verdicts.
 
     Raises DataError if the folder has no ``claims.csv``.
     """
@@ -218,7 +218,7 @@ def stored_settings(folder: Path) -> list[Setting]:
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings, and add the claims that tests decide to fairbench's defaults."""
+    """Return the settings, with the claims that tests decide added to the default settings."""
     return [
         one._replace(sources={**one.sources, TESTS: ByTests()}) if one.title == AT_DEFAULTS else one
         for one in settings

@@ -1,4 +1,4 @@
-"""Claims 44, 46 and 48, which are decided by tests of this project instead of simulations."""
+"""Claims 44, 46 and 48, which tests of this project decide and not simulations."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 
 TESTS = "tests"
-"""The name of the source of these claims, in place of a figure's name."""
+"""The name for the source of these claims, where other claims name a figure."""
 FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The source of claims that tests decide; ``basis`` describes the source on the page."""
+    """The source of claims that tests decide. ``basis`` describes this source on the page."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 
@@ -30,7 +30,7 @@ class Statement(NamedTuple):
 
     @property
     def part(self) -> Part:
-        """Return the statement in the form of a part of a claim."""
+        """Return the statement as a part of a claim."""
         return Part(self.text, self.outcome, f"{self.shown} (`{self.test}`)", under=self.under)
 
 
@@ -59,7 +59,7 @@ STATEMENTS = (CREDIT, INFINITE, CONSERVING)
 
 
 def shown_by(statement: Statement) -> Callable[[Any], Sequence[Part]]:
-    """Return a function that judges a claim by a single statement."""
+    """Return a function that judges a claim by one statement."""
     return lambda _: [statement.part]
 
 

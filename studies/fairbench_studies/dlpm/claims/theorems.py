@@ -1,4 +1,4 @@
-"""Claims on the theorems of the DLPM paper: whether the runs of figures 1 and 7 keep the bounds."""
+"""Claims on the theorems of the DLPM paper: whether runs of figures 1 and 7 keep the bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAITED = ("the bound holds in every run", "while a newcomer waits, the others re
 
 
 class Bounded(NamedTuple):
-    """A run's largest difference in service, and the bound, in weighted tokens."""
+    """The largest service difference in a run, and the bound on it, in weighted tokens."""
 
     gap: float
     bound: float
@@ -36,15 +36,17 @@ def judge_bound(
     times: Callable[[StoredRun], float] = lambda _: 1.0,
     texts: tuple[str, str] = ("the bound holds in every run", "the largest difference is"),
 ) -> list[Part]:
-    """Judge that no run exceeds a theorem's bound; the part names the run nearest to the bound.
+    """Judge that no run exceeds a theorem's bound.
+
+    The text names the run that is nearest to the bound.
 
     Args:
         cells: The results of a figure, by configuration and scheduler.
-        theorem: The source of the bound, in the words of a run's summary.
-        measured: A function that returns a run's difference in service, which is bounded.
+        theorem: The theorem that proves the bound, as a run's summary names it.
+        measured: A function that returns the service difference of a run that the theorem bounds.
         scheduler: The scheduler whose runs are checked.
         times: A function that returns the factor by which a run's bound is multiplied.
-        texts: The part's statement, and the words before the measured tokens.
+        texts: The statement to judge, and the words before the measured tokens.
     """
     runs = [
         one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem, scheduler)
@@ -92,7 +94,8 @@ def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether round-robin within each client keeps VTC's bounds on several workers.
 
     Theorem A.6 multiplies a scheduler's bounds by the number of workers. VTC's bound is 2U between
-    backlogged clients ([VTC] Theorem 4.4), and 4U against other clients ([VTC] Theorem 4.9).
+    backlogged clients ([VTC] Theorem 4.4), and 4U against other clients ([VTC] Theorem 4.9); U is
+    the largest service of a batch.
     """
     judge = partial(judge_bound, cells, theorem="VTC Theorem A.6", scheduler="vtc")
     said = "the largest difference is"
@@ -107,7 +110,7 @@ def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def service_gap(run: StoredRun) -> float:
-    """Return the largest service difference of two clients while both are backlogged.
+    """Return the largest service difference of two clients while both have waiting requests.
 
     The result is NaN if no two clients were backlogged on all workers at the same time.
     """
@@ -116,10 +119,10 @@ def service_gap(run: StoredRun) -> float:
 
 
 def shortfall(run: StoredRun) -> float:
-    """Return the largest service deficit of a backlogged client relative to other clients.
+    """Return the largest service deficit of a client with waiting requests, relative to others.
 
-    The run must have exactly one worker. Only the client with the deficit must be backlogged
-    (Theorem 4.2).
+    The run must have exactly one worker. Only the client with the deficit must have waiting
+    requests (Theorem 4.2).
     """
     return float(derived(run, "shortfall", lambda: _shortfall(run)))
 

@@ -1,8 +1,8 @@
-"""Claims 1 to 4 and 7: throughput in figure 7, by the paper's and other measures.
+"""Claims 1 to 4 and 7 of the DLPM paper: throughput in figure 7, by several measures.
 
-The service rate counts cached input, so over a fixed window the service rate favours a scheduler
-that serves the client with the most cached input. Output tokens, and the time until all programs
-have finished, favour no scheduler.
+The service rate counts cached input; therefore, over a fixed window, it favours a scheduler that
+serves the client with the most cached input. Output tokens, and the time until all programs have
+finished, favour no scheduler.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WORST = "long-qa"
 def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
     """Return the claim that a scheduler has more throughput than another, by each measure.
 
-    The gain in makespan is the makespan of ``below`` over the makespan of ``above``.
+    The gain in makespan is the makespan under ``below`` divided by the makespan under ``above``.
     """
     return (
         Pair("service rate", RATE, above, below, flip),
@@ -59,7 +59,7 @@ OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
 
 
 def judge_gain(cells: Source, *, below: str, paper: float, low: float, high: float) -> list[Part]:
-    """Judge where D2LPM's throughput exceeds that of scheduler ``below``, and by how much."""
+    """Judge where, and by how much, D2LPM's throughput exceeds that of the scheduler ``below``."""
     at = by_place(cells)
     tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
     largest = _largest(tallies[0])
@@ -72,10 +72,11 @@ def judge_gain(cells: Source, *, below: str, paper: float, low: float, high: flo
 def parts_apart(
     text: str, tallies: Sequence[Tally], ours: Callable[[Sequence[Tally]], str]
 ) -> list[Part]:
-    """Return a claim's part for several replicas and, if clients compete, a part for one replica.
+    """Return the part of a claim for several replicas.
 
-    On one replica no router chooses: RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the
-    tallies; the first tally uses the paper's measure.
+    If clients compete, there is also a part for one replica. With one replica no router chooses;
+    therefore RR+LPM is LPM, and D2LPM is DLPM. ``ours`` describes the tallies, of which the first
+    uses the paper's measure.
     """
     alone = [one.within(is_alone) for one in tallies]
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
@@ -89,7 +90,7 @@ def parts_apart(
 
 
 def extremes(tallies: Sequence[Tally]) -> str:
-    """Return the range of the first measure over the configurations, as text."""
+    """Return the lowest and the highest value of the first measure over configurations, as text."""
     return tallies[0].extremes
 
 
@@ -121,7 +122,7 @@ def judge_preble(cells: Source) -> list[Part]:
 
 
 def run_of(names: Iterable[str], cells: Source) -> list[str]:
-    """Return the first of the schedulers for which there are runs."""
+    """Return the first of the schedulers ``names`` for which there are runs."""
     there = schedulers_of(cells)
     return [name for name in names if name in there]
 
@@ -156,7 +157,7 @@ def judge_worst_case(cells: Source) -> list[Part]:
 
 
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Preble's missing points; at 8 replicas the paper does not name the workload."""
+    """Judge Preble's missing points. For 8 replicas, the paper does not name the workload."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(

@@ -1,4 +1,4 @@
-"""Claims 9 to 11: trees of thought on four A10G over time (figure 9)."""
+"""Claims 9 to 11 of the DLPM paper: trees of thought on four A10G over time (figure 9)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ SOONER = {
 
 
 def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge how much sooner all programs end under D2LPM than under VTC and two forms of Preble."""
+    """Judge how much sooner all programs end under D2LPM.
+
+    It is compared with VTC and two forms of Preble.
+    """
     at: At = {cell.combined["scheduler"]: by_seed(cell) for cell in cells}
     seen = {name: SOONER[name].seen(at) for name in run_of(SOONER, cells)}
     gains = {name: one.value or nan for name, one in seen.items()}
@@ -56,7 +59,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM's response times are lower than VTC's and LPM's (§7.1)."""
+    """Judge whether D2LPM's response times are lower than those of VTC and LPM (§7.1)."""
     others = run_of(("vtc", "lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_responses, others=others), ("d2lpm", *others))
     mean = {name: fmean(one[name].mean_s for one in found) for name in ("d2lpm", *others)}
@@ -93,7 +96,7 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """The longest response of clients 1 and 2, and the period with the least busy workers."""
+    """The longest response of clients 1 and 2, and the period in which workers are least busy."""
 
     longest_s: float
     busy: float
@@ -109,14 +112,14 @@ def _stall(runs: Runs, preble: str) -> Stall:
 
 
 def _idlest(run: StoredRun, workers: int, end_s: float) -> tuple[float, float]:
-    """Return the busy fraction in the idlest period of ``STALL_S``, and the period's start."""
+    """Return the busy fraction in the idlest period of ``STALL_S`` seconds, and its start (s)."""
     starts_s = np.arange(0.0, max(end_s - STALL_S, 1.0), STALL_S / 10)
     shares = [float(busy_share(run, workers, np.array([at, at + STALL_S]))[0]) for at in starts_s]
     return min(zip(shares, map(float, starts_s), strict=True))
 
 
 def judge_stall(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that under each Preble most workers idle while well-behaved clients queue."""
+    """Judge that, under each form of Preble, most workers idle while well-behaved clients wait."""
     return [part for preble in run_of(PREBLES, cells) for part in _stalls(preble, cells)]
 
 
@@ -162,9 +165,10 @@ def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
 
 
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether VTC and D2LPM give equal computed service, so that client 0 gets more service.
+    """Judge whether VTC and D2LPM give all clients equal computed service.
 
-    RR+LPM and Preble, which are not fair, share computed service less equally.
+    Client 0 then gets more service, because more of its input is cached. The unfair schedulers
+    RR+LPM and Preble must share computed service less equally.
     """
     unfair = run_of(("lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_equal, unfair=unfair), (*FAIR, *unfair))
@@ -190,7 +194,10 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def while_all_active(run: StoredRun) -> Floats:
-    """Return the clients' service in the paper's window: rows for computed service, client view."""
+    """Return the clients' service in the paper's window, in two rows.
+
+    One is computed service, and one counts cached input, too.
+    """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found
 
