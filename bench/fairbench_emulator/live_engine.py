@@ -197,7 +197,7 @@ class LiveEngine:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """Record a scheduler error inside the block; asyncio only logs the errors of timers."""
+        """Record a scheduler's error inside the block. asyncio would only log a timer's error."""
         try:
             yield
         except Exception as error:  # A user's scheduler may raise any kind of exception.

@@ -235,6 +235,6 @@ class Doubts:
         self._doubts.pop((worker, kind), None)
 
     def among(self, workers: Collection[int], kind: int) -> set[int]:
-        """Return the ``workers`` that failed their last request, or the last one of this kind."""
+        """Return those of ``workers`` that failed their last request of this kind, or of any."""
         doubts = self._doubts
         return {one for one in workers if (one, None) in doubts or (one, kind) in doubts}

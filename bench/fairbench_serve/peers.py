@@ -121,7 +121,7 @@ class PeerKnowledge:
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Forget confirmed versions every ``ALL_EVERY_S`` seconds, so that all totals are sent."""
+        """Forget a peer's confirmations every ``ALL_EVERY_S`` seconds, to send all totals again."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}
 

@@ -59,7 +59,7 @@ PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that ``fairbench reproduce`` was given."""
+    """The options that the user gave ``fairbench reproduce``."""
 
     figure: str
     quick: bool
@@ -77,7 +77,7 @@ class Asked:
 
     @property
     def ending(self) -> str:
-        """The suffix of the name of a folder of runs."""
+        """The suffix of the names of folders with runs."""
         return QUICK if self.quick else ""
 
 
@@ -127,7 +127,7 @@ def _check(asked: Asked) -> None:
 def _artifact(asked: Asked) -> None:
     """Judge all claims from stored values, and write a page about every figure and claim.
 
-    The first seed of each figure with per-seed values is simulated again, unless ``quick``; with
+    Unless ``quick``, the first seed of each figure with per-seed values is simulated again; with
     ``full``, everything is simulated and judged first.
     """
     if asked.full:
@@ -153,7 +153,7 @@ def _artifact(asked: Asked) -> None:
 
 
 def _another_paper(asked: Asked) -> None:
-    """Reproduce the VTC paper, the Preble paper or the frontier."""
+    """Reproduce the VTC paper or the Preble paper, or run the frontier study."""
     check_drawable()
     folder = asked.result_dir / asked.figure
     if asked.figure == FRONTIER:
@@ -185,7 +185,7 @@ def _figures(asked: Asked) -> None:
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
     """Return the figures for which runs are needed.
 
-    Raises UsageError if the preset belongs to no figure.
+    Raises UsageError if the preset has settings for no figure.
     """
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
@@ -200,8 +200,8 @@ def _fill(
 ) -> None:
     """Run the missing simulations in the folder of each figure.
 
-    Raises RunFailed if points failed, after all other points, and Interrupted after an
-    interruption.
+    Raises RunFailed if simulations failed, after all others have ended, and Interrupted after a
+    signal.
     """
     failed = 0
     with run_context(shown_progress() if show else None, executor) as context:
@@ -220,7 +220,7 @@ def _fill(
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
-    """Judge the claims from stored runs, and store the per-seed values that the judges used."""
+    """Judge the claims from stored runs, and store the per-seed values on which verdicts rest."""
     read = {one: one.read(folder) for one, folder in folders.items()}
     kept = {one: keeping(source) if one.name != TIMED else source for one, source in read.items()}
     settings = [_with_four(title, kept, own=own) for title, own in PRESETS.items()]
@@ -238,13 +238,13 @@ def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
 
 
 def _with_four(title: str, kept: Mapping[PaperFigure, Any], *, own: bool) -> Setting:
-    """Return a setting with its figures' data, and with figure 7's runs on four replicas."""
+    """Return a setting with the data of its figures, and with figure 7's runs on four replicas."""
     sources = {one.name: source for one, source in kept.items() if bool(one.preset) is own}
     return Setting(title, {**sources, AT_FOUR: chosen(sources.get("fig7", ()), dp=4)})
 
 
 def _judge_stored(source: Path, claims_dir: Path) -> None:
-    """Judge the claims from the values in a folder of results, without any simulation."""
+    """Judge the claims from stored values in a results folder, without any simulation."""
     _write(stored_settings(source), claims_dir, source / SEEDS)
 
 

@@ -45,7 +45,7 @@ class Machine(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The chosen load of a configuration, in programs per second, well-behaved client and GPU."""
+    """The load chosen for a configuration, in programs/s per well-behaved client and GPU."""
 
     cell: str
     lpm_capacity: float
@@ -70,7 +70,7 @@ def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[st
 
 
 def file_rate(cell: str, machine: Machine) -> float:
-    """Return the arrival rate in the workload's file, per well-behaved client and GPU."""
+    """Return the arrival rate in the workload file, programs/s per well-behaved client and GPU."""
     workload, scenario = cell.split(".")
     spec = resolve({"workload": workload, "scenario": scenario, **machine._asdict()})
     return spec.workload.scenario(scenario).rate_on(spec.gpu)

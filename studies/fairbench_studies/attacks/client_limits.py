@@ -112,7 +112,7 @@ def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
 
 
 def served(spec: ExperimentSpec, multiple: float) -> Served:
-    """Return the results for three equal clients and a client with ``multiple`` times the load."""
+    """Return a run's results with four clients, one with ``multiple`` times the others' load."""
     workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
     one = replayed(spec, workload, HONESTLY)
     plans, run = one.client_plans(), simulate_tables(one)

@@ -23,7 +23,7 @@ PART = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A known attack to find: name, scheduler, and the choice that defines the attack."""
+    """A known attack that a search should find: name, scheduler, and defining choice."""
 
     attack: str
     scheduler: str

@@ -56,7 +56,7 @@ def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
 
 
 def points(workloads: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the runs of the table: our composition and all schedulers on colocated replicas."""
+    """Yield the runs of the table: separate workers, and all schedulers on colocated replicas."""
     for workload, seed in product(workloads, seeds):
         yield workload, OURS, ratio(workload), seed
         for scheduler in SCHEDULERS:
@@ -64,7 +64,7 @@ def points(workloads: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per workload and colocated scheduler, with all runs of the unseen seeds."""
+    """Yield a row per workload and colocated scheduler, over seeds that were not used to choose."""
     found = {tuple(row[name] for name in KEY): row for row in rows}
     for workload, scheduler in product(WORKLOADS, SCHEDULERS):
         keys = [(OURS, ratio(workload)), (scheduler, COLOCATED)]

@@ -33,7 +33,7 @@ METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_
 
 
 class Shape(NamedTuple):
-    """A benchmark's load: requested lengths (tokens), and number of concurrent requests."""
+    """The load of a benchmark: prompt and output length (tokens), and concurrent requests."""
 
     input_tokens: int
     output_tokens: int
@@ -97,7 +97,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """Counts of pairs of ratios: all pairs with different measured values, and agreeing pairs."""
+    """How many pairs of ratios the measurements order, and how many the simulation orders alike."""
 
     pairs: int
     alike: int

@@ -128,7 +128,7 @@ def table(found: Found) -> Iterator[dict[str, str]]:
 
 
 def _cell(pairs: Sequence[tuple[Row, Row]], name: str, unit: float) -> str:
-    """Return mean and interval, in bold if runs differ significantly from colocated replicas."""
+    """Return mean and interval as text, in bold if runs differ significantly from colocated."""
     known = [(float(one[name]), float(was[name])) for one, was in pairs if one[name] and was[name]]
     if not known:
         return "-"

@@ -1,4 +1,4 @@
-"""The order of one client's calls: DLPM, and three rules based on a call's place in its program.
+"""The order of one client's calls: DLPM, and three rules by a call's place in its program.
 
     python studies upstream
 

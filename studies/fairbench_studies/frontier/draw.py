@@ -177,7 +177,7 @@ def _looks(
 
 
 def _limit_panel(axes: Axes, here: Mapping[Configuration, Outcome], frozen: Frozen) -> None:
-    """Draw the service against the minimum fair share, and the limit at each share as a curve."""
+    """Draw the service against the minimum fair share, and the highest possible service."""
     for configuration, outcome in here.items():
         if outcome.curve:
             shares, limits = ([100 * one for one in part] for part in (FAIRNESS, outcome.curve))

@@ -111,9 +111,10 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 
 
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
-    """Return the limit at each share in ``FAIRNESS``, relative to the limit without fairness.
+    """Return the limit (highest possible service) at each share in ``FAIRNESS``.
 
-    If the run's limit is unknown, the result is empty.
+    The values are relative to the limit without fairness. If the limit of the run is unknown, the
+    result is empty.
     """
     tables, stored = read_tables(run), run.summary
     if not stored.get("limit_service_tok_s"):
@@ -132,10 +133,10 @@ def limit_curve(run: StoredRun) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A configuration in a cell: runs by seed, with the latencies of each run.
+    """A scheduler pair in one configuration, with its runs by seed and their latencies.
 
     ``bounds`` names the fields of ``Measured`` that are only lower bounds in some run. ``curve``
-    holds the limit at each share in ``FAIRNESS``, or is empty if the limit is unknown.
+    holds the highest possible service at each share in ``FAIRNESS``, or is empty if it is unknown.
     """
 
     runs: Mapping[int, Measured]
@@ -144,14 +145,14 @@ class Outcome:
     curve: tuple[float, ...] = ()
 
     def mean(self, name: str) -> float:
-        """Return a field's mean over the seeds; for ``p95_s``, the P95 over all seeds."""
+        """Return a field's mean over the seeds. For ``p95_s``, return the P95 over all seeds."""
         if name == "p95_s":
             return self.p95.value_s
         return fmean(getattr(run, name) for run in self.runs.values())
 
     @cached_property
     def p95(self) -> Percentile:
-        """Return the well-behaved clients' mean P95; each P95 is over all seeds."""
+        """Return the mean of the well-behaved clients' P95 latencies, each over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]

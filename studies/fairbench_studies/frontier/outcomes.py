@@ -1,4 +1,4 @@
-"""The outcomes of the frontier's finished runs, by cell and configuration."""
+"""The outcomes of the frontier study's finished runs, by configuration and scheduler pair."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench_studies.frontier.runs import Point
 
 
 def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
-    """Return the outcome of each configuration in each cell.
+    """Return the outcome of each scheduler pair in each configuration.
 
     Raises DataError if a run cannot be read.
     """
@@ -54,5 +54,5 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
 
 
 def of_part(found: Outcomes, part: str) -> Outcomes:
-    """Return the outcomes of the development cells or the test cells."""
+    """Return the outcomes in the configurations for development, or in those for the test."""
     return {cell: here for cell, here in found.items() if cell.part == part}

@@ -1,9 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
 A gain is the logarithm of a ratio, positive where fair-finish is better. The seed determines the
-load, so both schedulers of a pair had the same load. The cells were chosen in advance, and gains
-may differ between cells. The tests concern the mean over cells, whose variance comes from the seeds
-within the cells.
+load; therefore both schedulers of a pair had the same load. The configurations (cells) were chosen
+in advance, and gains may differ between them. The tests are about the mean over cells
+(configurations), whose variance comes from the seeds within the cells.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""The gains in each cell, by seed."""
+"""The gains in each configuration, by seed."""
 
 
 class Estimate(NamedTuple):
-    """A mean gain over cells, with its standard error and degrees of freedom."""
+    """A mean gain over configurations, with its standard error and degrees of freedom."""
 
     gain: float
     error: float
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the factor's confidence interval, which is (0, infinity) for single seeds."""
+        """Return the confidence interval of the factor, which is (0, infinity) for single seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error
@@ -54,11 +54,11 @@ class Estimate(NamedTuple):
 
 
 def estimate(gains: Gains) -> Estimate:
-    """Return the mean over the cells of each cell's mean over its seeds.
+    """Return the mean over the configurations of each configuration's mean over its seeds.
 
-    Cells with a single seed count in the mean and not in the standard error, which comes from the
-    other cells. The degrees of freedom follow Satterthwaite, and are rounded down. The result is
-    NaN, without significance, if a gain is not finite.
+    A configuration with a single seed counts in the mean but not in the standard error. The degrees
+    of freedom follow Satterthwaite's formula, and are rounded down. If a gain is not finite, the
+    result is NaN and not significant.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
     if not isfinite(mean):

@@ -1,11 +1,11 @@
-"""The robustness of fair-finish to other settings, and the value of its parts.
+"""The robustness of fair-finish to changed settings, and the contribution of its parts.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
 
 The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
-geometric means over the configurations. The table results/tables/frontier-robustness.csv holds the
-factor by which fair-finish is better than each rival at each value of an axis. The table
+geometric means over the configurations. results/tables/frontier-robustness.csv holds the factor by
+which fair-finish is better than each rival, for each value of a varied setting.
 results/tables/frontier-levers.csv holds the factor by which fair-finish is better than fair-finish
 without one of its parts. If runs are missing, the rows of the tables are incomplete.
 """
@@ -44,12 +44,12 @@ Tagged = Mapping[str, Outcomes]
 
 
 def ours() -> Configuration:
-    """Return the configuration that stands for fair-finish with default settings."""
+    """Return the scheduler pair that stands for fair-finish with default settings."""
     return Configuration(frozen().ours, PUBLISHED)
 
 
 def found(folder: Path) -> Tagged:
-    """Return the outcomes in a folder of runs, by the tag of the run (axis and value)."""
+    """Return the outcomes in a folder of runs, by the tag of the run (varied setting and value)."""
     stored = SweepStore(Path(folder)).finished()
     by_tag: dict[str, dict[Point, StoredRun]] = {}
     for spec in points(read_sweep(str(SWEEP))):
@@ -64,13 +64,13 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return, by measure, the geometric mean of the ratio of the first to the second outcome."""
+    """Return, by measure, the geometric mean of the first outcomes divided by the second ones."""
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row for each tag (a varied axis and its value) under which a rival was run."""
+    """Return a row for each tag (varied setting and value) under which a rival was run."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -86,7 +86,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row per part of fair-finish: the default against the form without the part."""
+    """Return a row per part of fair-finish, with the factor gained over the form without it."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -106,7 +106,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
 
 
 def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
-    """Return a row per tag and configuration."""
+    """Return a row per tag (varied setting and value) and configuration."""
     for tag, cells in tagged.items():
         for cell, here in cells.items():
             for configuration, outcome in here.items():

@@ -16,7 +16,7 @@ from fairbench_studies.kit.store import Filling, filling
 
 
 class Point(NamedTuple):
-    """A run of the frontier study: cell, configuration and seed."""
+    """A run of the frontier study: configuration, scheduler pair and seed."""
 
     cell: Cell
     configuration: Configuration
@@ -24,9 +24,9 @@ class Point(NamedTuple):
 
 
 class Plan:
-    """The runs of some cells and configurations, each over its seeds.
+    """The runs of some scheduler pairs in some configurations, each with several seeds.
 
-    If ``seeds`` is given, it replaces each cell's number of seeds.
+    If ``seeds`` is given, it replaces the number of seeds of each configuration.
     """
 
     def __init__(self, frozen: Frozen, *, quick: bool = False, seeds: int | None = None) -> None:
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def cells(self) -> list[Cell]:
-        """The cells of the plan in their order."""
+        """The configurations (cells) of the plan in their order."""
         return list(self.seeds)
 
     @cached_property
@@ -55,7 +55,10 @@ class Plan:
 
     @cached_property
     def identities(self) -> Mapping[str, list[Point]]:
-        """The runs by identity of the experiment, because forms of a pair may share experiments."""
+        """The runs by identity of the experiment.
+
+        Several forms of a scheduler pair may share an experiment.
+        """
         found: dict[str, list[Point]] = {}
         for point, spec in self._points:
             found.setdefault(identity(spec), []).append(point)
@@ -83,10 +86,10 @@ class Plan:
         }
 
     def left(self, folder: Path) -> Filling:
-        """Return the runs that are missing in the folder; create the folder if needed.
+        """Return the runs that are missing in the folder, which is created if needed.
 
-        Test cells come first, and seeds are completed one by one, so that an interrupted study has
-        usable results.
+        Test configurations come first, and seeds are completed one by one, so that an interrupted
+        study has usable results.
         """
         specs = {identity(spec): spec for _, spec in self._points}
         lacking = filling(self.sweep(folder.name), folder, list(specs.values()))
@@ -99,7 +102,7 @@ class Plan:
         return replace(lacking, jobs=jobs)
 
     def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
-        """Return the stored runs of the seeds that are finished in all configurations."""
+        """Return the stored runs of those seeds that are finished in all configurations."""
         runs = {
             point: stored[key]
             for key, sharing in self.identities.items()

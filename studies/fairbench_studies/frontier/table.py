@@ -1,4 +1,4 @@
-"""The frontier as tables: fair-finish against each scheduler pair, and a table per cell."""
+"""The results of the frontier study as tables: fair-finish against each scheduler pair."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTS = {"test": "Test configurations", "development": "Development configuratio
 
 
 def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
-    """Return a table of factors by which fair-finish is better, with counts of dominance."""
+    """Return a table of the factors by which fair-finish is better, with counts of dominance."""
     head = ["against", *COLUMNS.values(), "configurations"]
     rows = [
         [
@@ -53,7 +53,7 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 
 
 def explanation(frozen: Frozen, cells: int) -> list[str]:
-    """Return an explanation of the columns, marks and counts of ``against``."""
+    """Return an explanation of the columns, marks and counts in the table of ``against``."""
     points = (
         f"Numbers are factors by which {frozen.ours} as published beats the rival: means over "
         f"{cells} configurations.",
@@ -75,7 +75,7 @@ def explanation(frozen: Frozen, cells: int) -> list[str]:
 
 
 def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
-    """Return the lines of the table of the main claim."""
+    """Return the lines of the table for the study's main claim."""
     head = [
         "configuration",
         "against",
@@ -110,7 +110,7 @@ def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
 
 
 def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
-    """Return a table of the measures of each configuration in a cell."""
+    """Return a table of each scheduler pair's measures in one configuration."""
     head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "minute", "service"]
     head += ["output", "of limit"]
     return _aligned([head, *(_cell_row(name, one) for name, one in here.items())])
@@ -179,7 +179,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 
 
 def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
-    """Return sentences on how often fair-finish dominates each rival, both as published."""
+    """Return sentences on how often fair-finish dominates each rival, both in published form."""
     here = of_part(found, "test")
     ours = Configuration(frozen.ours, PUBLISHED)
     compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
@@ -193,7 +193,7 @@ def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield comparisons of fair-finish in one form with rivals in the same form."""
+    """Yield comparisons of fair-finish in one form (such as capped) with rivals in this form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()
@@ -205,7 +205,7 @@ def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
 
 
 def _with_seeds(found: Outcomes) -> list[str]:
-    """Return the cells with their numbers of seeds as text, such as ``tot s1 (3)``."""
+    """Return the configurations with their numbers of seeds as text, such as ``tot s1 (3)``."""
     return [f"{cell} ({len(next(iter(h.values())).runs)})" for cell, h in found.items()]
 
 
@@ -238,7 +238,7 @@ def _flag(frozen: Frozen) -> str:
 
 
 def rows(found: Outcomes) -> list[dict[str, Any]]:
-    """Return a row per cell, configuration and seed."""
+    """Return a row per configuration, scheduler pair and seed."""
     return [
         {
             "part": cell.part,

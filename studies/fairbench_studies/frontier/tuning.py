@@ -1,13 +1,13 @@
-"""The trials behind the frontier's tuned configurations, and the rule that chose among trials.
+"""The trials by which scheduler pairs of the frontier study were tuned, and the rule of choice.
 
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
 The script writes results/frontier-tuning.csv, with a row per trial. A row has the time to 90%
-completion and the P95 of the well-behaved clients, as geometric means over the development
-configurations. The rule considers a pair's trials whose time is within the margin of the pair's
-best time, and chooses the trial with the lowest P95. The chosen trials are stored in the file
-frozen.toml. For a preset such as dlpm-paper, the names of the files end in the name of the preset.
+completion and the P95 latency of the well-behaved clients, as geometric means over the development
+configurations. Of a pair's trials whose time is within the margin of the pair's best time, the rule
+chooses the one with the lowest P95 latency. The file frozen.toml stores the chosen trials. For a
+preset such as dlpm-paper, the names of the files end in the preset's name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ NAME = "frontier-tuning"
 
 
 class Trial(NamedTuple):
-    """Settings of a pair for all cells; 0 keeps the workload's or the default rule's value."""
+    """Settings of a scheduler pair for all configurations.
+
+    The value 0 keeps the workload's value or that of the default rule.
+    """
 
     pair: str
     max_running_requests: int
@@ -35,14 +38,14 @@ class Trial(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Geometric means of times over the cells, in seconds."""
+    """Geometric means of times over the configurations, in seconds."""
 
     to_90_s: float
     p95_s: float
 
 
 def trials(folder: Path, name: str) -> dict[Trial, Means]:
-    """Return the trials of a sweep, with a trial for each value of the running limit."""
+    """Return the trials of a sweep, one for each value of the limit on running requests."""
     sweep = read_sweep(str(ROOT / f"results/tables/{name}.toml"))
     stored = SweepStore(Path(folder)).finished()
     found: dict[Trial, list[Any]] = defaultdict(list)
@@ -62,7 +65,7 @@ def _means(summaries: list[Any]) -> Means:
 
 
 def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
-    """Return the trial that was chosen for each pair."""
+    """Return the trial that the rule chooses for each scheduler pair."""
     best: dict[str, Trial] = {}
     for pair in dict.fromkeys(trial.pair for trial in found):
         own = {trial: means for trial, means in found.items() if trial.pair == pair}
@@ -73,7 +76,7 @@ def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
 
 
 def main(folder: str, preset: str | None = None) -> None:
-    """Read the folder with the runs, and write the table."""
+    """Read the folder with the runs, and write the table of trials."""
     name = f"{NAME}-{preset}" if preset else NAME
     found = trials(Path(folder), name)
     picked = chosen(found, frozen(preset).margin)

@@ -1,1 +1,1 @@
-"""The parts that all studies share: folders of runs, tables and claims."""
+"""The modules that all studies share: folders of runs, tables and claims."""

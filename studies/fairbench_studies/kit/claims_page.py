@@ -1,4 +1,4 @@
-"""The page of a paper's claims: parts of claims, with outcomes at each setting side by side."""
+"""The page of a paper's claims, with the outcomes of their parts at each setting side by side."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ RULE = (
 
 
 class Page(NamedTuple):
-    """The texts of a page: title, rule for judging parts, and remarks.
+    """The texts of a page: title, the rule by which parts of claims are judged, and remarks.
 
-    The first remark stands after the counts of parts.
+    The first remark stands after the counts of parts, and the others at the end.
     """
 
     title: str
@@ -39,14 +39,14 @@ class Page(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A setting at which claims are judged: a title, and the data of each figure."""
+    """A setting (paper's or default) for verdicts on claims: a title, and the figures' data."""
 
     title: str
     sources: Mapping[str, Any]
 
 
 class Judged(NamedTuple):
-    """A claim and its judged parts, by the title of the setting."""
+    """A claim and the verdicts on its parts, by the title of the setting."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]
@@ -59,7 +59,7 @@ def page_text(
 
     Args:
         titles: The titles of the settings, in the order of columns.
-        runs: A line of text about the runs of each setting.
+        runs: A text about the runs of each setting.
     """
     said = (
         _counted(judged, titles),
@@ -101,7 +101,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts that hold at exactly one of two settings."""
+    """Return a sentence that counts the parts that hold at only one of two settings."""
     if len(titles) != 2:
         return ""
     pairs = [
@@ -119,10 +119,11 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
-    """Count the parts that hold under every reading, and all parts that hold and have readings.
+    """Return two counts of the parts that hold at a setting.
 
-    A reading is one interpretation of the paper's text. Parts for which no reading was tried do not
-    count.
+    The first count is of the parts that also hold under every other interpretation (reading) of the
+    paper's text that was tried, and the second is of all parts. Parts without a tried
+    interpretation are in neither count.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]
@@ -130,7 +131,7 @@ def steady(parts: Iterable[Part]) -> tuple[int, int]:
 
 
 def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts of claims that hold under every reading."""
+    """Return a sentence that counts the parts that hold under every interpretation of the paper."""
     said = []
     for title in titles:
         every, tried = steady(part for one in judged for part in one.parts.get(title, ()))
@@ -145,7 +146,7 @@ def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Return the pairs of parts of two settings that have the same text."""
+    """Return the pairs of claim parts, one of each setting, that have the same text."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
@@ -183,7 +184,7 @@ def _details(one: Judged, titles: Sequence[str]) -> list[str]:
 
 
 def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
-    """Return the readings of the paper under which a part holds, by setting if several."""
+    """Return the interpretations of the paper under which a part holds, by setting if several."""
     said = {title: readings(parts[text].under) for title, parts in by_text.items() if text in parts}
     several = len(by_text) > 1
     return "; ".join(
@@ -194,7 +195,7 @@ def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
 
 
 def readings(under: Mapping[str, Outcome]) -> str:
-    """Return a text such as ``all (a, b)``, ``a; not b``, or ``none (a, b)``."""
+    """Return interpretations as text, such as ``all (a, b)``, ``a; not b``, or ``none (a, b)``."""
     holds = [name for name, made in under.items() if made is Outcome.HOLDS]
     fails = [name for name in under if name not in holds]
     if not under:
@@ -219,7 +220,7 @@ def write_page(
     stem: str,
     bases: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> list[Path]:
-    """Write the text as ``STEM.md`` and the parts as ``STEM.csv``; return the files.
+    """Write the text as ``STEM.md`` and the claims' parts as ``STEM.csv``. Return both files.
 
     ``bases`` describes the runs of each setting and figure. Raises UsageError if a file cannot be
     written.

@@ -1,4 +1,4 @@
-"""The largest lead in service over a backlogged client, computed from a run's service log."""
+"""The largest lead in service over a client with waiting requests, from a run's service log."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from fairbench.metrics.waiting import merged, waits
 
 
 class ServiceHistory(NamedTuple):
-    """Cumulative service: ``served`` has shape (n_times, n_clients), in weighted tokens."""
+    """Cumulative service of clients; ``served`` has shape (n_times, n_clients), weighted tokens."""
 
     times: Floats
     served: Floats
 
     @classmethod
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
-        """Return the history; prompts count at admission, and outputs at a log interval's end."""
+        """Return the history of the service.
+
+        Prompts count at admission, and outputs at the end of a log interval.
+        """
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
         served = np.zeros((len(times), clients))
@@ -32,27 +35,27 @@ class ServiceHistory(NamedTuple):
     def between(self, start_s: float, end_s: float) -> Floats:
         """Return the cumulative service from one instant to another.
 
-        The first row is the service before the time ``start_s``. An interval of the log that lies
-        partly outside counts as a whole. A lead is too large by at most the outputs in such a log
-        interval.
+        The first row is the service before the time ``start_s``. An interval of the service log
+        that lies only partly in this time counts as a whole. Therefore a lead is too large by at
+        most the outputs in such a log interval.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]
 
     def span(self, start_s: float, end_s: float) -> tuple[int, int]:
-        """Return the slice of the times from ``start_s`` to ``end_s``, both included."""
+        """Return the slice of the times from ``start_s`` to ``end_s``, including both."""
         first = int(np.searchsorted(self.times, start_s))
         return first, int(np.searchsorted(self.times, end_s, "right"))
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the largest lead of any client over a client that stayed backlogged meanwhile.
+    """Return the largest service lead of any client over a client that stays backlogged.
 
     Args:
         requests: The requests that one worker served.
         service: The service log of that worker.
         clients: The number of clients.
-        horizon_s: The end of the run, seconds.
+        horizon_s: The end of the run in seconds.
     """
     history = ServiceHistory.of(service, clients)
     queued = waits(requests, horizon_s)

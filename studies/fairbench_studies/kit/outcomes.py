@@ -1,8 +1,8 @@
-"""Outcomes of a claim's parts, and comparisons of two schedulers, paired by seed.
+"""Outcomes of a claim's parts, and comparisons of two schedulers seed by seed.
 
-A claim holds if the whole 95% interval of the difference, paired by seed, lies on the claim's side
-of the value at which the claim's sign flips. The claim is reversed if the interval lies on the
-other side, and inconclusive otherwise. With a single seed, the difference itself decides.
+A claim holds if the whole 95% interval of the paired difference lies on the claim's side of the
+value at which the claim turns into its opposite. The claim is reversed if the whole interval lies
+on the other side, and inconclusive otherwise. With a single seed, the difference itself decides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from fairbench.results.summary import Value
 
 
 class Outcome(StrEnum):
-    """The outcome of a claim in one or all configurations; only numbers can be ``OFF``."""
+    """The outcome of a claim in one configuration or in all.
+
+    Only numbers can be ``OFF`` (too far from the paper's).
+    """
 
     HOLDS = "holds"
     REVERSED = "reversed"
@@ -30,9 +33,9 @@ class Outcome(StrEnum):
 class Seen(NamedTuple):
     """The result of one measure in one configuration: its mean, confidence interval and outcome.
 
-    If ``low`` and ``high`` are unknown, they are None. ``bound`` is ``>`` or ``<`` if ``value`` is
-    only a bound of the mean; ``value`` is None if the mean is unknown, and if the result is about
-    several pairs.
+    The ends ``low`` and ``high`` of the interval are None if unknown. ``bound`` is ``>`` or ``<``
+    if ``value`` is only a bound of the mean; ``value`` is None if the mean is unknown, or if the
+    result is about several pairs of schedulers.
     """
 
     outcome: Outcome
@@ -45,10 +48,10 @@ class Seen(NamedTuple):
 def compared(
     less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare two lists of values in the order of seeds, by ratio or by difference.
+    """Compare two lists of values, in the order of the seeds, by ratio or by difference.
 
-    ``flip`` is the ratio or difference of ``more`` to ``less`` at which the sign of the claim
-    changes. Ratios are averaged by their logarithms.
+    ``flip`` is the ratio or difference of ``more`` to ``less`` at which the claim turns into its
+    opposite. Ratios are averaged by their logarithms.
     """
     if is_ratio:
         less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)
@@ -70,7 +73,7 @@ def compared(
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare plain numbers as ``compared`` does; NaN and infinite numbers count as unknown."""
+    """Compare plain numbers as ``compared`` does. NaN and infinite numbers count as unknown."""
     first, second = (
         [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
     )
@@ -78,7 +81,7 @@ def exceeds(
 
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the joint outcome of several conditions: the worst outcome."""
+    """Return the joint outcome of several conditions, which is the worst of their outcomes."""
     worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
     return min(outcomes, key=worst_first.index)
 

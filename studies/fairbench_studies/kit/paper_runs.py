@@ -21,10 +21,10 @@ from fairbench_studies.kit.rows import Row, read_rows, write_rows
 
 
 class Experiment(Protocol):
-    """An experiment that can be executed with any seed."""
+    """An experiment that can be run with any seed."""
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """Return the complete experiment with a seed."""
+        """Return the complete specification of the experiment with a seed."""
         ...
 
 
@@ -32,12 +32,12 @@ class Experiment(Protocol):
 class Paper:
     """A paper, and the functions that turn its runs into figures and claims.
 
-    ``experiments`` returns the experiments for which all data files exist. ``read`` is a function
-    that returns a folder's results of the first seeds. ``plot`` is a function that draws results
-    and returns the files. ``basis`` is a function that returns the hardware and the seeds of
-    results. The judges of ``claims`` take results, and raise KeyError if a run is missing. ``keep``
-    returns rows with the per-seed values that the judges have used, and ``recall`` returns the
-    results of such rows.
+    ``experiments`` is a function that returns the experiments for which all data files exist.
+    ``read`` is a function that returns a folder's results of the first seeds. ``plot`` is a
+    function that draws the results and returns the files. ``basis`` is a function that returns the
+    hardware and the seeds of results as text. The functions that judge ``claims`` take the results,
+    and raise KeyError if a run is missing. ``keep`` returns rows with the per-seed values that were
+    judged, and ``recall`` returns the results in such rows.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Paper:
     recall: Callable[[Sequence[Row]], Any]
 
     def judge(self, results: Any) -> list[Judged]:
-        """Judge the claims. If the runs of a claim are missing, it has no parts."""
+        """Judge the claims. A claim whose runs are missing has no parts."""
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:
@@ -81,7 +81,7 @@ def reproduce_paper(
 ) -> None:
     """Run missing simulations, draw the figures, and judge the claims.
 
-    Raises Interrupted when interrupted, and the error of a failed run.
+    Raises Interrupted after a signal, and the error of a failed run.
     """
     seeds = 1 if quick else paper.seeds
     with run_context(shown_progress() if show else None, executor) as context:
@@ -107,7 +107,7 @@ def reproduce_paper(
 
 
 def judge_stored(paper: Paper, source: Path, claims_dir: Path) -> None:
-    """Judge the claims from the per-seed values in a folder of results, without any run.
+    """Judge a paper's claims from stored per-seed values, without any run.
 
     Raises DataError if the folder contains no per-seed values.
     """
@@ -129,7 +129,7 @@ def _seeds_path(paper: Paper, folder: Path) -> Path:
 
 
 def _write_page(paper: Paper, judged: Sequence[Judged], results: Any, claims_dir: Path) -> None:
-    """Write and print the page of the judged claims."""
+    """Write and print the page of a paper's judged claims."""
     text = paper.page(judged, results)
     for path in write_page(judged, text, claims_dir, f"{paper.name}-claims"):
         typer.echo(path)
@@ -156,6 +156,6 @@ def listed_seeds(count: int) -> str:
 
 
 def stored(folder: Path) -> dict[str, StoredRun]:
-    """Return the complete runs of a folder by the identity of their specs."""
+    """Return the complete runs in a folder, by the identity of their experiments."""
     runs = runs_in(folder) if folder.is_dir() else []
     return {run.manifest["spec_identity"]: run for run in runs if run.manifest["complete"]}

@@ -1,7 +1,7 @@
-"""A claim of a paper and its parts, which are judged separately.
+"""A claim of a paper and its parts, on each of which there is a separate verdict.
 
-A direction *holds*, is *reversed*, or is *inconclusive*, which does not count as a failure. A
-number of the paper holds if fairbench's number is near it, and is *off* otherwise. A part is *not
+A direction *holds*, is *reversed*, or is *inconclusive* (which is not a failure). A number in the
+paper *holds* if fairbench's number is near it, and is *off* otherwise. A part of a claim is *not
 contended* if no client competed for service, and *not testable* if the paper says too little.
 """
 
@@ -24,13 +24,13 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A single statement of a claim, with its outcome.
+    """A single statement of a claim, with the outcome of testing it.
 
-    ``ours`` describes in words the numbers that fairbench found. ``beside`` holds outcomes by
-    measures that the paper does not use, which the page reports but does not count. ``elsewhere``
-    names the configurations in which the statement does not hold. ``under`` holds the outcome under
-    each reading (interpretation) of an unclear point of the paper. ``interval`` is the 95% interval
-    of the number that decides, if a single number decides.
+    ``ours`` is a text with the numbers that fairbench found. ``beside`` holds outcomes by measures
+    that the paper does not use; the page reports them but does not count them. ``elsewhere`` names
+    the configurations in which the statement does not hold. ``under`` holds the outcome under each
+    interpretation (reading) of an unclear point of the paper. ``interval`` is the 95% interval of
+    the number that decides, if the outcome depends on one number.
     """
 
     text: str
@@ -44,10 +44,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of the paper at ``source``; ``paper`` is the claimed number or the wording.
+    """A claim of the paper at the place ``source``; ``paper`` is the claimed number or the wording.
 
-    ``judge`` takes the data of the figure ``figure`` and returns the claim's parts. ``cause`` says
-    why some parts of the claim do not hold.
+    ``judge`` is a function that takes the data of the figure ``figure`` and returns the parts of
+    the claim. ``cause`` says why some parts of the claim do not hold.
     """
 
     number: int
@@ -60,13 +60,16 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Return a part that holds if ``value`` is between ``low`` and ``high``."""
+    """Return a part of a claim that holds if ``value`` is between ``low`` and ``high``."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 
 
 def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
-    """Return a part that holds if every seed shows the statement; if none does, it is reversed."""
+    """Return a part of a claim, which holds if every seed shows it.
+
+    If none does, it is reversed.
+    """
     there = sum(found)
     outcome = Outcome.INCONCLUSIVE
     if there in (0, len(found)):
@@ -76,9 +79,9 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
 
 
 def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
-    """Return a part that holds if the mean over seeds is between ``low`` and ``high``.
+    """Return a part of a claim that holds if the mean over seeds is between ``low`` and ``high``.
 
-    ``form`` formats the mean, such as ``{:.1f} s``.
+    ``form`` is the format of the mean, such as ``{:.1f} s``.
     """
     values = list(found)
     mean = fmean(values)
@@ -87,7 +90,7 @@ def mean_within(text: str, found: Iterable[float], low: float, high: float, form
 
 
 def _interval(values: Sequence[float], form: str) -> str:
-    """Return the 95% interval of a mean over seeds, formatted as the mean; "" for one seed."""
+    """Return the 95% interval of a mean over seeds in the mean's format, or "" for one seed."""
     if len(set(values)) < 2:
         return ""
     zero = [Value(0.0)] * len(values)
@@ -103,10 +106,10 @@ def rising(
     *,
     is_ratio: bool = True,
 ) -> Part:
-    """Return a part that holds if each side exceeds the previous side (see ``exceeds``).
+    """Return a part of a claim that each value exceeds the previous one (see ``exceeds``).
 
-    The part holds if every step holds, and is reversed if some step is reversed. ``form`` formats
-    the means over the seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
+    The part holds if every step holds, and is reversed if any step is reversed. ``form`` is the
+    format of the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
     steps = [exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairs]
@@ -124,7 +127,7 @@ def interval_of(seen: Seen, *, is_ratio: bool = True) -> str:
 
 
 def score(parts: Sequence[Part]) -> str:
-    """Return a text such as ``3 of 4 parts hold, 1 inconclusive`` for the tested parts."""
+    """Return a text on the tested parts, such as ``3 of 4 parts hold, 1 inconclusive``."""
     counts = Counter(part.outcome for part in parts)
     tested = sum(counts[outcome] for outcome in COUNTED)
     if not tested:

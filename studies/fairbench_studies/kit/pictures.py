@@ -1,4 +1,4 @@
-"""Writing a figure of a study, with the figure's numbers as CSV."""
+"""A function that writes a study's figure, and the figure's numbers as CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_figure(
     formats: Sequence[str],
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Path]:
-    """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for the rows; return all paths.
+    """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for the rows. Return all paths.
 
     Raises UsageError if a file cannot be written.
     """

@@ -11,17 +11,17 @@ from fairbench.results.summary import basis
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return a line such as ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval``."""
+    """Return a text such as ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval``."""
     return origin_of([run.summary for cell in cells for run in cell.runs])
 
 
 def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
-    """Return the provenance line for values from the first run of each configuration."""
+    """Return where values come from that are of the first run of each configuration."""
     return origin_of([cell.runs[0].summary for cell in cells])
 
 
 def origin_of(summaries: Sequence[Any]) -> str:
-    """Return a line that says where the runs of summaries come from."""
+    """Return a text on how and on what hardware the runs of the summaries were made."""
     bases = "; ".join(sorted({basis(summary) for summary in summaries}))
     seeds = sorted({summary["seed"] for summary in summaries})
     return f"{bases}; {seed_text(seeds)}" + (f", {METHOD}" if len(seeds) > 1 else "")

@@ -1,4 +1,4 @@
-"""Functions that read and write CSV rows, and the repository's path."""
+"""Functions that read and write rows of CSV files, and the path of the repository."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def read_cells(path: Path) -> list[list[str]]:
-    """Return the cells of a CSV file with its header; column names may repeat."""
+    """Return the values of a CSV file, row by row with the header. Column names may repeat."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with equal keys as CSV; numbers have 6 digits, and undefined values are empty."""
+    """Write rows with equal keys as CSV. Numbers have 6 digits, and undefined values are empty."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows[0])
@@ -57,7 +57,7 @@ def extend_rows(
 ) -> None:
     """Append the rows that a CSV file lacks, each as soon as it is measured.
 
-    A point has the values of the columns ``identity``, which are the arguments of ``measured``.
+    A point is a tuple of values for the columns ``identity``, with which ``measured`` is called.
     """
     known = {tuple(row[name] for name in identity) for row in stored_rows(path)}
     for point in points:

@@ -1,8 +1,8 @@
 """Per-seed values in ``results/seeds/NAME.csv``, from which claims can be judged without runs.
 
-A row contains a run's settings, the metrics that judges read, and values that judges derived from
-the run's records, such as response times over time. A run that was read from such a file contains
-no records.
+A row contains a run's settings, the metrics on which verdicts rest, and values that were derived
+from the run's records, such as response times over time. A run that is read from such a file has no
+records.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ FACTS = (
     "jain_index_maxmin", "min_entitlement_ratio", "victim_p50_s", "victim_p99_s",
     "cache_hit_rate", "queue_empty_share", "max_service_gap", "service_gap_bound",
 )  # fmt: skip
-"""The keys of a summary that the judges of claims and the figures read."""
+"""The keys of a summary that verdicts on claims, and figures, use."""
 VARIED = (
     "window", "burstiness", "workload.params.question_tokens", "settings.dlpm.quantum",
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",
     "settings.engine.batch_is_full",
 )  # fmt: skip
-"""The keys, besides ``PLACE``, in which experiments of judged runs may differ."""
+"""The keys, besides ``PLACE``, in which the experiments of judged runs may differ."""
 MOST_ROWS = 400  # rows of a file, so that files are small
 DIGITS = 7  # significant digits of a derived value
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRun(StoredRun):
-    """A run that keeps the values that judges derive from its records."""
+    """A run that keeps the values that were derived from its records for verdicts on claims."""
 
     derived: dict[str, Any]
 
 
 def derived(run: StoredRun, name: str, derive: Callable[[], Any]) -> Any:
-    """Return a value that is derived from a run's records, or the known value of a judged run."""
+    """Return a value that is derived from a run's records, or that a ``JudgedRun`` already has."""
     if not isinstance(run, JudgedRun):
         return derive()
     if name not in run.derived:
@@ -84,7 +84,10 @@ def _keeping(one: ComparedRun) -> ComparedRun:
 
 
 def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
-    """Write per-seed values with a row for each run; many runs need several files."""
+    """Write a file of per-seed values with a row for each run.
+
+    If there are many runs, several files are written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in _files(path):
         old.unlink(missing_ok=True)
@@ -94,14 +97,14 @@ def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
 
 
 def _names(path: Path) -> Iterator[Path]:
-    """Yield the path of a file of per-seed values, and the paths of its continuations."""
+    """Yield the path of a file of per-seed values, and the paths of further such files."""
     yield path
     for number in count(2):
         yield path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the path of a file of per-seed values, and its continuations, such as fig7.2.csv."""
+    """Return the path of a file of per-seed values, and of continuations such as fig7.2.csv."""
     return list(takewhile(lambda one: one == path or one.exists(), _names(path)))
 
 
@@ -120,7 +123,7 @@ def _row(one: ComparedRun) -> dict[str, str]:
 
 
 def value_at(experiment: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key of an experiment, or None without such a key."""
+    """Return the value of a dotted key of an experiment, or None if the key is missing."""
     found: Any = experiment
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -176,7 +179,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
-    """Make the missing runs of a sweep; return the sweep's name and all its results."""
+    """Make the missing runs of a sweep, and return its name and all results."""
     read = read_sweep(sweep)
     folder = RUNS / read.name
     with run_context(None, executor_named(LOCAL)) as context:

@@ -20,7 +20,7 @@ SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """A sweep's directory of runs, with the points (experiments) whose runs are missing."""
+    """The directory of a sweep's runs, with the points (experiments) whose runs are missing."""
 
     store: SweepStore
     points: int
@@ -42,7 +42,7 @@ def fill_store(
 ) -> list[FailedPoint]:
     """Make the missing runs of a bundled sweep, and return the failed points.
 
-    Raises UsageError if the folder contains another sweep.
+    Raises UsageError if the folder contains a different sweep.
     """
     seeds = {"num_runs": 1} if quick else {}
     sweep = with_axes(read_sweep(name), {}, name=folder.name, **seeds)
@@ -54,10 +54,10 @@ def fill_store(
 
 
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
-    """Return the runs of a sweep that are missing in the folder; create the folder if needed.
+    """Return the runs of a sweep that are missing in the folder, which is created if needed.
 
-    Runs from an earlier form of the sweep are reused. ``specs`` are the sweep's points, if the
-    caller has already computed the points.
+    Runs of an earlier version of the sweep are used again. ``specs`` are the sweep's experiments,
+    if the caller has already computed them.
     """
     specs = points(sweep) if specs is None else specs
     if not folder.exists():

@@ -1,4 +1,4 @@
-"""The CSV files behind the documentation's tables (results/tables/*.csv)."""
+"""The CSV files from which the documentation's tables are made (results/tables/*.csv)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return a run's row in a table; the label ``of`` distinguishes runs of one scheduler."""
+    """Return the row of a run in a table.
+
+    The label ``of`` distinguishes runs of the same scheduler.
+    """
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {
@@ -47,7 +50,7 @@ def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
 
 
 def collect(runs: Iterable[str]) -> list[dict[str, str]]:
-    """Return sorted rows of stored runs, which are given as ``RUN_DIR`` or ``LABEL::RUN_DIR``."""
+    """Return the sorted rows of stored runs, given as ``RUN_DIR`` or ``LABEL::RUN_DIR``."""
     rows = []
     for run in runs:
         label, _, folder = run.rpartition("::")
@@ -57,7 +60,7 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
 
 
 def collect_sweep(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of a stored sweep, with means over seeds in the columns of figure 7."""
+    """Return the rows of a stored sweep, with means over seeds, in the columns of figure 7."""
     cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
     rows = []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Numbers of runs as text for Markdown tables."""
+"""Texts of the numbers of runs, for Markdown tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown. If a column contains numbers, it is aligned to the right."""
+    """Return a table in Markdown. A column that contains numbers is aligned to the right."""
     body = [list(row) for row in rows]
     marks = [
         "--:" if all(map(is_number, column)) and any(column) else "---"
@@ -31,12 +31,12 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a cell is a number as printed, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
+    """Return whether a text is a number as printed, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
     return not cell or (len(cell) < 30 and re.match(r"[*>~<+ -]*\d|-$", cell) is not None)
 
 
 def bounded(row: Row, name: str) -> str:
-    """Return a value in seconds; a lower bound begins with ``> ``."""
+    """Return a time in seconds as text, which begins with ``> `` if the time is a lower bound."""
     if not row[name]:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
@@ -47,14 +47,14 @@ def bounded(row: Row, name: str) -> str:
 
 
 def tail_of(rows: Iterable[Row]) -> str:
-    """Return the percentile that a table shows: 99 if each row has enough latencies, or else 95."""
+    """Return the percentile that a table shows, 99 if each row has enough latencies or else 95."""
     known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
     tail = shown_tail(known)
     return f"victim_p{tail}_s"
 
 
 def _number_of(row: Row) -> str | None:
-    """Return the number of latencies of a row, or None for older runs."""
+    """Return how many latencies a row is computed from, or None for older runs."""
     return row.get("victim_n")
 
 
@@ -64,29 +64,32 @@ def percentile_of(name: str) -> str:
 
 
 def whole(row: Row, name: str) -> str:
-    """Return a value of a row as a whole number."""
+    """Return a value of a row as text, as a whole number."""
     return f"{float(row[name]):,.0f}"
 
 
 def percent(row: Row, name: str) -> str:
-    """Return a value of a row, a fraction, as a percentage."""
+    """Return a value of a row as text, as a percentage. The value is a fraction."""
     return f"{float(row[name]):.0%}"
 
 
 def min_share(row: Row) -> str:
-    """Return the minimum fair share of own total, or a text if all clients got their demand."""
+    """Return the minimum fair share of own total, or a text if every client got its demand."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )
 
 
 def index(row: Row, name: str) -> str:
-    """Return a value of a row, an index, with three digits."""
+    """Return a value of a row as text with three digits. The value is an index, such as Jain's."""
     return f"{float(row[name]):.3f}"
 
 
 def plus_minus(values: Sequence[float], digits: int, sign: str = "+") -> str:
-    """Return the mean with half its 95% interval; a single value has no interval."""
+    """Return a mean as text with half the width of its 95% interval.
+
+    A single value has no interval.
+    """
     found = t_interval(values)
     mean = f"{found.mean:{sign},.{digits}f}"
     return mean if found.high is None else f"{mean} ± {found.high - found.mean:,.{digits}f}"
@@ -99,9 +102,9 @@ def differs(changes: Sequence[float]) -> bool:
 
 
 def filled(page: str, render: Callable[[str], str | None]) -> str:
-    """Return a page with the table of each marked block rendered again by its name.
+    """Return a page in which the table of each marked block is rendered again.
 
-    A block for which ``render`` returns None is not changed.
+    A block for which ``render`` returns None stays unchanged.
     """
 
     def block(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Tallies: in how many configurations with contention a claim holds, by one measure."""
+"""Tallies: the number of configurations in which a claim holds, by one measure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The outcomes of one measure in all configurations with runs of the compared schedulers.
+    """The outcomes of one measure in all configurations that have runs of the compared schedulers.
 
     ``overall`` is the joint outcome, if the outcomes in single configurations are not known.
     """
@@ -41,12 +41,12 @@ class Tally:
 
     @property
     def counted(self) -> int:
-        """The number of configurations in which clients competed."""
+        """The number of configurations in which clients competed for service."""
         return len(self.seen) - len(self.where(Outcome.UNCONTENDED))
 
     @property
     def values(self) -> Mapping[Any, Seen]:
-        """The known values of configurations with contention, in ascending order."""
+        """The known values of configurations in which clients competed, in ascending order."""
         known = {
             place: seen
             for place, seen in self.seen.items()
@@ -57,10 +57,10 @@ class Tally:
     def outcome(self) -> Outcome:
         """Return the joint outcome of all configurations.
 
-        The claim holds (or is reversed) overall under two conditions. At least half of the
-        configurations with contention must be decided, and the claim must hold (or be reversed) in
-        at least four fifths of the decided configurations. If its outcome is inconclusive, a
-        configuration is not decided.
+        Two conditions decide whether the claim holds (or is reversed) overall. In at least half of
+        the configurations where clients competed, the outcome must be decided; and in at least four
+        fifths of the decided configurations, the claim must hold (or be reversed). A configuration
+        with an inconclusive outcome is not decided.
         """
         if self.overall is not None:
             return self.overall
@@ -74,7 +74,7 @@ class Tally:
 
     @property
     def score(self) -> str:
-        """Return a text such as ``holds in 20 of 21 (reversed in 1)``."""
+        """Return the outcome as a text such as ``holds in 20 of 21 (reversed in 1)``."""
         rest = [
             f"{outcome} in {len(places)}"
             for outcome in (Outcome.REVERSED, Outcome.INCONCLUSIVE)
@@ -87,7 +87,10 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """Return a range such as ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)``."""
+        """Return the range of values as text.
+
+        An example is ``from 0.96x (tot s2 at 2) to 4.06x (long-qa s1 at 4)``.
+        """
         values = list(self.values.items())
         if not values:
             return "nothing known"
@@ -122,7 +125,7 @@ def decided(there: int, of: int) -> Outcome:
 
 
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
-    """Return a claim's part from tallies of several measures; the paper's measure comes first."""
+    """Return a part of a claim from tallies by several measures, with the paper's measure first."""
     first, *beside = tallies
     # The outcome of this part of the claim already says "holds".
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")

@@ -1,7 +1,7 @@
-"""Runs of which only the requests' latencies are known, such as published measurements.
+"""Runs of which only the latencies of requests are known, such as published measurements.
 
-Runs that other projects measured have no service log and no admission times. Simulated replays are
-reduced to the same columns, so that the same functions evaluate replays and measurements.
+Runs that other projects measured have neither a service log nor admission times. Simulated replays
+are reduced to the same columns, so that the same functions evaluate both.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _INSTANT_S = 1e-6  # The service of a request is spread over at least this time 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """The requests of one run, in any order, one entry each.
+    """The requests of one run as arrays, with one entry for each request, in any order.
 
-    ``req_time_s`` holds the arrival times in seconds. Both latencies are measured from the arrival,
-    and are NaN for refused requests.
+    ``req_time_s`` holds the arrival times in seconds. Both latencies count from the arrival, and
+    are NaN for refused requests.
     """
 
     client: Ints
@@ -36,29 +36,32 @@ class Trace:
 
     @property
     def finished(self) -> Flags:
-        """The mask of served requests; all other requests were refused."""
+        """A mask of the served requests; all other requests were refused."""
         return ~np.isnan(self.request_latency_s)
 
     @property
     def refused(self) -> int:
-        """The number of requests that the rate limit has refused."""
+        """The number of requests that the rate limit refused."""
         return int(np.count_nonzero(~self.finished))
 
     @property
     def clients(self) -> list[int]:
-        """All clients in ascending order, including clients without service."""
+        """The numbers of all clients in ascending order, including clients without service."""
         return [int(client) for client in np.unique(self.client)]
 
     @property
     def duration_s(self) -> float:
         """The time in seconds from the first arrival to the last completion.
 
-        Precondition: at least one request was served.
+        At least one request must have been served.
         """
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 
     def service_tokens(self, weights: ServiceWeights) -> Floats:
-        """Return each request's weighted tokens (client view); 0 for refused requests."""
+        """Return each request's weighted tokens, including cached input.
+
+        Refused requests have 0.
+        """
         cost = weights.extend * self.prompt_tokens + weights.output * self.output_tokens
         return np.where(self.finished, cost, 0.0)
 
@@ -70,7 +73,7 @@ def throughput_tok_s(trace: Trace) -> float:
 
 
 def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
-    """Return a percentile of the times to first token of the clients' served requests, or NaN."""
+    """Return a percentile (s) of the times to first token of the clients' served requests."""
     chosen = np.isin(trace.client, clients) & trace.finished
     if not chosen.any():
         return float("nan")
@@ -78,7 +81,7 @@ def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
 
 
 def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
-    """Return the largest difference of two clients' cumulative service up to the last arrival.
+    """Return the largest difference of two clients' cumulative service, up to the last arrival.
 
     A request's service is spread evenly from its first to its last token, as in VTC-artifact
     (192c2e2, plot_6.2_work_diff.py), because nothing else is known of a measured run. After the
@@ -100,7 +103,7 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
 
 
 def _accumulated(times: Floats, start: Floats, end: Floats, service: Floats) -> Floats:
-    """Return the sum of ``service``, spread evenly over [start, end], until each time."""
+    """Return the cumulative sum of ``service``, spread evenly over [start, end], at each time."""
     rate = service / (end - start)
     events = np.concatenate([start, end])
     order = np.argsort(events, kind="stable")

@@ -1,4 +1,4 @@
-"""Metrics of the compared configurations, for figures and claims."""
+"""Metrics of configurations, for figures and claims that compare schedulers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """A metric's mean over seeds with its interval; ``at_least`` marks a lower bound.
+    """A metric's mean over seeds with its interval. ``at_least`` marks a lower bound.
 
     If there is only one seed, both ends of the interval equal the value.
     """
@@ -41,23 +41,23 @@ def mean_of(cell: SchedulerResults, metric: str) -> float | None:
 
 
 def setting_of(cell: SchedulerResults, name: str) -> Any:
-    """Return a setting of a configuration's experiment, such as ``dlpm.quantum``."""
+    """Return a setting of the experiment of a configuration, such as ``dlpm.quantum``."""
     part, _, parameter = name.partition(".")
     return cell.runs[0].experiment["settings"][part][parameter]
 
 
 def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerResults]:
-    """Return the results with the given scheduler, workload, scenario or number of replicas."""
+    """Return the results with a given scheduler, workload, scenario or number of replicas."""
     return [c for c in cells if all(c.combined[key] == value for key, value in wanted.items())]
 
 
 def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
-    """Return the schedulers of some results, in order of appearance."""
+    """Return the names of the schedulers in ``cells``, in order of appearance."""
     return list(dict.fromkeys(cell.combined["scheduler"] for cell in cells))
 
 
 def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Return a CSV row with the experiment, the fields ``more``, and metrics with intervals."""
+    """Return a CSV row with the experiment, the fields in ``more``, and metrics with intervals."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
         found = value_of(cell, metric)
@@ -75,7 +75,7 @@ def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[d
 
 
 def label_on(scheduler: str, replicas: Iterable[int]) -> str:
-    """Return a scheduler's label, without the router if there is a single replica."""
+    """Return a scheduler's label. With a single replica, the label does not name the router."""
     label = scheduler_style(scheduler).label
     return label.removeprefix("RR + ") if set(replicas) == {1} else label
 
@@ -83,7 +83,7 @@ def label_on(scheduler: str, replicas: Iterable[int]) -> str:
 def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
-    """Plot a scheduler's line over ``x`` with intervals; open marks are lower bounds."""
+    """Plot a scheduler's line over ``x``, with intervals. Open marks are lower bounds."""
     style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
     ends = {row[x]: (row[metric], row[f"{metric}_low"], row[f"{metric}_high"]) for row in mine}
@@ -98,9 +98,10 @@ def plot_rows(
 def line_with_band(
     axes: Axes, ends: Mapping[float, tuple[float, float, float]], **look: Any
 ) -> None:
-    """Draw a line through means with a band of intervals; ``ends`` maps x to (mean, low, high).
+    """Draw a line through means with a band of intervals. ``ends`` maps x to (mean, low, high).
 
-    The mean is the median of the three numbers, and the interval is their range.
+    The three numbers may be in any order: the mean is their median, and the interval is their
+    range.
     """
     from seaborn import lineplot
 

@@ -1,4 +1,4 @@
-"""The leaderboard's picture, with a numbered mark per row and a list of numbers and names."""
+"""The leaderboard's picture, with a numbered mark per row and a list of the rows' names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DIGIT_POINTS = 5.6  # width in points of a digit of 8-point type
 
 
 class View(NamedTuple):
-    """The axes of a plot: ranges of x and y, and position and size in the figure, in inches."""
+    """A plot of the leaderboard: ranges of x and y, and position and size in inches."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -77,10 +77,10 @@ def kind(row: str) -> str:
 
 
 def draw(points: Sequence[Point]) -> None:
-    """Draw the minimum fair share of best total over service, with a numbered mark per row.
+    """Draw the minimum fair share of best total against service, with a numbered mark per row.
 
     Args:
-        points: Points in the order of their numbers, which start at 1.
+        points: Rows in the order of their numbers, which start at 1.
     """
     from matplotlib.figure import Figure
 
@@ -103,7 +103,7 @@ def _size(view: View) -> tuple[float, float]:
 
 
 def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
-    """Draw the points of a view; each number appears in only one view."""
+    """Draw the points of a view. Each point's number appears in only one view."""
     across, up = WIDTH_IN, HEIGHT_IN
     axes = figure.add_axes(
         (view.left / across, view.bottom / up, view.wide / across, view.high / up)
@@ -124,7 +124,7 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Yield the positions of numbers in a view; numbers cover neither marks nor each other.
+    """Yield the positions of the numbers in a view. Numbers cover neither marks nor each other.
 
     A position has x and y (in points, from the lower left corner), the number, and whether a line
     joins the number to its mark. Points of the enlarged view have no number in the full view.
@@ -151,13 +151,13 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return a row's name for the list, with its values if the point is outside the axes."""
+    """Return the name of a row for the list, with its values if its point is outside the axes."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 
 
 def _list(figure: Figure, points: Sequence[Point]) -> None:
-    """List numbers, marks and names below the plot, in columns."""
+    """List the numbers, marks and names of the rows below the plot, in columns."""
     lines = -(-len(points) // COLUMNS)
     axes = figure.add_axes((0, 0, 1, (lines + 1) * LINE_IN / HEIGHT_IN))
     axes.set(xlim=(0, WIDTH_IN), ylim=((lines + 1) * LINE_IN, 0))

@@ -4,8 +4,8 @@
     python studies leaderboard results/runs/leaderboard [MORE ...]
     python studies leaderboard     # picture and tables again, of results/leaderboard.csv
 
-The script writes results/leaderboard.csv, with a line per run, plots/leaderboard.svg, and the
-table of docs/appendix/leaderboard.md.
+The script writes results/leaderboard.csv (a line per run), plots/leaderboard.svg, and the table of
+docs/appendix/leaderboard.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def values(name: str) -> Values:
 
 
 def points(shares: Values, services: Values) -> list[Point]:
-    """Return the points of the rows in the order of the tables, the fairest row first."""
+    """Return the rows as points in the order of the tables, with the fairest row first."""
     found = [
         Point(
             row,
@@ -67,7 +67,7 @@ def ranks() -> str:
 
 
 def main(*stores: str) -> None:
-    """Write the file from the folders of runs, if given; then write the picture and the page."""
+    """Write the file from the folders of runs, if given, then the picture and the page."""
     if stores:
         command = [sys.executable, "-m", "fairbench", "leaderboard", *stores, "--format", "csv"]
         TABLE.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)

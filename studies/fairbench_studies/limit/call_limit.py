@@ -1,8 +1,8 @@
-"""The limit of a run call by call: a tighter least makespan, which knows when a call can begin.
+"""The limit of a run (its least makespan), computed call by call.
 
-``least_makespan`` of ``limit`` lets all calls of a program begin when the program arrives. In this
-module, a call also waits for the earlier calls of its program and for the user's think time. Docs:
-docs/reference/metrics.md.
+The bound knows when each call can begin. The simpler bound ``least_makespan`` of ``limit`` lets all
+calls of a program begin when the program arrives. In this module, a call also waits for the earlier
+calls of its program and for the user's think time. Docs: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ TAILS = 64  # number of tail lengths for which the bound is evaluated
 def least_makespan_by_calls(
     requests: Requests, programs: Programs, facts: Facts, work: LeastWork
 ) -> float:
-    """Return the time in seconds before which no scheduler could have finished the run's requests.
+    """Return the time (s) before which no scheduler could have finished the run's requests.
 
     Consider, for a time ``a`` and a duration ``q``, the calls that cannot begin before ``a`` and
-    that ``q`` must follow in their programs. The last of these calls ends no earlier than ``a``
-    plus the work of these calls, divided by the number of replicas. Adding ``q`` gives a lower
-    bound on the end of the run. The result is the largest such bound over all ``a`` and ``q``, and
-    at least the end of every program that has the cluster to itself.
+    after which their programs need at least ``q`` more. The last of these calls ends no earlier
+    than ``a`` plus the work of all these calls divided by the number of replicas. Adding ``q`` to
+    this time gives a lower bound on the end of the run. The result is the largest such bound over
+    all ``a`` and ``q``, and at least the end of every program if it had the cluster to itself.
 
-    Precondition: the facts contain prices, and the compulsory tokens are known.
+    ``facts`` must contain prices, and the compulsory tokens must be known.
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
@@ -48,7 +48,7 @@ def least_makespan_by_calls(
 
 
 class LeastCallTimes(NamedTuple):
-    """The finished calls in order of program and depth; arrays have the shape (n_calls,).
+    """The finished calls in order of program and depth, as arrays of shape (n_calls,).
 
     - ``row`` is the row of the call in the table of requests.
     - ``begin_s`` is the earliest time at which the call can begin under any scheduler.
@@ -63,12 +63,12 @@ class LeastCallTimes(NamedTuple):
 
 
 def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCallTimes:
-    """Return the time of each call that no scheduler can shorten.
+    """Return, for each call, the times that no scheduler can shorten.
 
-    A call at depth d > 0 waits for a call at depth d - 1, and then for its own pause. The earlier
-    call is assumed to be the call at depth d - 1 that can end first. If a depth has a single call,
-    all calls at the next depth wait for this call, so the tail of this call is the longest tail of
-    the calls at the next depth.
+    A call at depth d > 0 waits for a call at depth d - 1, and then for its own think time (pause).
+    The call at depth d - 1 for which it waits is assumed to be the one that can end first. If a
+    depth has a single call, all calls at the next depth wait for it; its tail is therefore the
+    longest tail of the calls at the next depth.
     """
     prices = facts.prices
     assert prices is not None
@@ -98,12 +98,12 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
 
 
 def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) -> Floats:
-    """Return the least time of each call between the calls that it waits for and its arrival.
+    """Return the least time of each call from the end of the calls it waits for to its arrival.
 
-    A call at depth 0 waits for nothing and arrives at a fixed time after its program. A later call
-    waits for some calls that had ended before it arrived, so the time since the last end of a call
-    of its program is at most the think time. If this end is missing, or calls of the program did
-    not finish, the pause is assumed to be 0.
+    A call at depth 0 waits for no call and arrives at a fixed time after its program. A later call
+    waits for some calls that had ended before it arrived; therefore the time since the last end of
+    a call of its program is at most the think time. If no such end is known, or if calls of the
+    program did not finish, the pause is assumed to be 0.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])
@@ -121,17 +121,17 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
 
 
 def _all_finished(requests: Requests, programs: Programs, program: Ints) -> Flags:
-    """Return a flag for each row of a program: whether all calls of the program finished."""
+    """Return, for each row of a program, whether all calls of the program finished."""
     broken = program_rows(requests, programs)[requests.status != FINISHED]
     return ~np.isin(program, broken)
 
 
 def _tails(longest_s: Floats, waited_for: Flags) -> Floats:
-    """Return the least time from the end of any call of a depth to the end of its program.
+    """Return the least time from the end of any call at a depth to the end of its program.
 
     Args:
-        longest_s: The longest pause and call at each depth of a program.
-        waited_for: Whether all calls of the next row wait for a single call of this row.
+        longest_s: The longest pause plus call at each depth of a program, in seconds.
+        waited_for: Whether all calls at the next depth wait for the single call at this depth.
     """
     after_s = np.where(waited_for, np.append(longest_s[1:], 0.0), 0.0)
     before_s = np.cumsum(after_s) - after_s

@@ -3,8 +3,8 @@
     python studies limit [SEED ...]
 
 The script simulates the runs that results/tables/limit.csv lacks, by default for seeds 0 and 1. The
-script prints the tables, and writes the tables into docs/studies/limit.md. The CSV file grows by a
-line per run, so that an interrupted study continues after its last line.
+script prints the tables, and writes them into docs/studies/limit.md. The CSV file grows by a line
+per run, so that an interrupted study continues after its last line.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PURPOSES = {
     "idle_waiting": "idle, others wait",
     "idle": "idle",
 }
-"""The purposes for which GPU time is spent, with their headings."""
+"""The purposes for which GPU time is spent, with the headings of their columns."""
 IDENTITY = ("workload", "scenario", "scheduler", "seed")
 BY_CALLS = "least_by_calls_s"
 NUMBERS = (
@@ -83,12 +83,12 @@ def extend(seeds: Sequence[int]) -> None:
 
 
 def tables() -> dict[str, str]:
-    """Return the Markdown tables of the page, as means over the stored seeds."""
+    """Return the Markdown tables of the page, whose values are means over the stored seeds."""
     return {"limit/share": share_table(), "limit/losses": loss_table()}
 
 
 def share_table() -> str:
-    """Return the share of the limit: a row per configuration, a column per scheduler."""
+    """Return a table of shares of the limit: a row per configuration, a column per scheduler."""
     body = []
     for place, by_scheduler in _by_place().items():
         first = [one for found in by_scheduler.values() for one in found]
@@ -103,7 +103,10 @@ def share_table() -> str:
 
 
 def loss_table() -> str:
-    """Return each scheduler's GPU time by purpose, in configurations where work is the limit."""
+    """Return a table of each scheduler's GPU time by purpose.
+
+    Only configurations whose work sets the limit count.
+    """
     body = []
     bound = {place: found for place, found in _by_place().items() if _is_bound(found)}
     for name in SCHEDULERS:
@@ -114,7 +117,7 @@ def loss_table() -> str:
 
 
 def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
-    """Return whether the necessary work sets the limit of a configuration."""
+    """Return whether the necessary work, and not the arrival of requests, sets the limit."""
     return all(run["limit_cause"] == WORK for runs in found.values() for run in runs)
 
 
@@ -128,7 +131,7 @@ def _by_place() -> dict[str, dict[str, list[dict[str, str]]]]:
 
 
 def _mean(found: Sequence[Row], name: str) -> float | None:
-    """Return the mean over the rows with a value; rows of older runs may lack one."""
+    """Return the mean over those rows that have a value. Rows of older runs may lack one."""
     values = [float(row[name]) for row in found if row.get(name)]
     return fmean(values) if values else None
 

@@ -1,4 +1,4 @@
-"""The picture of docs/reference/memory.md: each policy's kept hit rate over its throughput."""
+"""The picture of docs/reference/memory.md: each eviction policy's hit rate and throughput."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PROVENANCE = (
 
 
 class Point(NamedTuple):
-    """A policy's lowest kept hit rate and its throughput relative to LRU, in percent, by seed."""
+    """An eviction policy's lowest kept hit rate, and throughput relative to LRU, in percent."""
 
     kept: Sequence[float]
     throughput: Sequence[float]
 
 
 def draw(points: Mapping[str, Mapping[str, Point]], goal: float) -> None:
-    """Draw a panel for each workload, with a mark for each policy.
+    """Draw a panel for each workload, with a mark for each eviction policy.
 
     ``goal`` is the lowest hit rate that a client should keep, in percent.
     """
@@ -69,7 +69,7 @@ def _half(interval: Iterable[float | None]) -> float:
 
 
 def _shade(every: Sequence[Any], goal: float) -> None:
-    """Shade the region of the goal in all panels, whose axes are shared."""
+    """Shade the region of the goal in all panels, which share their axes."""
     one = every[0]
     one.set_xlim(min(one.get_xlim()[0], MOST_LOST - 3), max(one.get_xlim()[1], 3))
     one.set_ylim(0, max(one.get_ylim()[1], goal + 20))

@@ -27,13 +27,13 @@ KEY = ("scenario", "scheduler", "eviction", "seed")
 
 
 def run(scenario: str, scheduler: str, eviction: str, seed: int) -> dict[str, Any]:
-    """Simulate two replicas and return the row of the run."""
+    """Simulate a run on two replicas, and return its table row."""
     names = dict(zip(KEY, (scenario, scheduler, eviction, seed), strict=True))
     return names | memory_row({"workload": "sessions", "dp": 2, **names}, {})
 
 
 def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
-    """Yield a row per scenario and scheduler; changes are from LRU to max-min, by seed."""
+    """Yield a row per scenario and scheduler. Changes are from LRU to max-min, seed by seed."""
     for scenario, scheduler in product(SCENARIOS, SCHEDULERS):
         lru, fair = (_chosen(rows, [scenario, scheduler, eviction]) for eviction in EVICTIONS)
         latency, hits = ([float(row[name]) for row in lru] for name in (P95, HITS))
@@ -66,7 +66,7 @@ def _marked(changes: Sequence[float], digits: int) -> str:
 
 
 def _losers(rows: Sequence[Row]) -> str:
-    """Return in how many cases (run and client) the hit rate was lower than of the client alone."""
+    """Return in how many cases (run and client) the hit rate was lower than that alone."""
     return str(sum(one < 1 for one in kept(rows)))
 
 

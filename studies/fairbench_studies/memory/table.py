@@ -33,7 +33,7 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "max-min": ("max-min", {}),
     SHARE: ("max-min", {"memory.share": True}),
 }
-"""The eviction policy and the settings of each row of the table."""
+"""The eviction policy and the settings for each row of the table."""
 # The goal: a well-behaved client keeps this fraction of the hit rate that it has alone on 1/n of
 # the KV pool.
 GOAL = 0.9
@@ -45,7 +45,7 @@ KEY = ("workload", "scenario", "policy", "seed")
 
 
 def memory_row(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Simulate a run and return its numbers: latency, service, hit rates and pinned memory."""
+    """Simulate a run, and return its latency, service, hit rates and pinned memory."""
     summary = simulate(resolve(flags, settings)).summary
     clients = [one for one in summary["clients"] if not one["misbehaving"]]
     audit = summary.get("pinned_beyond_share", {})
@@ -69,7 +69,7 @@ def _kept(clients: Sequence[Mapping[str, Any]]) -> str:
 
 
 def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
-    """Simulate two replicas under ``vtc`` and return the row of the run."""
+    """Simulate a run under ``vtc`` on two replicas, and return its table row."""
     eviction, settings = POLICIES[policy]
     names = {"workload": workload, "scenario": scenario, "seed": seed}
     row = memory_row({**names, "scheduler": "vtc", "dp": 2, "eviction": eviction}, settings)
@@ -78,12 +78,12 @@ def run(workload: str, scenario: str, policy: str, seed: int) -> dict[str, Any]:
 
 
 def kept(rows: Sequence[Row]) -> list[float]:
-    """Return each well-behaved client's hit rate relative to its hit rate alone, in all runs."""
+    """Return each well-behaved client's hit rate, divided by its hit rate alone, in all runs."""
     return [float(one) for row in rows for one in row["kept"].split()]
 
 
 def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
-    """Yield each workload's runs by policy, over the seeds that all policies have."""
+    """Yield each workload's runs by eviction policy, for the seeds that all policies have."""
     for workload, scenario in product(WORKLOADS, SCENARIOS):
         of = [row for row in rows if (row["workload"], row["scenario"]) == (workload, scenario)]
         known = Counter(row["seed"] for row in of)
@@ -97,7 +97,7 @@ def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
 
 
 def _changes(rows: Sequence[Row], lru: Sequence[Row]) -> list[float]:
-    """Return the change of throughput from LRU with the same seed, in percent."""
+    """Return how much throughput differs from LRU with the same seed, in percent."""
     pairs = zip(rows, lru, strict=True)
     return [100 * (float(a["service_tok_s"]) / float(b["service_tok_s"]) - 1) for a, b in pairs]
 
@@ -125,7 +125,7 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def points(rows: Sequence[Row]) -> dict[str, dict[str, Point]]:
-    """Return the points of the picture by workload and policy."""
+    """Return the points of the picture, by workload and eviction policy."""
     return {
         workload: {
             policy: Point([100 * min(kept([row])) for row in mine], _changes(mine, groups["lru"]))

@@ -24,7 +24,7 @@ INPUTS = {
     "sglang_judge_articles": "articles, judge s1",
     "mtbench101": "MT-Bench-101, chat s1",
 }
-"""The names of the files of real text, with the configurations that read these files."""
+"""The names of the files of real text, with the configurations that use each file."""
 
 
 def brief_runs(rows: Iterable[Row]) -> str:
@@ -80,7 +80,7 @@ def _across(shown: Callable[[Row, str], str]) -> str:
 
 
 def sharing_brief() -> str:
-    """Return a table of what clients gain or lose by sharing prefixes, by scheduler and rule."""
+    """Return a table of what clients gain or lose by sharing prefixes, by scheduler and charge."""
     header, *body = read_cells(TABLES / "sharing.csv")
     kept = [at for at, name in enumerate(header) if name != "Jain"]
     titles = (

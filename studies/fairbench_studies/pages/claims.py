@@ -9,7 +9,7 @@ from fairbench_studies.kit.table_text import as_markdown, whole
 
 
 def claims() -> str:
-    """Return a table that counts the parts of the paper's claims by outcome and setting."""
+    """Return a table that counts the parts of the papers' claims by outcome and setting."""
     rows = read_rows(ROOT / "results" / "claims.csv")
     outcomes = ("holds", "reversed", "off", "inconclusive", "not contended", "not testable")
     settings = dict.fromkeys(row["setting"] for row in rows)
@@ -21,7 +21,7 @@ def claims() -> str:
 
 
 def pools() -> str:
-    """Return a table of the service rate in long-qa by size of the KV pool."""
+    """Return a table of the service rate in the workload long-qa by size of the KV memory."""
     rows = {
         (row["scenario"], row["pool_tokens"], row["scheduler"]): row
         for row in read_rows(ROOT / "plots" / "fig7-dlpm-paper.csv")

@@ -1,7 +1,7 @@
-"""Drawing the example of docs/concepts/fairness.md: ``python studies fairness``.
+"""The drawing of the example in docs/concepts/fairness.md: ``python studies fairness``.
 
-The script writes plots/fairness.svg: demand, service in order of arrival, and fair share of three
-clients.
+The script writes plots/fairness.svg, which shows demand, service in order of arrival, and fair
+share of three clients.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ SCALE = 0.024  # pixels for one token per second
 
 
 def series() -> dict[str, list[float]]:
-    """Return the three values of each client, in weighted tokens per second."""
+    """Return demand, service and fair share of each client, in weighted tokens per second."""
     demands = list(DEMANDS.values())
     served = [demand * TOTAL / sum(demands) for demand in demands]
     return dict(zip(COLOURS, (demands, served, list(max_min(TOTAL, demands))), strict=True))
 
 
 def drawn() -> str:
-    """Return the picture as SVG: horizontal bars, grouped by client."""
+    """Return the picture as SVG, with horizontal bars that are grouped by client."""
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 270" font-family="sans-serif"'
         ' font-size="13">',

@@ -13,7 +13,7 @@ TABLES = {"run": RUN, "compare": COMPARE, "plan": PLAN, "sweep": SWEEP}
 
 
 def flag_table() -> str:
-    """Return a row per flag and meaning, in the order of the panels of ``--help``."""
+    """Return a table with a row per flag and meaning, in the order of ``--help``."""
     found: dict[Flag, list[str]] = {}
     for command, flags in TABLES.items():
         for one in flags.values():

@@ -1,7 +1,7 @@
-"""Drawing the README's chart from results/tables/cells.csv: ``python studies hero``.
+"""The drawing of the README's chart from results/tables/cells.csv: ``python studies hero``.
 
-The chart shows the P95 of the well-behaved clients against throughput, with one mark per scheduler,
-in two workloads.
+The chart shows the P95 latency of the well-behaved clients against throughput, with one mark per
+scheduler, in two workloads.
 """
 
 from __future__ import annotations

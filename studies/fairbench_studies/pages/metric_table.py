@@ -13,7 +13,10 @@ HEADINGS = ("key", "meaning", "of", "unit", "better", "null if")
 
 
 def metric_table() -> str:
-    """Return a row per metric; neighbouring metrics that differ only in the key share a row."""
+    """Return a table with a row per metric.
+
+    Neighbouring metrics that differ only in the key share a row.
+    """
     rows = groupby(CATALOGUE.values(), _facts)
     lines = table(HEADINGS, ([_keys(group), *facts] for facts, group in rows), str)
     return "\n".join(lines) + "\n"
@@ -24,7 +27,7 @@ def _keys(metrics: Iterator[Metric]) -> str:
 
 
 def _facts(metric: Metric) -> tuple[str, ...]:
-    """Return the cells of the table row about a metric."""
+    """Return the values in the table row of a metric."""
     missing = [f"the server reports no {needs.value}" for needs in metric.needs]
     if metric.undefined and not metric.of_comparison:
         missing.insert(0, metric.undefined)

@@ -1,7 +1,7 @@
-"""Simulation of reference values under FCFS, for the command `run`: ``python studies references``.
+"""Simulation of reference shares under FCFS for the command `run`: ``python studies references``.
 
-The script writes bench/fairbench/results/references.csv: the lowest shares of each bundled workload
-and scenario on 1, 2 and 4 replicas, with seed 0.
+The script writes bench/fairbench/results/references.csv, with the lowest shares for each bundled
+workload and scenario on 1, 2 and 4 replicas with seed 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A script that takes a picture of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
+"""A script that makes a picture of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fairbench_studies.kit.table_text import (
 
 
 def headline() -> str:
-    """Return the README's second table: four schedulers in two configurations."""
+    """Return the README's second table, with four schedulers in two configurations."""
     chosen = {("tot", "s1"), ("long-qa", "s2")}
     schedulers = {"fcfs", "vtc", "d2lpm", "fair-finish"}
     rows = [
@@ -55,9 +55,10 @@ def headline() -> str:
 
 
 def frontier_limit() -> str:
-    """Return the parts of the limit and the worst minutes of the frontier's test configurations.
+    """Return a table of the frontier study's test configurations.
 
-    Schedulers are as published; each value is the mean of the seeds.
+    It has the parts of the limit and the worst minutes. The schedulers are in their published form,
+    and each value is a mean over the seeds.
     """
     cells: dict[str, dict[str, list[Row]]] = {}
     for row in read_rows(ROOT / "results/frontier.csv"):
@@ -114,7 +115,7 @@ def quantum() -> str:
 
 
 def gaps() -> str:
-    """Return the table of the largest service gaps on a small KV pool, with proven bounds."""
+    """Return the table of the largest service gaps with small KV memory, and the proven bounds."""
     return as_markdown(
         ("scheduler", "largest gap, tokens", "bound, tokens"),
         (
@@ -129,7 +130,7 @@ def gaps() -> str:
 
 
 def incentive(row: Row) -> str:
-    """Return the sharing incentive with three digits, and ``> `` before a lower bound."""
+    """Return the sharing incentive as text with three digits, and ``> `` before a lower bound."""
     value, name = float(row["sharing_incentive_p95"]), "sharing_incentive_p95"
     at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
     if at_least:
@@ -189,7 +190,7 @@ def fig4() -> str:
 
 
 def default_loads(name: str) -> str:
-    """Return the table of default loads and capacities (``python studies loads``)."""
+    """Return the table of workloads' default loads and capacities (``python studies loads``)."""
     header = ("workload", "capacity under lpm", "under vtc", "multiple", "rate", "P99 under vtc",
               "window")  # fmt: skip
     return as_markdown(

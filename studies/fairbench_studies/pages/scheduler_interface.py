@@ -37,13 +37,13 @@ PARTS = (
 
 
 def scheduler_interface() -> str:
-    """Return a section per class of values with the class's fields, and a section on the views."""
+    """Return sections for the documents: one per class of values, and one on the views."""
     sections = [*map(_values, VALUES), *(_section(*part) for part in PARTS)]
     return "\n".join(sections)
 
 
 def _values(described: type) -> str:
-    """Return the fields of a class with their types, followed by the docstring's explanations."""
+    """Return the fields of a class with types, followed by the explanations in its docstring."""
     names = ", ".join(f"`{name}: {kind}`" for name, kind in _fields(described))
     head, _, explained = _text(described).replace("``", "`").partition("\n\n")
     told = explained if is_dataclass(described) else f"{head}\n\n{explained}".strip()
@@ -71,7 +71,7 @@ def _rows(described: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _type(function: Any) -> str:
-    """Return a function's return type as text, or an empty text for None."""
+    """Return a function's return type as text, or "" for None."""
     kind = str(inspect.get_annotations(function)["return"])
     return "" if kind == "None" else f"`{kind}`".replace("|", "\\|")
 
@@ -82,7 +82,7 @@ def _arguments(function: Any) -> str:
 
 
 def _meaning(value: Any) -> str:
-    """Return the first paragraph of a docstring, as Markdown in one line."""
+    """Return the first paragraph of a docstring as one line of Markdown."""
     return " ".join(_text(value).split("\n\n")[0].split()).replace("``", "`").replace("|", "\\|")
 
 

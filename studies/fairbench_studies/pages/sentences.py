@@ -1,7 +1,8 @@
 """A script that draws sentences for a reading test: ``python studies sentences [SEED]``.
 
 The script prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A
-reader who has not seen the rules judges whether each sentence is natural, and clear at first sight.
+reader who does not know the project judges whether each sentence is natural, and clear at first
+sight.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SHORTEST, LONGEST = 30, 400  # The test draws sentences with 30 to 400 character
 
 
 def main(seed: str = "0") -> None:
-    """Print the sentences that a seed draws."""
+    """Print the sentences that a seed draws at random."""
     rng = random.Random(seed)
     for kind, count in COUNTS.items():
         for text in rng.sample(sentences()[kind], count):
@@ -33,7 +34,7 @@ def main(seed: str = "0") -> None:
 
 @cache
 def sentences() -> dict[str, list[str]]:
-    """Return all sentences by their kind, sorted."""
+    """Return all sentences of the project by their kind, sorted."""
     found: dict[str, list[str]] = {kind: [] for kind in COUNTS}
     found["document"] += documents()
     for folder in CODE:

@@ -1,4 +1,4 @@
-"""The rows and columns of large tables that pages show; results/ holds the whole tables."""
+"""The rows and columns that pages show of large tables; the whole tables are in results/."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def part(name: str, table: str) -> str:
-    """Return the part of a rendered table that pages show, or the whole table by default."""
+    """Return the part of a rendered table that pages show, by default the whole table."""
     if name not in PARTS:
         return table
     rows, columns = PARTS[name]

@@ -4,8 +4,8 @@
     python studies tables collect NAME [LABEL::]RUN_DIR ... writes results/tables/NAME.csv
     python studies tables collect-sweep NAME SWEEP_DIR      writes the same of a sweep
 
-A block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts of the attacks
-and of the leaderboard write the blocks of their own pages.
+A marked block lies between ``<!-- table: NAME -->`` and ``<!-- end -->``. The scripts of the
+attacks and of the leaderboard write the blocks of their own pages.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """Return the table with this name, from a function, a CSV file, or a part (``cells/W-S``)."""
+    """Return the table with a name, from a function, a CSV file, or a part (``cells/W-S``)."""
     kind, _, which = name.partition("/")
     if kind == "cells":
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
@@ -71,7 +71,7 @@ def render(name: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """Return a document in which the generated blocks are rendered again."""
+    """Return a document in which all generated tables are rendered again."""
     return filled(text, lambda name: None if name.startswith(OF_SCRIPTS) else render(name))
 
 

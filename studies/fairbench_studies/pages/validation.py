@@ -1,4 +1,4 @@
-"""Tables of the simulator compared with measured runs."""
+"""Tables that compare the simulator with measured runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench_studies.validation.report import LONG_TTFT_S, UNRESOLVED
 
 
 def measured() -> str:
-    """Return a table of the measured runs that were not fitted, with errors in percent."""
+    """Return a table of the measured runs that were not used in the fit, with errors in percent."""
     runs: dict[str, dict[str, Row]] = {}
     for row in read_rows(ROOT / "results" / "validation" / "validation.csv"):
         if row["fitted"] == "no":
@@ -24,7 +24,7 @@ def measured() -> str:
 
 
 def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
-    """Return a run's row, with the largest error of any client or group of clients."""
+    """Return the table row of a run, with the largest error of any client or group of clients."""
 
     def worst(start: str) -> str:
         names = (name for name in numbers if name.startswith(start) and "slice" not in name)
@@ -42,23 +42,24 @@ def _validated(run: str, numbers: Mapping[str, Row]) -> tuple[str, ...]:
 
 
 def serving() -> str:
-    """Return a table of real engines' runs that were not fitted, with the profile's errors.
+    """Return a table of runs of real engines that were not used in the fit, with the errors.
 
-    Runs on an A100 also have the error that the operator profile gives.
+    Runs on an A100 also have the error of the profile that was derived from operator tables.
     """
     return _engine_runs("serving/validation", "serving/operator-profile")
 
 
 def serving_h100() -> str:
-    """Return a table of SGLang's runs on an H100 that were not fitted, with the errors."""
+    """Return a table of SGLang's runs on an H100 that were not used in the fit, with the errors."""
     return _engine_runs("gpu/validation").replace("sglang-h100-", "")
 
 
 def _engine_runs(file: str, other: str | None = None) -> str:
-    """Return the runs of ``results/FILE.csv`` that were not fitted: measured values and errors.
+    """Return the runs in ``results/FILE.csv`` that were not used in the fit.
 
-    If ``other`` is given, it is a file with the second errors, shown in parentheses. No error is
-    shown for a time to first token that is too short to have a target.
+    A row has measured values and errors. If ``other`` is given, it is a file with second errors,
+    which are shown in parentheses. A time to first token that is too short to have an accuracy
+    target is shown without its error.
     """
     columns: dict[tuple[str | None, str, str], Row] = {}
     for name in filter(None, (file, other)):

@@ -1,7 +1,7 @@
-"""The JSON Schema of a workload file, with which editors complete keys and mark errors.
+"""The JSON Schema of a workload file, by which editors complete keys and mark errors.
 
 The schema has the parameters of every kind of program. Conditions that a schema cannot express,
-such as parameters that must fit each other, are checked when a workload file is loaded.
+such as parameters that must agree, are checked when a workload file is loaded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _params(kind: str) -> Schema:
 
 
 def _some(kind: str) -> str:
-    """Return the schema definition's name in which all parameters of a kind are optional."""
+    """Return the name of the schema definition in which all parameters of a kind are optional."""
     return f"{kind}, changed"
 
 

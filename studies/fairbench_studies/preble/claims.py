@@ -36,7 +36,7 @@ PROGRAMMING, PAPER_PROGRAMMING = "programming", {"mean": (1.56, 1.8), "P99": (3,
 
 
 def gains(results: Results, metric: str) -> dict[str, Floats]:
-    """Return round robin's latency divided by Preble's, by workload, shape (rates, seeds)."""
+    """Return round robin's latency divided by Preble's, by workload, with shape (rates, seeds)."""
     keys = [
         Key("fig3", workload, system, rate)
         for workload, rates in RATES.items()
@@ -57,7 +57,7 @@ def gains(results: Results, metric: str) -> dict[str, Floats]:
 
 
 def judge_end_to_end(results: Results) -> list[Part]:
-    """Judge claim 30: Preble is faster than round robin, and the gain grows with the rate."""
+    """Judge claim 30: Preble is faster than round robin, and its gain grows with the rate."""
     parts = []
     ratios = {name: gains(results, metric) for name, metric in METRICS.items()}
     for name, found in ratios.items():
@@ -91,7 +91,7 @@ def judge_end_to_end(results: Results) -> list[Part]:
 
 
 def _range(name: str, found: Floats, low: float, high: float) -> Part:
-    """Return the part of the claim that the gains at all rates are in the paper's range."""
+    """Return a part of a claim, that the gains at all rates are in the paper's range."""
     gains = found.mean(axis=1)
     least, most = float(gains.min()), float(gains.max())
     worst = least if least < low else most
@@ -100,7 +100,7 @@ def _range(name: str, found: Floats, low: float, high: float) -> Part:
 
 
 def judge_ablation(results: Results) -> list[Part]:
-    """Judge claim 31: each mechanism helps.
+    """Judge claim 31: each mechanism of Preble lowers latency.
 
     Rebalancing must lower the P99 more than the mean, and priority groups must lower only the P99.
     """
@@ -125,7 +125,7 @@ def judge_ablation(results: Results) -> list[Part]:
 
 
 def judge_baselines(results: Results) -> list[Part]:
-    """Judge claim 32: on average MemServe is slower than Preble, and the oracle is not faster."""
+    """Judge claim 32: on average, MemServe is slower than Preble, and the oracle is not faster."""
     compared = {MEMSERVE: ("tool-use", "video-qa"), ORACLE: tuple(RATES)}
     keys = {
         (system, workload): Key("baselines", workload, system, RATES[workload][1])
@@ -178,7 +178,7 @@ MIXED = {
 
 
 def judge_mix(results: Results) -> list[Part]:
-    """Judge claim 57: Preble is faster on tool use and videos mixed, by four measures."""
+    """Judge claim 57: Preble is faster for a mix of tool use and videos, by four measures."""
     keys = {
         (system, rate): Key("fig4", "preble-mix", system, rate)
         for system in (ROUND_ROBIN, PREBLE)
@@ -245,7 +245,7 @@ def judge_scale(results: Results) -> list[Part]:
 
 
 def judge_speed(results: Results) -> list[Part]:
-    """Report decisions per second (claim 34), without a verdict, because the computers differ."""
+    """Report decisions per second (claim 34) without a verdict, because the computers differ."""
     tools, videos = (results.speeds[name] for name in ("tool-use", "video-qa"))
     form = f"{{:,.0f}}/s ({GPUS} GPUs, Python, one thread)"
     return [

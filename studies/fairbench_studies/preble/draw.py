@@ -1,4 +1,4 @@
-"""Pictures of the Preble paper's figures 3 to 5 and of its scalability, with their numbers."""
+"""Pictures of figures 3 to 5 of the Preble paper and of its scalability, with their numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str])
 
 
 def rows(shown: Runs) -> list[dict[str, Any]]:
-    """Return a row per run, with means over seeds and 95% intervals of the latencies."""
+    """Return a table row per run, with means over seeds and 95% intervals of the latencies."""
     return [
         key._asdict()
         | {
@@ -68,7 +68,7 @@ def rows(shown: Runs) -> list[dict[str, Any]]:
 def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
     """Return the mean of a metric over the seeds with its 95% interval (Student's t).
 
-    An infinite mean (a request of some seed is unfinished) has no interval.
+    An infinite mean, for which a request of some seed is unfinished, has no interval.
     """
     values = [getattr(one, metric) for one in runs]
     return (
@@ -79,7 +79,7 @@ def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
 
 
 def _figure(name: str, shown: Runs, origin: str) -> Figure:
-    """Draw the mean above the P99, with a column per workload and bars side by side."""
+    """Draw the mean latency above the P99, with a column per workload and bars side by side."""
     if not FIGURES[name][1]:
         figure, grid = panels(1, 2, 2.6 * PANEL_IN, 2.4, sharey=True)
         for panel, (metric, label) in zip(grid[0], METRICS.items(), strict=True):
@@ -104,7 +104,7 @@ def _figure(name: str, shown: Runs, origin: str) -> Figure:
 
 
 def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
-    """Make the y axis logarithmic if its values differ much; otherwise start the axis at zero."""
+    """Make the y axis logarithmic if the values differ much; otherwise, start it at zero."""
     means = [value.mean for value in values]
     if max(means) > FLAT * min(means):
         log_y(panel)
@@ -140,6 +140,6 @@ def _bars(panel: Axes, shown: Runs, metric: str) -> None:
 
 
 def _ends(value: MeanInterval) -> tuple[float, float]:
-    """Return the ends of an interval; with a single seed, both ends equal the mean."""
+    """Return the ends of an interval. With a single seed, both ends equal the mean."""
     mean, low, high = value
     return mean if low is None else low, mean if high is None else high

@@ -1,4 +1,4 @@
-"""The runs for the Preble paper's figures and claims, by name."""
+"""The runs for the Preble paper's figures and claims, each with a key."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ BURSTS = 0.25
 
 
 class Key(NamedTuple):
-    """The key of a run: figure, workload, system, and the varied parameter's value."""
+    """The key of a run: figure, workload, system (router), and the varied parameter's value."""
 
     figure: str
     workload: str
@@ -70,7 +70,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A single workload of the Preble paper under a router and a local scheduler."""
+    """A workload of the Preble paper under a router and a local scheduler."""
 
     workload: str
     router: str
@@ -81,7 +81,7 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """Return the experiment with all settings and this seed, without a heavy client."""
+        """Return the experiment with a seed and all settings, without a heavy client."""
         flags = {
             "workload": self.workload,
             "scenario": "none",
@@ -129,7 +129,7 @@ def _fig5() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _baselines() -> Iterator[tuple[Key, Experiment]]:
-    """Yield the baselines at the middle rate, where the systems differ most."""
+    """Yield the runs of all systems at the middle rate, where the systems differ most."""
     for workload, (_, rate, _) in RATES.items():
         for system in (PREBLE, ORACLE, MEMSERVE):
             settings = _least_match(workload) if system == MEMSERVE else {}

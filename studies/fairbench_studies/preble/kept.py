@@ -1,4 +1,4 @@
-"""Per-seed latencies of the Preble paper's runs as rows, from which claims can be judged again."""
+"""Per-seed latencies of the Preble paper's runs as rows, from which claims are judged again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _row(
 def recall(rows: Sequence[Row]) -> Results:
     """Return the results that are stored in table rows.
 
-    Raises KeyError or ValueError if the rows have another form.
+    Raises KeyError or ValueError if the rows have a wrong form.
     """
     runs: dict[Key, list[Latency]] = {}
     speeds: dict[str, list[float]] = {}

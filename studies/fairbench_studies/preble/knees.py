@@ -1,4 +1,4 @@
-"""The knee of each router for agents: the largest load within the latency target.
+"""The knee of each router for agents, which is the largest load within the latency target.
 
     python studies knees
 
@@ -28,7 +28,7 @@ SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
 
 
 class Point(NamedTuple):
-    """A system's latencies (seconds, by seed) at a load (programs/s per client and GPU)."""
+    """A system's latencies (s, by seed) at one load (programs/s per client and GPU)."""
 
     system: str
     load: float
@@ -37,12 +37,12 @@ class Point(NamedTuple):
 
     @property
     def within(self) -> int:
-        """The number of seeds whose P99 is within the target."""
+        """The number of seeds whose P99 latency is within the target."""
         return sum(p99_s <= TARGET_S for p99_s in self.p99s_s)
 
 
 def knees(points: Sequence[Point]) -> dict[str, float]:
-    """Return the knee of each system: the largest load up to which all seeds meet the target.
+    """Return the knee of each system, the largest load up to which all seeds meet the target.
 
     The points of a system must be sorted by ascending load. A system that misses the target at its
     first load has no knee.
@@ -58,7 +58,7 @@ def knees(points: Sequence[Point]) -> dict[str, float]:
 
 
 def table(points: Sequence[Point]) -> list[dict[str, str]]:
-    """Return a row per system and load; the last columns compare it with round-robin."""
+    """Return a row per system and load, whose last columns compare the system with round-robin."""
     base = {point.load: point for point in points if point.system == ROUND_ROBIN}
     return [_row(point, base[point.load]) for point in points]
 
@@ -76,7 +76,7 @@ def _row(point: Point, base: Point) -> dict[str, str]:
 
 
 def _gain(base: Sequence[float], of: Sequence[float]) -> str:
-    """Return the mean over seeds of the ratio of two systems' latencies, as text."""
+    """Return the ratio of two systems' latencies, as a mean over the seeds and as text."""
     return f"{fmean(one / other for one, other in zip(base, of, strict=True)):.1f}x"
 
 

@@ -1,4 +1,4 @@
-"""The oracle partition: a prefix group, or a client, always uses the same GPU ([Preble] §H)."""
+"""The oracle partition, in which each prefix group or client always uses the same GPU."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from fairbench.schedulers.prefix_tree import truncate
 class Oracle(Router):
     """A router that sends all prompts of a prefix group to the same GPU.
 
-    The oracle of [Preble] §H reads all requests of a workload offline. The authors choose the layer
-    of key portions manually and split this layer evenly. The authors' code and this scheduler send
-    each new group to the next GPU in turn. The router looks neither at load nor at caches.
+    The oracle of [Preble] §H knows all requests of a workload in advance. The authors of the Preble
+    paper choose a layer of the prefix tree manually, and split this layer evenly among GPUs. Their
+    code and this scheduler send each new group to the next GPU in turn. The router takes neither
+    the load nor the caches of GPUs into account.
     """
 
     name = "oracle"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``by`` groups prompts by ``layer_tokens`` equal first tokens, or by client.
+        """Parameters; ``by`` says how prompts are grouped.
 
-        If ``layer_tokens`` is 0, the groups differ at the first position at which earlier prompts
-        differ, such as after a system prompt. The router remembers the latest ``groups`` groups.
+        They are grouped by their first ``layer_tokens`` tokens, or by client. If ``layer_tokens``
+        is 0, groups differ at the first position at which earlier prompts differ, such as after a
+        system prompt. The router remembers only the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"

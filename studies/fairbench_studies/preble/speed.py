@@ -1,4 +1,4 @@
-"""Measurement of the E2 router's decisions per second on this computer ([Preble] §4.4)."""
+"""Measurement of how many decisions per second the router E2 makes here ([Preble] §4.4)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ GPUS = 4
 
 
 def measure() -> dict[str, list[float]]:
-    """Route each workload ``REPEATS`` times as fast as possible; return requests per second.
+    """Route each workload ``REPEATS`` times as fast as possible, and return requests per second.
 
-    The workloads have the most complex and the simplest prefix tree.
+    The two workloads have the most complex and the simplest prefix tree.
     """
     prompts = {name: _prompts(name)[:REQUESTS] for name in ("tool-use", "video-qa")}
     rounds = [[_speed(of) for of in prompts.values()] for _ in range(REPEATS)]
@@ -58,7 +58,7 @@ def _prompts(workload: str) -> list[Prompt]:
 
 
 class _Listed:
-    """A ``core.LLM`` that lists prompts and answers them at once."""
+    """A stand-in for the model (``core.LLM``) that lists prompts and answers them at once."""
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []

@@ -1,4 +1,4 @@
-"""The cases in both studies of several routers: how routers share charges, with settings."""
+"""The cases in both studies of several routers. Cases differ in how routers share charges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
 
 Case = tuple[tuple[str, Any], ...]
-"""Settings of the routers; no settings mean a single router."""
+"""Settings of the routers; without settings, there is a single router."""
 
 
 def case(**settings: Any) -> Case:
@@ -18,12 +18,12 @@ def case(**settings: Any) -> Case:
 
 
 def exchange(skew: float, every_s: float, **settings: float) -> Case:
-    """Return a case in which the routers exchange charges every ``every_s`` seconds."""
+    """Return a case in which the routers exchange clients' charges every ``every_s`` seconds."""
     return case(form="exchange", skew=skew, every_s=every_s, **settings)
 
 
 def usual() -> Iterator[Case]:
-    """Yield cases with one router, with each form of sharing, and with each exchange interval."""
+    """Yield cases with one router, with each way of sharing charges, and with each interval."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)
@@ -34,12 +34,12 @@ def usual() -> Iterator[Case]:
 
 
 def name_of(case: Case) -> str:
-    """Return a case's name, which consists of the form of sharing and settings except the skew."""
+    """Return the name of a case: the way of sharing charges, and settings except the skew."""
     rest = {key: value for key, value in case if key not in ("form", "skew")}
     form = dict(case).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
 
 
 def is_heard(case: Case) -> bool:
-    """Return whether each router learns of every charge."""
+    """Return whether each router of a case learns of every charge."""
     return dict(case).get("form") in (None, "exchange", "ledger")

@@ -1,4 +1,4 @@
-"""The cost of several D2LPM routers: locality, fairness, and drift of charges.
+"""The cost of several D2LPM routers: cache locality, fairness, and drift of charges.
 
     python studies routers-d2lpm
 
@@ -42,10 +42,10 @@ SEEDS = range(5)
 
 
 class Drift(NamedTuple):
-    """The results of a case: the shares of well-behaved clients, and the charges at workers.
+    """The results of a case: shares of well-behaved clients, and charges of clients at workers.
 
     ``shares`` holds one value for each seed. The drift and the unreceived charges are maxima over
-    seeds, the bound is the minimum, and service and hit rate are means.
+    seeds, the bound is the minimum over seeds, and service and hit rate are means.
     """
 
     shares: tuple[float, ...]
@@ -56,12 +56,12 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return each seed's change of the share against a single router, in percentage points."""
+        """Return how much each seed's share differs from a single router's (percentage points)."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
 def scaling() -> Iterator[list[str]]:
-    """Yield a row per number of workers, number of routers, and form of sharing."""
+    """Yield a row per number of workers, number of routers, and way of sharing charges."""
     for workload, dp, numbers in FLEETS:
         for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
             flags = SCALE | {"workload": workload, "dp": dp, "routers": number}
@@ -125,7 +125,7 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """Return the largest difference of a client's charges between workers, and the bound."""
+    """Return the largest difference of a client's charges between workers, and the bound on it."""
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
     inputs = np.asarray(table["input_tokens"])
@@ -178,7 +178,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def picture(found: Mapping[Case, Drift]) -> None:
-    """Draw the change of the share and the drift of charges over the exchange interval."""
+    """Draw the change of the share and the drift of charges against the exchange interval."""
     alone = found[case()]
     shares = Panel(
         "change of the behaved clients' share, points",

@@ -1,4 +1,4 @@
-"""Simulation of cases with several routers, and pictures of the results by exchange interval."""
+"""Simulation of cases with several routers, and pictures of the results by interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def simulated(spec: ExperimentSpec) -> tuple[Simulation, float]:
-    """Return a finished simulation, and the largest charge that a router did not know."""
+    """Return a finished simulation, and the largest charge of which a router did not know."""
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
     ingress = simulation.cluster.ingress
@@ -38,9 +38,9 @@ def results(cases: Iterable[Case], simulate: Callable[[Case], R]) -> dict[Case, 
 
 
 class Panel(NamedTuple):
-    """A panel of a picture: a quantity of a case's results, and the quantity's ``spread``.
+    """A panel of the picture, which shows a quantity of each case and its ``spread``.
 
-    Dashed lines show ``bound`` if given, or else the quantity for independent routers.
+    A dashed line shows ``bound`` if given, or else the quantity for independent routers.
     """
 
     label: str
@@ -51,7 +51,10 @@ class Panel(NamedTuple):
 
 
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
-    """Draw panels over the exchange interval; ``about`` has the title and the provenance."""
+    """Draw panels against the exchange interval.
+
+    ``about`` has the title and where the numbers come from.
+    """
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)
         for axes, (label, value, spread, bound, log) in zip(row, shown, strict=True):

@@ -2,9 +2,9 @@
 
     python studies routers
 
-The script runs examples/two-routers.toml with all forms of sharing, skews and intervals, which
-takes about two minutes of CPU. The script writes results/tables/routers.csv and plots/routers.svg,
-which docs/studies/routers.md shows.
+The script runs examples/two-routers.toml with all ways of sharing charges, all skews and all
+intervals, which takes about two minutes of CPU time. The script writes results/tables/routers.csv
+and plots/routers.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def cases() -> Iterator[Case]:
 
 
 def spec_of(case: Case) -> ExperimentSpec:
-    """Return the example's experiment with the routers of a case."""
+    """Return the experiment of the example, with the routers of a case."""
     settings = {f"routers.{key}": value for key, value in case}
     return resolve({} if case else {"routers": 1}, settings, read_experiment(CASE))
 
@@ -84,10 +84,10 @@ def outcome(case: Case) -> Outcome:
 
 
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
-    """Return the drift of charges divided by weights between the clients, and the theorem's U.
+    """Return the largest gap in charges, and the U of the theorem.
 
-    A prompt is charged when its request is sent, and the output is charged when the request has
-    ended.
+    The gap is the difference between the clients of charges divided by weights. A prompt is charged
+    when its request is sent, and the output is charged when the request has ended.
     """
     table = result.requests
     column = {name: np.asarray(table[name]) for name in ("routed_s", "finish_s")}
@@ -135,7 +135,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def picture(found: Mapping[Case, Outcome]) -> None:
-    """Draw the error of the share, and the gap with its bound, over the exchange interval."""
+    """Draw the error of the share, and the gap with its bound, against the exchange interval."""
     alone = found[case()].share
     shares = Panel("error of premium's share, points", lambda one: 100 * abs(one.share - alone))
     drift = Panel(

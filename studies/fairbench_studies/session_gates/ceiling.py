@@ -49,7 +49,8 @@ WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 class Measured(NamedTuple):
     """The service and fair share of each simulated client in tok/s, and its calls' lost seconds.
 
-    ``service`` and ``fair`` have the shape (n_clients,), ``lost_s`` (n_clients, n_phases).
+    ``service`` and ``fair`` have the shape (n_clients,), and ``lost_s`` has the shape (n_clients,
+    n_phases).
     """
 
     service: Floats
@@ -58,7 +59,7 @@ class Measured(NamedTuple):
 
 
 def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
-    """Return the experiment of a run in which all clients send."""
+    """Return the experiment of a run in which all clients send requests."""
     own, settings = SHARED[name]
     flags: dict[str, Any] = {
         "workload": "sessions", "scenario": scenario, "dp": DP, "seed": seed,
@@ -68,7 +69,7 @@ def spec_of(scenario: str, seed: int, name: str) -> ExperimentSpec:
 
 
 def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
-    """Simulate only the clients ``kept`` of an experiment; the window is that of all clients."""
+    """Simulate only the clients ``kept`` of an experiment, with the window for all clients."""
     plans, source = spec.client_plans(), spec.source()
     simulation = Simulation(spec, tuple(plans[number] for number in kept), source)
     simulation.run()
@@ -83,11 +84,11 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 
 
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
-    """Return the seconds that finished calls of the window took longer than alone.
+    """Return how many seconds finished calls of the window took longer than if they were alone.
 
     The result has a row per client and a column per phase. All time in the gate and in the queue of
-    an engine is lost. The time lost in prefill and in decoding is the time beyond the times of a
-    lone call.
+    an engine counts as lost. In prefill and in decoding, the time beyond that of a lone call counts
+    as lost.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)
@@ -106,7 +107,7 @@ def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
 
 
 def rows_of(scenario: str, seed: int) -> list[dict[str, Any]]:
-    """Return the rows of a scenario and seed, a row per run."""
+    """Return the table rows of a scenario and seed, one row per run."""
     usual = spec_of(scenario, seed, "fair-sessions")
     good = list(WELL_BEHAVED)
     found = {name: measure(spec_of(scenario, seed, name), (0, *good)) for name in SHARED}
@@ -155,7 +156,7 @@ def mean(scenario: str, run: str, name: str, most: float = inf) -> float:
 
 
 def ceiling_table() -> str:
-    """Return the table of shares: a row per run, a column per scenario."""
+    """Return the table of shares, with a row per run and a column per scenario."""
     body = []
     for run in (*SHARED, WITHOUT_HEAVY, ALONE):
         cells = [f"{mean(scenario, run, 'worst_share', 1.0):.0%}" for scenario in RATES]

@@ -69,7 +69,7 @@ def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]
 
 
 def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
-    """Yield scenario, load, gate and seed of each run, the default load first."""
+    """Yield scenario, load, gate and seed of each run, with the default load first."""
     for load in LOADS:
         for seed in seeds:
             for scenario in RATES:
@@ -90,13 +90,13 @@ def means() -> Means:
 
 
 def _mean(rows: Sequence[Row], name: str) -> float:
-    """Return the mean of the rows with a value; nan if there is none (nobody waited)."""
+    """Return the mean over the rows that have a value, or NaN if none has (nobody waited)."""
     values = [float(row[name]) for row in rows if row[name]]
     return fmean(values) if values else nan
 
 
 def gate_table(found: Means, load: str = "1") -> str:
-    """Return the table of one load: a row per scenario and gate."""
+    """Return the table for one load, with a row per scenario and gate."""
     body = []
     for scenario in RATES:
         usual = found[scenario, load, "no gate, fcfs"]["service_rate_tok_s"]
@@ -112,7 +112,7 @@ def gate_table(found: Means, load: str = "1") -> str:
 
 
 def load_table(found: Means) -> str:
-    """Return the table of all loads: service, relative to no gate, and the longest wait."""
+    """Return the table for all loads, with service relative to no gate and the longest wait."""
     body = []
     for scenario in RATES:
         for gate in GATES:
@@ -127,9 +127,9 @@ def load_table(found: Means) -> str:
 
 
 def draw(found: Means) -> None:
-    """Draw service over the longest wait of a call, and over the worst client's share.
+    """Draw service against the longest wait of a call, and against the worst client's share.
 
-    A column stands for a scenario at the default load or at twice the load.
+    A column of panels stands for a scenario at the default load or at twice this load.
     """
     columns = [(scenario, load) for scenario in RATES for load in ("1", "2")]
     names = {"max_turn_wait_s": "longest wait of a call, s", "min_entitlement_ratio": SHARE}
@@ -150,7 +150,7 @@ def draw(found: Means) -> None:
 
 
 def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str) -> None:
-    """Draw a mark per gate: service over the metric ``name``."""
+    """Draw a mark per gate, with service against the metric ``name``."""
     for (gate, one), mark in zip(gates.items(), MARKS, strict=True):
         size, service = 9 if mark == "*" else 6, one["service_rate_tok_s"] / 1000
         panel.plot(one[name], service, mark, markersize=size, label=gate)
@@ -164,7 +164,7 @@ def _draw_panel(panel: Any, gates: Mapping[str, Mapping[str, float]], name: str)
 
 
 def main(*seeds: str) -> None:
-    """Simulate what is missing, write the table and draw the picture."""
+    """Simulate the missing runs, write the table and draw the picture."""
     extend_rows(TABLE, IDENTITY, points(tuple(map(int, seeds)) or SEEDS), measured)
     found = means()
     tables = {"session-gates/default": gate_table(found), "session-gates/loads": load_table(found)}

@@ -3,8 +3,9 @@
     fairbench sweep results/tables/sharing.toml
     python studies sharing results/runs/sharing
 
-The script writes results/tables/sharing.csv. In s1, the prompts of all clients begin with the same
-description of tools; in s2, the last client has a different description and shares no prefix.
+The script writes results/tables/sharing.csv. In scenario s1, the prompts of all clients begin with
+the same description of tools; in s2, the last client has a different description and shares no
+prefix.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ RULES = {
     "input": "each",
     "each": "each",
 }
-"""The names of the rules, by the value of the setting."""
+"""The names of the charging rules, by the value of the setting."""
 Seeds = Sequence[Summary]
 
 
 def rule_of(run: StoredRun) -> str:
-    """Return the rule by which a run charged shared prefixes."""
+    """Return the rule by which a run charged clients for shared prefixes."""
     settings = tomllib.loads((run.path / "experiment.toml").read_text(encoding="utf-8"))["settings"]
     match run.summary["scheduler"]:
         case "lpm":
@@ -42,12 +43,12 @@ def rule_of(run: StoredRun) -> str:
 
 
 def rates(summary: Summary) -> list[float]:
-    """Return the service of each client in k tok/s, in the client view."""
+    """Return the service of each client in k tok/s, with cached input counted."""
     return [client["service_rate_tok_s"] / 1000 for client in summary["clients"]]
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row: rates if all clients share the prefix, if one does not, and the difference."""
+    """Return a row with rates if all clients share the prefix, if one does not, and the change."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]

@@ -64,7 +64,10 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 
 
 def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[str, Any]:
-    """Simulate a remedy and return the summary; a ``rate`` of None means the workload's rate."""
+    """Simulate a remedy and return the summary.
+
+    With a ``rate`` of None, the workload's rate is used.
+    """
     local, settings = REMEDIES[engine][remedy]
     flags: dict[str, Any] = {
         "workload": str(WORKLOAD), "scenario": "s1", "engine": engine, "seed": seed,
@@ -76,7 +79,10 @@ def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[
 
 
 def row(engine: str, remedy: str, seed: int) -> dict[str, Any]:
-    """Return the row of a remedy and seed; ``tok_s`` is the throughput of an overloaded run."""
+    """Return the row of a remedy and seed.
+
+    ``tok_s`` is the throughput (tokens/s) of an overloaded run.
+    """
     usual = summary_of(engine, remedy, seed, None)
     overload = summary_of(engine, remedy, seed, OVERLOAD_RATE)
     assert overload["completed"] == overload["num_requests"]
@@ -96,7 +102,7 @@ def row(engine: str, remedy: str, seed: int) -> dict[str, Any]:
 
 
 def remedy_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of means over seeds, which has a row per engine and remedy."""
+    """Return the table of means over seeds, with a row per engine and remedy."""
     body = []
     for engine, remedies in REMEDIES.items():
         for remedy in remedies:

@@ -1,1 +1,1 @@
-"""A reproduction of a textbook's listing on SLO-aware scheduling, and of the printed output."""
+"""The reproduction of a textbook's listing on SLO-aware scheduling, and of its printed output."""

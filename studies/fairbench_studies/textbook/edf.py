@@ -18,25 +18,25 @@ SPARED = 100  # A running request with at most this number of remaining tokens i
 
 
 class TextbookEDF(LocalScheduler):
-    """EDF as a textbook describes it: order by deadline, then by length.
+    """Earliest deadline first as a textbook describes it: ordered by deadline, then by length.
 
-    Requests that starve preempt long requests.
+    Requests that are about to miss their deadlines (starve) preempt long requests.
 
-    The source is Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the listing are
-    kept, because the listing's printed numbers show each flaw:
+    The source is Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the textbook's
+    listing are kept, because its printed numbers show each flaw:
 
     - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
       *and* answer, as if a prompt token took a step. A request that is already late counts as
       starving, too.
-    - Room is made for the first starving request in the queue, not for the most urgent request.
-    - In the next pass the freed room goes to the request with the earliest deadline, which is often
-      the request that was just preempted.
-    - The listing does not check whether running requests outgrow the memory. The printed loop
-      exceeds its memory; fairbench's engines retract requests in this case.
+    - Memory is freed for the first starving request in the queue, not for the most urgent one.
+    - In the next pass the freed memory goes to the request with the earliest deadline, which is
+      often the request that was just preempted.
+    - The listing does not check whether running requests outgrow the memory. The loop in the
+      textbook then exceeds its memory; fairbench's engines preempt requests instead.
 
-    Steps last ``step_s``; a request without a deadline is due ``default_s`` after its arrival.
-    Preempted requests keep their tokens here and are recomputed; in the listing their tokens are
-    lost.
+    Each step lasts ``step_s`` seconds, and a request without a deadline is due ``default_s``
+    seconds after its arrival. Preempted requests keep their tokens and are recomputed; in the
+    textbook's listing, their tokens are lost.
     """
 
     name = "edf-textbook"
@@ -45,7 +45,7 @@ class TextbookEDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``step_s`` is the duration of a decode step, the unit of the listing."""
+        """Parameters; ``step_s`` is the duration of a decode step in seconds."""
 
         step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
         default_s: Annotated[FiniteFloat, Gt(0)] = 30.0
@@ -76,12 +76,14 @@ class TextbookEDF(LocalScheduler):
 
 
 def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
-    """Yield requests to preempt until the prompt fits, in blocks; most remaining tokens first.
+    """Yield requests to preempt until the prompt fits, those with the most remaining tokens first.
+
+    Memory is counted in blocks.
 
     Args:
         starving: The request whose prompt needs memory.
-        running: The requests that run at the worker.
-        free_tokens: Free memory, in tokens.
+        running: The requests that are running at the worker.
+        free_tokens: Free KV memory, in tokens.
     """
     need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS
     for one in sorted(running, key=_remaining, reverse=True):
@@ -92,7 +94,7 @@ def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> 
 
 
 def blocks(tokens: int) -> int:
-    """Return the number of blocks that hold ``tokens`` tokens."""
+    """Return the number of memory blocks that hold ``tokens`` tokens."""
     return -(-tokens // BLOCK_TOKENS)
 
 

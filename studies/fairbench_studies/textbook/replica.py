@@ -1,7 +1,7 @@
-"""The listing's replica and load (Code 24.6.1), for any local scheduler.
+"""The simulated replica and the load of the textbook's listing, for any local scheduler.
 
-The listing's rules apply: prompts cost nothing, memory is tested only at the admission of a prompt,
-and time counts steps.
+As in the listing, prompts cost nothing, memory is tested only when a prompt is admitted, and time
+is counted in steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHORT, LONG = "short", "long"
 
 
 def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Request]:
-    """Return the listing's requests: 70% are short and urgent, and 30% are long with much slack."""
+    """Return the listing's requests: 70% are short and urgent, 30% are long with late deadlines."""
     draw, made = random.Random(seed), []
     for number in range(count):
         arrival = draw.randint(0, horizon)
@@ -36,7 +36,7 @@ def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Req
 
 
 class InOrder(LocalScheduler):
-    """The listing's FCFS, which skips requests that do not fit."""
+    """The FCFS of the listing, which skips requests that do not fit into memory."""
 
     name = "in-order"
 
@@ -48,7 +48,7 @@ class InOrder(LocalScheduler):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a run: numbers that the listing prints, and further numbers."""
+    """The results of a run: the numbers that the listing prints, and more."""
 
     finished: int
     on_time: int
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class _Batch(NothingRunning):
-    """A ``RunningView`` of the running requests, with their produced tokens."""
+    """A ``RunningView`` of the running requests, with the tokens that each has produced."""
 
     def __init__(self, produced: dict[Request, int]) -> None:
         self._produced = produced
@@ -82,7 +82,7 @@ class _Batch(NothingRunning):
 
 
 class Replica:
-    """The printed loop, which admits prompts by blocks and then produces a token per request."""
+    """The loop of the listing, which admits prompts by blocks and then produces tokens."""
 
     def __init__(self, scheduler: LocalScheduler, requests: list[Request]) -> None:
         self._scheduler = scheduler
@@ -93,11 +93,11 @@ class Replica:
         self.running = _Batch(self._produced)
 
     def queue_order(self) -> list[Request]:
-        """Return the requests that have arrived; schedulers call no other method of this view."""
+        """Return the requests that have arrived. Schedulers call no other method of this view."""
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:
-        """Run until all requests have finished, or the listing stops."""
+        """Run until all requests have finished, or until the listing's loop would stop."""
         done: dict[Request, int] = {}
         peak = over = 0
         while (self._waiting or self._produced) and self._step < MOST_STEPS:

@@ -21,7 +21,7 @@ from fairbench_studies.traces.table import TRACES
 
 
 def cell(summary: Summary) -> str:
-    """Return the table cell with the results of one trace."""
+    """Return the text for a table cell: the results of one trace under one scheduler."""
     share, on_time = summary["min_entitlement_ratio"], summary.get("goodput_ratio")
     parts = [
         f"{summary['service_rate_tok_s'] / 1000:.1f}",

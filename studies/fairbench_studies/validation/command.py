@@ -30,14 +30,14 @@ def validate(
     *,
     as_json: bool,
 ) -> None:
-    """Print the comparison of a file's runs; exit with code 1 if a run could not be replayed."""
+    """Print the comparison of a file's runs. If a run could not be replayed, exit with code 1."""
     _print(_compare(file, crosschecks, output_dir, profile, pool), as_json=as_json)
 
 
 def validate_all(
     files: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Compare the runs of several files; print one table, or a JSON object by file name."""
+    """Compare the runs of several files. Print one table, or a JSON object by file name."""
     if any(file.is_dir() for file in files):
         raise UsageError("several FILEs: the directory of a run must be the only argument")
     reports: dict[str, Report] = {}
@@ -55,7 +55,7 @@ def validate_all(
 def print_overview(
     paths: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Print one table of all runs; exit with code 1 if a run could not be replayed."""
+    """Print one table of all measured runs. If a run could not be replayed, exit with code 1."""
     _print(overview(paths, output_dir, profile), as_json=as_json)
 
 
@@ -75,7 +75,7 @@ def _compare(
     profile: str | None,
     pool: int | None,
 ) -> Report:
-    """Replay and compare the runs of a file, whatever system made the runs."""
+    """Replay and compare the measured runs of a file, whatever system made them."""
     kind = kind_of(file)
     if kind is Kind.SLORA:
         return validate_replay(file, crosschecks, output_dir, profile, pool)
@@ -89,9 +89,9 @@ def _compare(
 
 
 def predict(file: Path, profile: str | None, out: Path) -> None:
-    """Write predictions for a file's runs; exit with code 1 if a run could not be replayed.
+    """Write predictions for the runs of a file. If a run could not be replayed, exit with code 1.
 
-    Raises UsageError if the runs come from another engine than SGLang or vLLM.
+    Raises UsageError if the runs are of an engine other than SGLang or vLLM.
     """
     if kind_of(file) is not Kind.SERVING:
         raise UsageError(f"--predict {out}: {file} holds no runs of SGLang or vLLM")

@@ -1,4 +1,4 @@
-"""The scheduler pairs that replay the DLPM authors' server, by the server's policy names."""
+"""The scheduler pairs that replay the DLPM authors' server, by the server's names of policies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairbench.errors import DataError, unknown_name
 
 
 class Replayed(NamedTuple):
-    """A pair of router and local scheduler, with the parameter that ``--Q`` sets, if any."""
+    """A router and a local scheduler, with the parameter that the server's ``--Q`` sets, if any."""
 
     router: str
     local: str
@@ -30,10 +30,9 @@ POLICIES["default"] = POLICIES["lpm"]
 
 
 def scheduler_of(policy: str, quantum: int) -> tuple[Replayed, dict[str, Any]]:
-    """Return the scheduler that replays a policy, and its settings.
+    """Return the scheduler that replays a policy of the server, and its settings.
 
-    Raises:
-        DataError: the policy has no counterpart among fairbench's schedulers.
+    Raises: DataError: no scheduler of fairbench corresponds to the policy.
     """
     if policy not in POLICIES:
         raise DataError(str(unknown_name("schedule policy", policy, POLICIES)))

@@ -1,4 +1,4 @@
-"""Files of measured runs: the records of a file, and the kind of runs in the file."""
+"""Files of measured runs: their records, and the kind of runs that they contain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.files.formats import FilePlace, json_file, json_lines
 
 
 class Kind(Enum):
-    """A kind of measured runs, with the fields that identify the kind's records."""
+    """A kind of measured runs, with the fields by which the kind is recognised."""
 
     SERVING = ("run_id", "columns")
     PROGRAMS = ("program_latencies_s",)
@@ -42,7 +42,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def records_of(path: Path) -> list[FilePlace]:
-    """Return the records of a file, which has a record per line or a single JSON value."""
+    """Return the records of a file, which has one record per line or a single JSON value."""
     places: list[FilePlace] = []
     try:
         places = list(json_lines(path, f"{path}"))
@@ -62,6 +62,6 @@ def _listed(path: Path) -> list[FilePlace]:
 
 
 def name_of(record: Any) -> str:
-    """Return the name in a record, which may be a damaged record."""
+    """Return the name in a record, even if the record is damaged."""
     name = record.get("run_id") if isinstance(record, dict) else None
     return printable(name) if isinstance(name, str) else "(no run_id)"

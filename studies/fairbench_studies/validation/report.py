@@ -1,4 +1,4 @@
-"""The result of a comparison: text, and runs that could not be replayed."""
+"""The result of a comparison as text, with the runs that could not be replayed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class NotReplayed:
-    """A run of a file that has no comparison, and the reason in one line."""
+    """A run of a file that could not be compared, and the reason in one line."""
 
     run: str
     reason: str
@@ -28,7 +28,7 @@ class NotReplayed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The comparison of all runs in one file.
+    """The comparison of all measured runs in one file.
 
     ``whole`` is the report as a JSON object, and ``text`` is the report as tables.
     """
@@ -62,7 +62,7 @@ def defined(value: float) -> float | None:
 
 
 def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
-    """Return the simulated and the measured number as text."""
+    """Return a simulated and a measured number as text."""
     return f"{form(defined(pair.simulated))}/{form(defined(pair.measured))}"
 
 
@@ -74,7 +74,7 @@ def error(pair: Pair, least: float = 0.0) -> str:
 
 
 def unresolved_line() -> str:
-    """Return the legend for times to first token that are too short for the model."""
+    """Return the legend about times to first token that are too short for the model."""
     return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 
@@ -85,10 +85,11 @@ def each(
     *,
     replayed: bool = False,
 ) -> tuple[list[Made], list[NotReplayed]]:
-    """Convert each item; return the results, and the items that cannot be converted.
+    """Convert each item with ``make``.
 
-    Raises UsageError if every item failed, with the first item's message. If the items are
-    ``replayed`` runs, the message begins with the run's name.
+    Return the results, and the items that could not be converted. Raises UsageError with the first
+    item's error if every item failed. If the items are ``replayed`` runs, the error message begins
+    with the run's name.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []
@@ -107,7 +108,7 @@ def each(
 def unique(
     runs: Iterable[Given], name: Callable[[Given], str]
 ) -> tuple[list[Given], list[NotReplayed]]:
-    """Return the first run of each name, and the error for each further run with the same name."""
+    """Return the first run of each name, and an error for each further run with the name."""
     found: dict[str, Given] = {}
     later = [run for run in runs if found.setdefault(name(run), run) is not run]
     reason = "an earlier run has this name; rename one"

@@ -1,4 +1,4 @@
-"""The limit on the length of a measured run, because simulating long runs takes time."""
+"""The limit on the length of a measured run, because simulating a long run takes long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_SPAN_S = 1e7  # Limit on the length of a measured run in seconds (116 days).
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:
-    """Raise DataError, which names the field, for requests that are too far apart."""
+    """Raise DataError, which names the field, for requests that are too far apart in time."""
     span_s = float(np.ptp(times_s))
     if span_s > MAX_SPAN_S:
         raise DataError(

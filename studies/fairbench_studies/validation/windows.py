@@ -1,12 +1,12 @@
-"""Service in windows of a run, computed in the same way for simulation and measurement.
+"""Service in time windows of a run, computed in the same way for simulation and measurement.
 
 If no request is refused, the trace alone determines the totals of a whole run, because late service
-counts, too. The scheduler's decisions are visible only while work arrives, so service is counted up
-to the last arrival, and in slices of this period.
+counts, too. A scheduler's decisions are visible only while work arrives; therefore service is
+counted up to the last arrival, and in slices of this period.
 
 For each request, only arrival, first token and end are known. The input and the first output token
-count at the first token, and all later output tokens are spread evenly from the first token to the
-end. (VTC-artifact also spreads the input over the decode, although a server has processed the input
+count at the time of the first token, and all later output tokens are spread evenly up to the end.
+(VTC-artifact also spreads the input over the decode, although a server has processed the input
 before the first token.)
 """
 
@@ -41,7 +41,7 @@ JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Service rates (tokens/s, input + 2 x output) of each client in [start_s, end_s)."""
+    """Service rates (tokens/s, input + 2 x output) of each client from ``start_s`` to ``end_s``."""
 
     start_s: float
     end_s: float
@@ -52,12 +52,12 @@ class Window:
 
     @property
     def target_pct(self) -> float:
-        """Return the tolerance of each client's rate, in percent."""
+        """Return by how many percent each client's rate may differ from the measured rate."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
     @property
     def jain_tolerance(self) -> float:
-        """Return the tolerance of Jain's index."""
+        """Return by how much Jain's index may differ from the measured index."""
         return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
 
     def rate_within(self, client: int) -> bool:
@@ -75,7 +75,7 @@ class Window:
         return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the window as JSON types; times are times of the trace."""
+        """Return the window as JSON types, with times of the trace in seconds."""
         return {
             "start_s": self.start_s,
             "end_s": self.end_s,
@@ -92,7 +92,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TTFT:
-    """Time to first token of a group of clients, in seconds."""
+    """The time to first token of a group of clients, in seconds."""
 
     group: str
     p50_s: Pair
@@ -105,7 +105,10 @@ class TTFT:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Return the window from the first to the last arrival, followed by its slices if several."""
+    """Return the window from the first to the last arrival.
+
+    If there are several slices of it, they follow.
+    """
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)
@@ -114,7 +117,7 @@ def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple
 
 
 def spans_of(measured: Trace) -> list[tuple[float, float]]:
-    """Return the spans in seconds: first to last arrival, and then the slices of this span."""
+    """Return periods as (start, end) in seconds: first to last arrival, then its slices."""
     start_s, end_s = float(measured.req_time_s.min()), float(measured.req_time_s.max())
     return [(start_s, end_s), *_slices(start_s, end_s)]
 
@@ -122,7 +125,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Return each client's service in a window, counting refused requests as 0."""
+    """Return each client's service in a window, in which a refused request counts as 0."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]

@@ -1,4 +1,4 @@
-"""Claims 25 and 26 on the Arena trace: the cost of rate limits, and service differences."""
+"""Claims 25 and 26 on the Arena trace: the cost of rate limits, and differences in service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(seeds: Seeds) -> list[Part]:
-    """Judge whether a rate limit costs throughput, and a higher limit costs less."""
+    """Judge whether a rate limit costs throughput, and whether a higher limit costs less."""
     vtc = by_seed(seeds, f"{ARENA} vtc", "throughput", throughput_tok_s)
     limited = [
         by_seed(seeds, f"{ARENA} rpm {limit}", "throughput", throughput_tok_s)
@@ -45,7 +45,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """A run's name, with the measured mean and variance of the service difference."""
+    """The name of a run, with the measured mean and variance of the service difference."""
 
     run: str
     mean: float

@@ -1,9 +1,8 @@
 """The measures of VTC-artifact: service in windows, differences, response times.
 
-Only arrival, first token and end of a request are known, so the request's service is spread evenly
-from the first to the last token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py).
-A refused request counts as no service. Service is input + 2 x output tokens, or follows
-``weights``.
+Only arrival, first token and end of a request are known; therefore the service is spread evenly
+from the first to the last token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). A
+refused request has no service. Service is input + 2 x output tokens, or is weighted by ``weights``.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ WEIGHTS = ServiceWeights()
 
 
 class Differences(NamedTuple):
-    """The largest value, mean and variance of a service difference over time, and throughput.
+    """The largest value, mean and variance of a service difference over time, and the throughput.
 
-    Differences are in service per second, throughput is in input and output tokens served per
+    Differences are in weighted tokens per second; throughput is in input and output tokens per
     second.
     """
 
@@ -40,13 +39,13 @@ class Differences(NamedTuple):
 
 
 def table_points() -> Floats:
-    """Return the centres of the windows of a table, in seconds."""
+    """Return the centres (s) of the time windows from which the tables are computed."""
     step_s = (TABLE_S - WARMUP_S) / PARTS
     return np.array([WARMUP_S + step_s * part for part in range(1, PARTS)])
 
 
 def even_points(end_s: float, parts: int = PARTS) -> Floats:
-    """Return the points that divide [0, end_s] into equal parts, without the ends."""
+    """Return the times that divide [0, end_s] into equal parts, without 0 and ``end_s``."""
     return np.array([end_s / parts * part for part in range(1, parts)])
 
 
@@ -67,7 +66,7 @@ def accumulated(
 def accumulated_difference(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the difference in service between the most and least served clients at each time."""
+    """Return the difference in accumulated service between the most and the least served client."""
     spread: Floats = np.ptp(accumulated(trace, times_s, start_s, weights), axis=0)
     return spread
 
@@ -85,12 +84,12 @@ def demand_rates(
 def windowed_difference(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the summed deficit of clients in the window around each point.
+    """Return the sum of the clients' service deficits in the window around each point.
 
     A client's deficit is the service of the most served client minus the client's own service, but
-    at most the absolute difference between the client's service and demand. This maximum limits the
-    deficit of a client with little demand. A client that is served late has more service than
-    demand, and can still have a deficit, because the difference is absolute.
+    at most the absolute difference between the client's service and demand. The limit keeps the
+    deficit of a client with little demand small. A client that is served late has more service than
+    demand, and can still have a deficit, because the absolute difference counts.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)
@@ -100,7 +99,7 @@ def windowed_difference(
 
 
 def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
-    """Return a run's row in the tables of service differences."""
+    """Return the values that a run has in the tables of service differences."""
     values = windowed_difference(trace, table_points(), weights=weights)
     return Differences(
         float(values.max()), float(values.mean()), float(values.var()), throughput_tok_s(trace)
@@ -108,7 +107,7 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 
 
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
-    """Return mean time to first token (s) in windows, shape (clients, points).
+    """Return the mean time to first token (s) in windows, shape (clients, points).
 
     The value is NaN if no request in the window had a first token.
     """
@@ -123,7 +122,7 @@ def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -
 
 
 def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWeights) -> Floats:
-    """Return each client's service in intervals, shape (clients, intervals)."""
+    """Return each client's service in time intervals, shape (clients, intervals)."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]

@@ -24,7 +24,7 @@ ARENA_RANKS = (12, 13, 25, 26)
 
 
 class Curve(NamedTuple):
-    """A line of a panel; the ``value`` of an undefined point is NaN."""
+    """A line of a panel. Undefined points have the ``value`` NaN."""
 
     name: str
     at: Floats
@@ -32,7 +32,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of a figure: title, axis label and curves."""
+    """A panel of a figure, with title, axis label and curves."""
 
     title: str
     x: str
@@ -61,14 +61,14 @@ def service_panel(trace: Trace, title: str) -> Panel:
 
 
 def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None) -> Panel:
-    """Return a panel with the response times of all clients, or of the ``chosen`` clients."""
+    """Return a panel with the response times of all clients, or of the clients in ``chosen``."""
     at = even_points(_end_s(trace), POINTS)
     rows = range(len(trace.clients)) if chosen is None else chosen
     return Panel(title, TIME, RESPONSE, _clients(trace, response_times(trace, at), at, rows))
 
 
 def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
-    """Return a panel of each run's cumulative service difference while requests still arrive."""
+    """Return a panel with each run's cumulative service difference while requests still arrive."""
     curves = []
     for name, trace in traces.items():
         at = even_points(_end_s(trace))
@@ -82,7 +82,7 @@ def output_rate(trace: Trace) -> float:
 
 
 def busiest(trace: Trace) -> list[int]:
-    """Return the rows of two middle clients and of the two clients with the most requests."""
+    """Return the rows of four clients: two in the middle, and the two with the most requests."""
     counts = [int(np.count_nonzero(trace.client == client)) for client in trace.clients]
     order = sorted(range(len(counts)), key=counts.__getitem__)
     return [order[rank] for rank in ARENA_RANKS if rank < len(order)]
@@ -166,7 +166,7 @@ FIGURES: Mapping[int, tuple[str, Callable[[Traces], list[Panel]]]] = {
     13: ("throughput under rate limits", _throughput),
     14: ("memory pool and request length", _ablation),
 }
-"""The subject and the panels of each figure, by the paper's number."""
+"""The subject and the panels of each figure, by the figure's number in the paper."""
 
 
 def panels_of(number: int, runs: Traces) -> list[Panel] | None:

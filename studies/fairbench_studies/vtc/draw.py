@@ -1,4 +1,4 @@
-"""Small pictures of the VTC paper's figures, with their numbers as CSV."""
+"""Small pictures of the VTC paper's figures, with the drawn numbers as CSV."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARKS = 12  # number of marks on a curve of the figure
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure whose runs are complete; return the files. Raises UsageError."""
+    """Draw each figure whose runs are complete, and return the files. Raises UsageError."""
     files: list[Path] = []
     for number in FIGURES:
         used = _Used(results.traces)
@@ -37,7 +37,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """A mapping of traces by run name that records which traces were read."""
+    """A mapping of traces by name of the run, which records which traces were read."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

@@ -17,7 +17,7 @@ RPM_LIMITS = (5, 10, 15, 20, 30)
 
 @dataclass(frozen=True)
 class Experiment:
-    """A single workload of the VTC paper under one local scheduler, on one replica."""
+    """A workload of the VTC paper under one local scheduler, on one replica."""
 
     workload: str
     local: str
@@ -28,7 +28,7 @@ class Experiment:
     def spec(self, seed: int = 0) -> ExperimentSpec:
         """Return the complete experiment with a seed.
 
-        Raises DataError if the trace of the experiment is missing.
+        Raises DataError if the experiment's trace is missing.
         """
         flags: dict[str, Any] = {
             "workload": self.workload,
@@ -91,7 +91,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Return the experiments whose data exist; some experiments need the Arena trace."""
+    """Return the experiments whose data exist, because some need the Arena trace."""
     try:
         find_trace_file("vtc_arena_trace.jsonl.gz")
     except DataError:

@@ -1,4 +1,4 @@
-"""The largest values that [VTC] Theorems 4.9, 4.11 and 4.13 bound, from a run's records."""
+"""The largest values in a run's records that [VTC] Theorems 4.9, 4.11 and 4.13 bound."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ THEOREM = "VTC Theorem 4.4"  # name of the bound 2U on the service gap in a run 
 
 
 class Extremes(NamedTuple):
-    """The largest measures of a run that the theorems bound, in weighted tokens.
+    """The largest values in a run that the theorems bound, in weighted tokens.
 
-    ``unit`` is U of the theorems, and ``clients`` is the number n of clients. ``lead`` is a
-    client's lead over a backlogged client. ``ahead`` is the service that other clients receive
-    while the only request of a client waits. ``unasked`` is the amount by which an equal share
-    exceeds the requested service of a backlogged client.
+    ``unit`` is the U of the theorems, and ``clients`` is the number n of clients. ``lead`` is the
+    largest lead of a client over a backlogged client, which has waiting requests. ``ahead`` is the
+    service that other clients receive while a client's only request waits. ``unasked`` is the
+    amount by which an equal share exceeds the requested service of a backlogged client.
     """
 
     unit: float
@@ -56,9 +56,10 @@ def _weight(row: Mapping[str, Any]) -> float:
 
 
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
-    """Return the most service of all other clients while a client's only request waits (4.11).
+    """Return the most service of all other clients while a client's only request waits.
 
-    When the request arrives, the client has no other waiting or running request.
+    The bound is [VTC] Theorem 4.11. When this request arrives, the client has no other waiting or
+    running request.
     """
     history = ServiceHistory.of(service, clients)
     largest = 0.0
@@ -84,10 +85,10 @@ def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
 def largest_unasked(
     requests: Requests, service: ServiceRows, clients: int, horizon_s: float
 ) -> float:
-    """Return the largest T / n minus a backlogged client's requested service (Theorem 4.13).
+    """Return the largest T / n minus the service that a backlogged client has requested.
 
-    T is the service of all clients since the backlog began, and n is the number of clients that
-    have requested service since then.
+    The bound is [VTC] Theorem 4.13. T is the service of all clients since the client's backlog
+    began, and n is the number of clients that have requested service since then.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")

@@ -1,4 +1,4 @@
-"""Per-seed measures of the VTC paper's runs as rows, from which claims can be judged again."""
+"""Per-seed measures of the VTC paper's runs as rows, from which claims are judged again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GAP, BASIS, EXTREMES = "largest gap while both wait", "basis", "extremes of theo
 
 
 def keep(seeds: Seeds) -> list[Row]:
-    """Return a row per run, measure and seed, of the measures that judges have used."""
+    """Return a row per run, measure and seed, for the measures on which verdicts rest."""
     return [row for seed, one in enumerate(seeds) for row in _rows(seed, one)]
 
 
@@ -36,7 +36,7 @@ def _rows(seed: int, one: Results) -> Iterator[Row]:
 def recall(rows: Sequence[Row]) -> list[Results]:
     """Return the results of each seed without their traces.
 
-    Raises KeyError or ValueError if the rows have another form.
+    Raises KeyError or ValueError if the rows have a wrong form.
     """
     seeds: dict[int, Results] = {}
     for row in rows:

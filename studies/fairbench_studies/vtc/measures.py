@@ -14,7 +14,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def difference_of(trace: Trace, start_s: float = 0.0) -> float:
-    """Return the largest service difference since ``start_s``, at the paper's points."""
+    """Return the largest service difference since ``start_s``, at the times the paper uses."""
     points = even_points(float(trace.req_time_s.max()))
     later = points[points > start_s]
     return float(accumulated_difference(trace, later, start_s).max())
@@ -27,13 +27,13 @@ def rates(trace: Trace, start_s: float, end_s: float) -> Floats:
 
 
 def mean_ttft_s(trace: Trace, client: int) -> float:
-    """Return the mean time to first token of a client's served requests."""
+    """Return the mean time to first token (s) of a client's served requests."""
     mine = (trace.client == trace.clients[client]) & trace.finished
     return float(trace.first_token_latency_s[mine].mean())
 
 
 def by_seed(seeds: Seeds, run: str, name: str, measure: Callable[[Trace], Any]) -> list[Any]:
-    """Return a measure of a run for each seed; each value is stored under the measure's name."""
+    """Return a measure of a run for each seed. Each value is stored under the measure's name."""
     return [one.measured(run, name, measure) for one in seeds]
 
 

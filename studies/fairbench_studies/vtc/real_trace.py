@@ -3,8 +3,7 @@
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
 Reading a pickle can execute code. This reader creates only lists, strings, numbers and the trace's
-own requests, whose class the reader replaces. The reader refuses every other class name in the
-file.
+own requests, whose class it replaces. The reader refuses every other class name in the file.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ FIELDS = ("adapter_dir", "req_time", "prompt_len", "output_len")
 
 
 class _Request:
-    """A request of the trace, with the attributes that the file contains."""
+    """A request of the Arena trace, with the attributes that the file contains."""
 
 
 class _OnlyRequests(pickle.Unpickler):
-    """A reader of pickles that knows one class, the trace's request."""
+    """A reader of pickles that knows only one class, which is the trace's request."""
 
     def find_class(self, module: str, name: str) -> type:
         if name == REQUEST:
@@ -38,10 +37,10 @@ class _OnlyRequests(pickle.Unpickler):
 
 
 def trace_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield ``{t, client, prompt_len, output_len}`` of each request, in order of arrival.
+    """Yield ``{t, client, prompt_len, output_len}`` for each request, in order of arrival.
 
-    Clients are numbered by the list of adapters at the beginning of the file. Raises DataError if
-    the file holds anything other than a trace.
+    Clients are numbered by their order in the list of adapters at the beginning of the file. Raises
+    DataError if the file is not the pickle of a trace.
     """
     try:
         with opened(path, f"trace {path}") as file:

@@ -23,7 +23,7 @@ PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 
 def judge_response_times(seeds: Seeds) -> list[Part]:
-    """Judge which clients' time to first token increases drastically under FCFS and VTC.
+    """Judge for which clients the time to first token increases drastically under FCFS and VTC.
 
     A client exceeds its share if its requests ask for more than an equal share of all service.
     """
@@ -56,7 +56,7 @@ def judge_response_times(seeds: Seeds) -> list[Part]:
 
 
 def _peaks_s(one: Results, run: str) -> list[float]:
-    """Return the longest time to first token in any minute, for each of the four drawn clients."""
+    """Return the longest time to first token (s) in any minute, for each drawn client."""
     name = "longest TTFT of the clients drawn"
     found: list[float] = one.measured(
         f"{ARENA} {run}", name, lambda trace: _drawn(one, peaks_s(trace)).tolist()
@@ -84,7 +84,7 @@ def _late(trace: Trace) -> list[tuple[int, float]]:
 
 
 def judge_limited_times(seeds: Seeds) -> list[Part]:
-    """Judge whether response times go from evenly short to FCFS's times as rate limits rise."""
+    """Judge whether response times change from evenly short to FCFS's as rate limits rise."""
     lowest, *_ = names = [f"{ARENA} rpm {limit}" for limit in RPM_LIMITS]
     spread = [_spread(one, lowest) for one in seeds]
     every = [by_seed(seeds, name, "mean TTFT", _mean_s) for name in names]
@@ -120,7 +120,7 @@ def _mean_s(trace: Trace) -> float:
 
 
 def _spread(one: Results, run: str) -> float:
-    """Return the ratio of the longest to the shortest mean time to first token of drawn clients."""
+    """Return the longest mean time to first token of the drawn clients divided by the shortest."""
 
     def spread(trace: Trace) -> float:
         means_s = _drawn(one, _means_s(trace))
@@ -130,7 +130,7 @@ def _spread(one: Results, run: str) -> float:
 
 
 def _means_s(trace: Trace) -> Floats:
-    """Return each client's mean time to first token; NaN without a served request."""
+    """Return each client's mean time to first token (s), or NaN without a served request."""
     owner, taken_s = trace.client[trace.finished], trace.first_token_latency_s[trace.finished]
     return np.array(
         [taken_s[owner == one].mean() if one in owner else np.nan for one in trace.clients]
@@ -150,7 +150,7 @@ def _apart_s(one: Results, run: str) -> float:
 
 
 def peaks_s(trace: Trace) -> Floats:
-    """Return each client's longest time to first token in any minute; 0 without a first token."""
+    """Return each client's longest time to first token (s) in any minute, or 0 if it got none."""
     curves = response_times(trace, even_points(float(trace.req_time_s.max()), POINTS))
     longest: Floats = np.nan_to_num(curves).max(axis=1)
     return longest

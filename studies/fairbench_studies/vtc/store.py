@@ -25,12 +25,12 @@ VTC = "vtc"
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The runs of a seed by name, as traces, with facts about the runs.
+    """The runs with one seed as traces by name, and facts about the runs.
 
-    ``gaps`` are the largest differences in service of two clients that both wait; a gap is NaN if
-    no two clients wait at the same time. ``extremes`` holds the measures that the theorems bound,
-    for the runs under VTC. ``known`` holds the measures that judges have used, by run and name. If
-    a measure is known, no trace is needed.
+    ``gaps`` are the largest differences in service between two clients while both wait; a gap is
+    NaN if no two clients wait at the same time. ``extremes`` holds the largest values that the
+    theorems bound, for the runs under VTC. ``known`` holds the measures on which verdicts rest, by
+    run and name. If a measure is known, the trace of its run is not needed.
     """
 
     traces: Mapping[str, Trace]
@@ -46,7 +46,7 @@ class Results:
         return self.known[run, name]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
-        """Return the hardware on which the named runs, or all runs, were simulated."""
+        """Return on which hardware the named runs, or all runs, were simulated."""
         chosen = self.bases if names is None else names
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 
@@ -78,7 +78,7 @@ def _read(runs: Mapping[str, StoredRun], seed: int) -> Results:
 
 
 def trace_of(run: StoredRun) -> Trace:
-    """Return a run reduced to its requests' latencies, like a measured run."""
+    """Return a run as a trace of its requests' latencies, like a measured run."""
     return as_trace(read_tables(run).requests)
 
 
@@ -89,7 +89,7 @@ def gap_of(run: StoredRun) -> float:
 
 
 def as_trace(requests: Requests) -> Trace:
-    """Return a requests table as a trace; refused or unfinished requests have no latencies."""
+    """Return a table of requests as a trace. Refused and unfinished requests have no latencies."""
     done = requests.status == FINISHED
     return Trace(
         requests.client,

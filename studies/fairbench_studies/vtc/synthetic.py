@@ -34,7 +34,7 @@ def _under(
 
 
 def judge_overload(seeds: Seeds) -> list[Part]:
-    """Judge that the service difference is flat under VTC and grows under FCFS."""
+    """Judge that the service difference is constant under VTC and grows under FCFS."""
     vtc, fcfs = _under(seeds, "vtc-overload", ("vtc", "fcfs"), DIFFERENCE, difference_of)
     within, form = [one <= BOUND for one in vtc], "VTC {:,.0f}, FCFS {:,.0f}"
     return [
@@ -45,7 +45,7 @@ def judge_overload(seeds: Seeds) -> list[Part]:
 
 
 def judge_shares(seeds: Seeds) -> list[Part]:
-    """Judge whether Jain's index of the service rates is as claimed."""
+    """Judge whether Jain's index of the service rates is as the paper claims."""
 
     def index(trace: Trace) -> float:
         return jain(rates(trace, 30, 300).tolist())
@@ -60,7 +60,7 @@ def judge_shares(seeds: Seeds) -> list[Part]:
 
 
 def judge_proportional(seeds: Seeds) -> list[Part]:
-    """Judge that clients below their share get their demand, and the third client what remains."""
+    """Judge that clients below their share get their demand, and the third client the rest."""
     name = "vtc-proportional vtc"
     found = _rates(seeds, name, 60, 600)
     waits = np.array(by_seed(seeds, name, "mean TTFT by client", _three_waits))
@@ -84,7 +84,7 @@ def _rates(seeds: Seeds, run: str, start_s: float, end_s: float) -> Floats:
 
 
 def judge_on_off(seeds: Seeds) -> list[Part]:
-    """Judge that a backlogged on-off client gets as much as a client that is always on."""
+    """Judge that a backlogged on-off client gets as much service as one that is always on."""
     name, text = "vtc-on-off-overload vtc", "an accumulated difference of 7,541 (up to 3x)"
     found = _rates(seeds, name, 0, 600)
     ratio = float((found[:, 0] / found[:, 1]).mean())
@@ -100,7 +100,7 @@ PHASE_S = 60.0
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share is served in ON phases; the second gets what remains."""
+    """Judge that a client below its share is served in ON phases, and the second gets the rest."""
     done, late, totals = (
         by_seed(seeds, "vtc-on-off-less vtc", name, measure)
         for name, measure in (
@@ -134,13 +134,13 @@ def _done_in_phase(trace: Trace) -> float:
 
 
 def _share_of_second(trace: Trace) -> float:
-    """Return the second client's fraction of the service in the second halves of all pauses."""
+    """Return the second client's fraction of the service in the second half of each pause."""
     found = service_rates(trace, _phases(trace, 1.75 * PHASE_S), PHASE_S / 2)
     return float(found[1].sum() / found.sum())
 
 
 def _total_in_pauses(trace: Trace) -> float:
-    """Return the ratio of the total service rate in pauses to that in ON phases."""
+    """Return the total service rate in pauses divided by that in ON phases."""
     on, off = (service_rates(trace, _phases(trace, first_s * PHASE_S)) for first_s in (0.5, 1.5))
     return float(off.sum(axis=0).mean() / on.sum(axis=0).mean())
 
@@ -151,10 +151,10 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
-    """Judge the bound while both clients wait, and differences in service from 30 s on.
+    """Judge the bound while both clients wait, and the differences in service from 30 s on.
 
     The paper's differences leave out the first 30 s, in which one client has not yet queued enough
-    requests. The parts also report the outcomes if the run is judged from its beginning.
+    requests. The parts of the claim also report the outcomes for the run from its beginning.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
@@ -176,7 +176,10 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Return a part on the ratio of FCFS's to VTC's difference, and a part on VTC's difference."""
+    """Return parts of a claim on the service difference.
+
+    One is on the ratio of FCFS's to VTC's difference, and one is on VTC's difference.
+    """
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)
@@ -206,7 +209,7 @@ def judge_isolation(seeds: Seeds) -> list[Part]:
 
 
 def judge_shift(seeds: Seeds) -> list[Part]:
-    """Judge whether LCF pays back the service that a client missed while it was off."""
+    """Judge whether LCF (least counter first) pays back service that a client missed while off."""
 
     def share(trace: Trace) -> float:
         found = rates(trace, 300, 600)
@@ -229,7 +232,7 @@ PREDICTED = {"VTC": 104.0, "off by 50%": 12.5, "oracle": 0.5}
 
 
 def judge_predictions(seeds: Seeds) -> list[Part]:
-    """Judge whether better length predictions give smaller differences."""
+    """Judge whether better predictions of output lengths give smaller service differences."""
     runs = ("vtc", "off by 50%", "oracle")
     found = _under(seeds, SHORT, runs, "mean difference", lambda one: differences(one).mean)
     vtc, off, oracle = found
@@ -244,7 +247,7 @@ def judge_predictions(seeds: Seeds) -> list[Part]:
 
 
 def judge_weights(seeds: Seeds) -> list[Part]:
-    """Judge whether service is in proportion to the weights."""
+    """Judge whether the clients' service is in proportion to their weights."""
     found = _rates(seeds, "vtc-weighted vtc", 60, 360)
     due = found.sum(axis=1, keepdims=True) * np.arange(1, 5) / 10
     return [
@@ -254,7 +257,7 @@ def judge_weights(seeds: Seeds) -> list[Part]:
 
 
 def judge_pool(seeds: Seeds) -> list[Part]:
-    """Judge whether a larger pool gives a larger difference."""
+    """Judge whether a larger KV memory gives a larger service difference."""
     sides = _under(seeds, "vtc-memory-pool", ("35,000", "65,000"), DIFFERENCE, difference_of)
     by_length = _under(seeds, "vtc-length", ("256", "512", "768"), DIFFERENCE, difference_of)
     lengths = [*map(fmean, by_length)]
@@ -272,6 +275,6 @@ def _shown(found: Floats) -> str:
 
 
 def _near(text: str, found: Floats, due: Floats, most: float) -> Part:
-    """Return a part that holds if, in each seed, every client's rate is near its due rate."""
+    """Return a part of a claim, that in each seed every client's rate is near its due rate."""
     apart = np.abs(found / due - 1).max(axis=1)
     return mean_within(text, apart, 0, most, f"{_shown(found)}, at most {{:.2%}} off")

@@ -1,13 +1,14 @@
-"""Claims 54 to 56: the bounds of [VTC] Theorems 4.9, 4.11 and 4.13 in the figures' runs under VTC.
+"""Claims 54 to 56: the bounds of [VTC] Theorems 4.9, 4.11 and 4.13, in runs under VTC.
 
-U is the bound of Lemma 4.3: the larger of w_p L_input and w_q M. If memory is over-committed, U is
-half of the run's larger bound on the service gap (docs/appendix/theory.md). The measures are in
-weighted tokens. Two theorems are judged by their proofs instead of runs:
+U is the bound of Lemma 4.3, which is the larger of w_p L_input and w_q M. If memory is
+over-committed, U is half of the larger bound on the service gap of the run
+(docs/appendix/theory.md). All measures are in weighted tokens. Two theorems are judged by what
+their proofs show, instead of as printed:
 
 - Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
-  give. While one client waits, the other clients get at least ``a`` tokens per second. If the other
-  clients get at most 2 (n - 1) U tokens during a wait, the wait is within the theorem's bound for
-  every possible ``a``.
+  give. While one client waits, the other clients get at least ``a`` tokens per second. If they get
+  at most 2 (n - 1) U tokens during a wait, the wait is within the theorem's bound for every
+  possible ``a``.
 - In Theorem 4.13 as printed, no client meets the premise: shortly before t2, the total service
   T(t, t2) is less than 5U n, and no client requests less than nothing. The proof shows that a
   client which is backlogged from t to t2 has requested at least T(t, t2) / n - 5U since t.
@@ -54,7 +55,7 @@ def judge_share(seeds: Seeds) -> list[Part]:
 
 
 def _rise_s(trace: Trace) -> float:
-    """Return the growth of the first client's time to first token from first to last minute."""
+    """Return the growth (s) of the first client's time to first token from first to last minute."""
     mine = trace.client == trace.clients[0]
     at_s, taken_s = trace.req_time_s[mine], trace.first_token_latency_s[mine]
     first, last = taken_s[at_s < WINDOW_S], taken_s[at_s >= trace.req_time_s.max() - WINDOW_S]
@@ -67,9 +68,9 @@ def _bounded(
     measured: Callable[[Extremes], float],
     bound: Callable[[Extremes], float],
 ) -> Part:
-    """Return the part of a claim that no run exceeds its bound, with the run nearest to its bound.
+    """Return a part of a claim, that no run exceeds its bound.
 
-    Raises KeyError if a run is missing.
+    The text names the run nearest to its bound. Raises KeyError if a run is missing.
     """
     runs = [of for one in seeds for of in one.extremes.values()]
     if not runs:

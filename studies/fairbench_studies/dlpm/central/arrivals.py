@@ -63,7 +63,7 @@ class TreeOfThoughtArrivals:
         )
 
     def on_finish(self, request: Request) -> None:
-        """Let later requests extend the finished request, unless it has the last level."""
+        """Let later requests extend the finished request, unless its tree has no further level."""
         prompt, depth = self._under_way.pop(request.request_id)
         if depth + 1 < LEVELS:
             self._finished.append((prompt, depth))

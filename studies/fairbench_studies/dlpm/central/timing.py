@@ -59,7 +59,7 @@ class RoundCost:
 
     @property
     def overhead_pct(self) -> float:
-        """Return synchronisation and algorithm in percent of a decode step ([DLPM] §5.1)."""
+        """Return the time of synchronisation and algorithm in percent of a decode step."""
         overhead_ms = self.synchronisation_ms + self.match_ms + self.dispatch_ms
         return 100 * overhead_ms / self.decode_step_ms
 

@@ -14,9 +14,11 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 
 class Chat(NamedTuple):
-    """The longest responses of two pairs of clients, 0 and 1, and 2 and 3.
+    """Response times in seconds of the four clients of figure 8.
 
-    Under D2LPM, the field has the latest response.
+    ``good`` and ``flooding`` have the longest response of clients 0 and 1, and of clients 2 and 3,
+    by scheduler. ``reformed`` and ``still`` are the mean responses of clients 2 and 3 in the last
+    quarter of the run under D2LPM.
     """
 
     good: Mapping[str, float]

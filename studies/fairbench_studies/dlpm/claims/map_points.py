@@ -1,4 +1,4 @@
-"""The runs for the map of claims, which form one sweep of configurations, axes and schedulers."""
+"""The runs for the map of claims: one sweep of configurations, settings and schedulers."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Chart:
         ]
 
     def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
-        """Return the summaries of the chart's finished runs by identity."""
+        """Return the summaries of the chart's finished runs, by identity of the experiments."""
         wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
         return [run.summary for key, run in finished.items() if key in wanted]
 

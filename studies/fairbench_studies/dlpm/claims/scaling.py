@@ -1,4 +1,7 @@
-"""Claims 15 and 17: more clients (figure 11), and a central scheduler's cost (figure 4)."""
+"""Claims 15 and 17 of the DLPM paper.
+
+They are about more clients (figure 11), and about a central scheduler's cost (figure 4).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims 41 and 49: computed service under unfair schedulers, and idle workers under D2LPM."""
+"""Claims 41 and 49 of the DLPM paper: computed service, and idle workers under D2LPM."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _indices(cell: SchedulerResults) -> Mapping[int, float]:
 
 
 def computed_index(run: StoredRun) -> float:
-    """Return Jain's index of computed service while all clients are active; NaN if never."""
+    """Return Jain's index of computed service while all clients are active, or NaN if never."""
     if run.summary["paper_window_start_s"] is None:
         return float("nan")
     return float(jain(while_all_active(run)[0]))

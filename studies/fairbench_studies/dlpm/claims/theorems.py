@@ -95,7 +95,7 @@ def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
 
     Theorem A.6 multiplies a scheduler's bounds by the number of workers. VTC's bound is 2U between
     backlogged clients ([VTC] Theorem 4.4), and 4U against other clients ([VTC] Theorem 4.9); U is
-    the largest service of a batch.
+    the largest charge for requests that are already admitted.
     """
     judge = partial(judge_bound, cells, theorem="VTC Theorem A.6", scheduler="vtc")
     said = "the largest difference is"

@@ -99,7 +99,7 @@ def _largest(one: Tally) -> float:
 
 
 def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge RR+LPM's hit rate and throughput on the hard trees with 4 and 8 replicas."""
+    """Judge RR+LPM's hit rate and throughput for the hard trees, with 4 and 8 replicas."""
     at = by_place(cells)
     both = {str(dp): at[Place(*HARD, dp)]["lpm"] for dp in (4, 8)}
     hits, rates = ([mean_over(runs, metric) for runs in both.values()] for metric in (HIT, RATE))
@@ -116,7 +116,7 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Source) -> list[Part]:
-    """Judge that D2LPM is as good as the two forms of Preble, except where Preble wins."""
+    """Judge that D2LPM is as good as both forms of Preble, except where the paper disagrees."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 

@@ -81,7 +81,7 @@ def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Responses(NamedTuple):
-    """The mean response time of all clients, and the longest response of clients 1 and 2."""
+    """The mean response time of all clients, and the longest of clients 1 and 2, in seconds."""
 
     mean_s: float
     most_s: float

@@ -26,10 +26,11 @@ class BalanceParams(Protocol):
 
 
 class CodeBalance:
-    """Load balancing that moves cheap key nodes from heavily loaded GPUs to the lightest GPU.
+    """Load balancing that moves cheap key nodes from heavily loaded GPUs to the lightest one.
 
-    If a GPU has a single key node, the node is replicated on the lightest GPU as soon as the wait
-    of the node's requests has doubled.
+    The key node of a request is the deepest tree node on its prompt's path that is longer than the
+    path above the node. If a GPU has only one key node, the node is copied to the lightest GPU as
+    soon as the wait of its requests has doubled.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:
@@ -37,9 +38,10 @@ class CodeBalance:
         self._load = load
 
     def rebalance(self, end: PrebleNode, requests: int, now_s: float) -> None:
-        """Balance the heaviest GPU with the lightest, then the second heaviest, and so on.
+        """Balance the most loaded GPU with the least loaded, then the second most loaded, etc.
 
-        ``end`` is the last node of the request just dispatched, which is the last of ``requests``.
+        ``end`` is the last tree node of the request just dispatched, which is the last of
+        ``requests``.
         """
         params = self._params
         chain = _levels(end) - _levels(key_portion(end))
@@ -55,7 +57,7 @@ class CodeBalance:
             self._even_out(heavy, lightest, loads, now_s)
 
     def _even_out(self, heavy: int, light: int, loads: dict[int, float], now_s: float) -> None:
-        """Move key nodes to the lighter GPU, or replicate the only key node; update ``loads``."""
+        """Move key nodes to the less loaded GPU, or copy the only one, and update ``loads``."""
         costs = {
             key.node: self._load.key_s(key, heavy)
             for key in self._load.tree.keys.values()
@@ -81,7 +83,7 @@ class CodeBalance:
                 return
 
     def _has_doubled(self, node: PrebleNode, worker: int, now_s: float) -> bool:
-        """Return whether TTFT grew by ``autoscale_factor`` in the newer half of the window."""
+        """Return whether the time to first token grew by ``autoscale_factor`` within the window."""
         halves = node.waits[worker].halves(now_s) if worker in node.waits else None
         return halves is not None and halves[1] >= self._params.autoscale_factor * halves[0]
 

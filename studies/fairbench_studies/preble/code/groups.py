@@ -13,19 +13,19 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 
 
 class PrebleGroupsCode(PrebleGroups):
-    """Priority groups that are tried one per pass, from the highest to the lowest group.
+    """Priority groups that are tried one per pass, from the highest group to the lowest.
 
     For group g (from 0), at most (g + 1) x ``per_group`` requests are tried, in order of arrival; a
-    request without room is skipped. The paper rounds a hit fraction down to a group, but the code
-    rounds up. With ten groups, a fraction of 0.70 is in group 6, not 7, and all fractions in (0,
-    0.1] are in group 0.
+    request for which there is no memory is skipped. The paper rounds a hit fraction down to the
+    number of a group, but the code rounds up. With ten groups, the code puts a fraction of 0.70 in
+    group 6, not 7, and all fractions in (0, 0.1] in group 0.
     """
 
     name = "preble-groups-code"
 
     @dataclass(frozen=True)
     class Params(PrebleGroups.Params):
-        """Parameters: ``groups`` is the paper's number of groups P."""
+        """Parameters of the priority groups; ``groups`` is the paper's number of groups P."""
 
         no_room: Literal["skip"] = "skip"
         per_group: Annotated[int, Gt(0)] = 10

@@ -15,7 +15,7 @@ TPOTS = 200  # The load is computed from the median of this number of latest tim
 
 
 class CodeGpu:
-    """The record of a GPU: requests in the window, times per output token, and cache hits."""
+    """The load data of a GPU: requests in the window, times per output token, and cache hits."""
 
     def __init__(
         self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
@@ -29,7 +29,7 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """Return the recent fraction of prompt tokens that were cached; 0 without prompts."""
+        """Return the recent fraction of prompt tokens that were cached, or 0 without prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:
@@ -52,7 +52,7 @@ class CodeGpu:
 
 
 class CodeLoad:
-    """Load estimates by key node, from the prefill of missed tokens and current decoding."""
+    """Load estimates by key node of the tree, from prefill of missed tokens and decoding."""
 
     def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
         self.tree = tree
@@ -62,7 +62,7 @@ class CodeLoad:
         self._prefill_of_s: dict[int, float] = {}
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
-        """Return each GPU's load in seconds, from key nodes with at least ``min_hits`` requests."""
+        """Return each GPU's load (s), from the key nodes with at least ``min_hits`` requests."""
         loads = dict.fromkeys(self.gpus, 0.0)
         under_way = {worker: self.tree.under_way[worker] for worker in loads}
         for key in self.tree.keys.values():
@@ -76,7 +76,7 @@ class CodeLoad:
         return loads
 
     def key_s(self, key: KeyCount, worker: int) -> float:
-        """Return the seconds of work that a key node causes at one of its GPUs."""
+        """Return the seconds of work that a key node causes at each of its GPUs."""
         gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
         return self._prefill_s(key, gpus) + self._decode_s(key, worker)
 
@@ -93,7 +93,7 @@ class CodeLoad:
         return under_way * key.output_tokens * self.gpus[worker].tpot_s
 
     def eviction_s(self, worker: int, tokens: int) -> float:
-        """Return the seconds lost by evicting ``tokens`` tokens, if the GPU's cache is full."""
+        """Return the seconds that evicting ``tokens`` tokens costs, if the GPU's cache is full."""
         cost_s = 0.0
         victims = self.tree.victims(worker, tokens, keep=self.tree.under_way[worker])
         for node, _ in islice(victims, EVICTION_SCAN_NODES):

@@ -19,7 +19,7 @@ from fairbench_studies.preble.code.tree import CodeTree
 
 
 class _Sent(NamedTuple):
-    """An unfinished request: last node of the prompt, GPU, and time of dispatch."""
+    """An unfinished request: the prompt's last tree node, its GPU, and the time of dispatch."""
 
     end: PrebleNode
     worker: int
@@ -29,19 +29,20 @@ class _Sent(NamedTuple):
 class PrebleE2Code(PrefixRouter):
     """The router E2 of the published code, which *allocates* GPUs to nodes of the prefix tree.
 
-    A request whose own leaf is shorter than the path above goes to the GPUs allocated to the
-    deepest node of this path. Any other request goes to the GPU with the highest hit ratio if this
-    ratio is high enough, else to the GPU with the least load. A key node's load has two parts: the
-    prefill of missed tokens, divided among the node's GPUs, and the decoding. The decoding is
-    estimated as requests in progress times output tokens times time per output token. If loads
-    differ too much, key nodes move from the heaviest to the lightest GPU, cheapest first. A GPU's
-    only key node is replicated on the lightest GPU as soon as the node's time to first token has
-    doubled.
+    A request whose own leaf is shorter than the path above it goes to one of the GPUs allocated to
+    the deepest node of this path. Any other request goes to the GPU with the highest hit ratio, if
+    this ratio is high enough, or else to the GPU with the least load. The load of a key node has
+    two
+    parts: the prefill of missed tokens, divided among the node's GPUs, and the decoding. The
+    decoding is estimated as requests in progress times output tokens times time per output token.
+    If the loads of GPUs differ too much, key nodes move from the most loaded to the least loaded
+    GPU, the cheapest first. A GPU's only key node is copied to the least loaded GPU as soon as its
+    time to first token has doubled.
 
-    Three parts of Preble's code are not copied. The code returns the position in a list of
-    candidates instead of the GPU. The code adds the time of attention to prefill times, and this
-    class does not. The code resolves ties by the lowest index, and in this class equal GPUs take
-    turns.
+    This class differs from Preble's code in three ways. Preble's code returns the position in a
+    list of candidates; this class returns the GPU. Preble's code adds the time of attention to
+    prefill times; this class does not. Preble's code breaks ties by the lowest index; in this
+    class, GPUs with equal values take turns.
     """
 
     name = "preble-e2-code"
@@ -49,14 +50,14 @@ class PrebleE2Code(PrefixRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the defaults of the authors' code; inf turns a mechanism off.
+        """Parameters with the defaults of the authors' code. The value inf turns a mechanism off.
 
-        A key node moves only after ``rebalance_after`` requests per GPU, and only if the key node
-        has ``rebalance_min_hits`` requests in the window. A request whose leaf is
-        ``rebalance_max_chain`` levels below the key node does not move the key node. ``hit_ratio``
-        is the required ratio over the last ``hit_ratio_window_s``, as the router observes.
-        ``first_tpot_s`` is the assumed time per output token before the first observation. The
-        prefill times are those of ``preble-e2``.
+        A key node is moved only after ``rebalance_after`` requests per GPU, and only if it has
+        ``rebalance_min_hits`` requests in the window. A request whose leaf is
+        ``rebalance_max_chain`` levels or more below the key node does not move the key node.
+        ``hit_ratio`` is the required hit ratio over the last ``hit_ratio_window_s`` seconds, as
+        observed by the router. ``first_tpot_s`` is the assumed time per output token (s) before the
+        first observation. The parameters of prefill times are those of ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

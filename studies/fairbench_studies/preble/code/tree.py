@@ -1,4 +1,4 @@
-"""The prefix tree of Preble's code: allocations, unfinished requests, counts of key nodes."""
+"""The prefix tree of Preble's code: GPUs of nodes, unfinished requests, counts of key nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 
 @dataclass(slots=True, eq=False)
 class KeyCount:
-    """The numbers of requests and prompt tokens in the window whose key node is ``node``.
+    """The requests, and their prompt tokens, in the window whose key node is ``node``.
 
-    ``context_tokens`` are the tokens above a request's own leaf; ``output_tokens`` is the output
-    limit of the last request.
+    ``context_tokens`` are the tokens above the requests' own leaves; ``output_tokens`` is the
+    output limit of the last request.
     """
 
     node: PrebleNode
@@ -25,15 +25,15 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of prompt tokens that lie in the leaf of the request itself."""
+        """The fraction of prompt tokens in the leaf of the request itself, hence not cached."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
 class CodeTree(PrebleTree):
-    """Preble's tree with the ``allocated`` GPUs (bits) of each node.
+    """Preble's prefix tree, in which each node has ``allocated`` GPUs (as bits).
 
-    ``under_way`` counts the requests in progress, by GPU and by node on the prompt's path. ``keys``
-    has a ``KeyCount`` per key node of the window.
+    ``under_way`` counts the requests in progress, by GPU and by each node on the prompt's path.
+    ``keys`` has a ``KeyCount`` for each key node that has requests in the window.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class CodeTree(PrebleTree):
         self._window: deque[tuple[float, KeyCount, int, int]] = deque()
 
     def allocation(self, node: PrebleNode) -> int:
-        """Return the GPUs (as bits) of ``node`` or of its nearest ancestor that has GPUs."""
+        """Return the GPUs (as bits) of ``node``, or of its nearest ancestor that has GPUs."""
         return next((bits for n in self.upward(node) if (bits := self.allocated.get(n, 0))), 0)
 
     def allocate(self, node: PrebleNode, worker: int) -> None:
@@ -53,7 +53,7 @@ class CodeTree(PrebleTree):
             self.allocated[at] = self.allocated.get(at, 0) | 1 << worker
 
     def move(self, node: PrebleNode, worker: int) -> None:
-        """Allocate only the given GPU to the node and to all nodes below."""
+        """Allocate only the given GPU to the node and to all nodes below it."""
         below = [node]
         while below:
             at = below.pop()
@@ -78,11 +78,11 @@ class CodeTree(PrebleTree):
         """Add a request to the counts of its key node.
 
         Args:
-            now_s: The present time on the host's clock, in seconds.
+            now_s: The present time in seconds on the clock of the router's host.
             end: The tree node at which the prompt ends.
-            context: Tokens of the prompt above the leaf of the request itself.
+            context: Number of prompt tokens above the leaf of the request itself.
             prompt: Number of tokens in the whole prompt.
-            output: Limit on the tokens of the output.
+            output: Limit on the number of output tokens.
         """
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
@@ -93,9 +93,9 @@ class CodeTree(PrebleTree):
         self._window.append((now_s, key, context, prompt))
 
     def expire(self, start_s: float) -> None:
-        """Remove the requests that arrived no later than ``start_s``.
+        """Remove the requests that arrived at ``start_s`` or before.
 
-        If a key node has no requests left, it loses its GPUs.
+        A key node that has no requests left loses its GPUs.
         """
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()

@@ -21,7 +21,7 @@ NAME = "overview"
 
 
 def overview(paths: Sequence[Path], output_dir: Path | None, profile: str | None) -> Report:
-    """Replay all runs of the files and directories; write ``overview.{json,csv,svg,png}``.
+    """Replay all runs of the files and directories, and write ``overview.{json,csv,svg,png}``.
 
     Raises:
         UsageError: a file or directory holds no measured runs, or no run can be replayed.
@@ -67,7 +67,7 @@ def _write(directory: Path, report: Report, points: Sequence[Point]) -> None:
 
 
 def _csv(points: Sequence[Point]) -> str:
-    """Return a line for each run and metric; undefined values are empty."""
+    """Return a CSV line for each run and metric. Undefined values are empty."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = ("engine", "gpu", "model", "prompts", "name", "profile", "fitted")

@@ -1,4 +1,4 @@
-"""The picture of all points: simulated against measured values, a dot for each run."""
+"""The picture of all measured runs: simulated against measured values, a dot for each run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MARKERS = "osD^vP*X"  # markers of the engines in the figure
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
     """Draw the picture to each path, in the format of the path's suffix.
 
-    The function requires matplotlib. The upper row of panels shows the values, and the lower row
-    shows the errors. If the points are equal, the SVG files are equal.
+    The function needs the package matplotlib. The upper row of panels shows the values, and the
+    lower row shows the errors. Equal points give equal SVG files.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def _server(point: Point) -> str:
 
 
 def _marks(points: Sequence[Point]) -> dict[str, tuple[str, str]]:
-    """Return the marker (by engine) and the colour (by GPU) of each server."""
+    """Return each server's marker, which shows the engine, and colour, which shows the GPU."""
     engines = sorted({point.engine for point in points})
     gpus = sorted({point.gpu for point in points})
     return {
@@ -81,7 +81,7 @@ def _style(point: Point, marks: dict[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw simulated over measured values on logarithmic axes, with the limit of the error."""
+    """Draw simulated against measured values on logarithmic axes, with the limit of the error."""
     axes.set_title(f"{metric} ({METRICS[metric]})")
     if not points:
         return
@@ -99,7 +99,7 @@ def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
 
 
 def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw the errors in percent; a point beyond the limit stands at the edge with a number."""
+    """Draw the errors in percent. A point beyond the limit is drawn at the edge with its number."""
     within = WITHIN_PCT[metric]
     axes.axhspan(-within, within, color="0.85", linewidth=0)
     axes.axhline(0, color="0.4", linewidth=0.8)

@@ -40,7 +40,7 @@ from fairbench_studies.validation.slora.replay import FITTED_RUNS, replay_run
 
 THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first token"
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
-"""The compared metrics of a run, with their units."""
+"""The metrics of a run that are compared, with their units."""
 
 # Prompts are short if their median length is below SHORT_TOKENS, and long if it is above
 # LONG_TOKENS.
@@ -52,7 +52,7 @@ _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 
 
 class Point(NamedTuple):
-    """A measured run: its simulated and its measured values.
+    """A measured run, with its simulated and its measured values.
 
     Attributes:
         engine: The engine that served the run, such as ``vllm``.
@@ -62,8 +62,8 @@ class Point(NamedTuple):
         name: The name of the run.
         repeat: A key that all repeats of a run share.
         profile: The id of the timing profile of the replay.
-        fitted: Whether the profile, or a cost of the host, was fitted to the run.
-        pairs: The values by metric; a metric that the run lacks is missing.
+        fitted: Whether the timing profile, or a cost of the host, was fitted to the run.
+        pairs: The values by metric; metrics that the run lacks are missing.
     """
 
     engine: str
@@ -87,8 +87,8 @@ def points_of(path: Path, profile: str | None) -> tuple[list[Point], list[NotRep
 
     Args:
         path: The file.
-        profile: The id or file of the timing profile for all runs. Without a given profile, the
-            bundled profile of each run's GPU and model is used, or a profile from the data sheet.
+        profile: The id or file of the timing profile for all runs, or None. With None, the bundled
+            profile of each run's GPU and model is used, or a profile from the GPU's data sheet.
 
     Raises:
         DataError: the file holds no runs, or no run can be replayed.
@@ -143,7 +143,7 @@ def serving_point(run: ServingRun, profile: TimingProfile | None = None) -> Poin
 
 
 def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
-    """Return the median TTFTs (s) of the requests that both simulation and real server served."""
+    """Return the median TTFTs (s) of requests that both the simulation and the server served."""
     both = run.served & simulated.served & run.steady
     if not both.any():
         return Pair(np.nan, np.nan)
@@ -151,7 +151,10 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the pairs that have an error; omit a time to first token too short for the model."""
+    """Return the pairs that have an error.
+
+    A time to first token that is too short for the model is left out.
+    """
     if not first_token.measured > LONG_TTFT_S:
         first_token = Pair(np.nan, np.nan)
     pairs = dict(zip(METRICS, (throughput, time_per_token, first_token), strict=True))
@@ -164,7 +167,7 @@ def _has_error(pair: Pair) -> bool:
 
 
 def default_profile(run: ServingRun) -> TimingProfile:
-    """Return the bundled profile of a run's server, or else a profile of the GPU's data sheet.
+    """Return the bundled profile of a run's server, or else one from the GPU's data sheet.
 
     Raises:
         DataError: the GPU or the model is unknown.
@@ -188,7 +191,10 @@ def _prompt_tokens(run: ServingRun) -> Ints:
 
 
 def kind_of_prompts(tokens: Ints) -> str:
-    """Return the kind of prompts: short, medium or long by the median, and mixed if they differ."""
+    """Return the kind of prompts by median length: short, medium or long.
+
+    If the lengths differ much, the kind is mixed.
+    """
     low, median, high = np.percentile(tokens, [10, 50, 90])
     length = "short" if median < SHORT_TOKENS else "long" if median >= LONG_TOKENS else "medium"
     return f"{length} mixed" if high > MIXED * max(low, 1) else length
@@ -219,7 +225,7 @@ def _slora_point(run: MeasuredRun, profile: TimingProfile | None) -> Point:
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files, and the files of measured runs in the directories and below."""
+    """Yield the given files, and the files of measured runs in and below the given directories."""
     for path in paths:
         if not path.is_dir():
             yield path

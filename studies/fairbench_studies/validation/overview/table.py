@@ -1,4 +1,4 @@
-"""All points as one table, by engine, GPU, model and kind of prompts."""
+"""All measured runs as one table, by engine, GPU, model and kind of prompts."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ WITHIN_PCT = {THROUGHPUT: 5.0, TIME_PER_TOKEN: 5.0, FIRST_TOKEN: 10.0}
 
 
 class Row(NamedTuple):
-    """The measured points with one engine, GPU, model and kind of prompts.
+    """The measured runs with the same engine, GPU, model and kind of prompts.
 
     Attributes:
         server: The engine, the GPU and the model.
         prompts: The kind of prompts in the runs.
-        tested: The points of runs to which neither a profile nor a cost was fitted.
-        fitted: The number of points to which something was fitted.
+        tested: The runs to which neither a timing profile nor a cost was fitted.
+        fitted: The number of runs to which something was fitted.
         repeats: The number of sets of repeated runs.
-        spreads_pct: The largest spread of a metric in a set of repeats. A spread is the difference
-            of the largest and the smallest measured value in percent of the mean.
+        spreads_pct: By metric, the largest spread in a set of repeated runs. A spread is the
+            difference between the largest and the smallest measured value in percent of the mean.
     """
 
     server: tuple[str, str, str]
@@ -45,7 +45,7 @@ class Row(NamedTuple):
     spreads_pct: dict[str, float]
 
     def errors_pct(self, metric: str) -> list[float]:
-        """Return the errors of the tested points that have the metric."""
+        """Return the errors of the tested runs that have the metric."""
         return errors_pct(self.tested, metric)
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def errors_pct(points: Sequence[Point], metric: str) -> list[float]:
-    """Return the errors in percent of the points that have the metric."""
+    """Return the errors in percent of the runs that have the metric."""
     errors = (point.pairs[metric].error_pct for point in points if metric in point.pairs)
     return [error for error in errors if error is not None]
 
@@ -89,7 +89,7 @@ def _row(server: tuple[str, str, str], prompts: str, points: list[Point]) -> Row
 
 
 def _spread_pct(repeats: Sequence[Point], metric: str) -> Iterator[float]:
-    """Yield each set's spread in percent of the mean, for sets with at least two known values."""
+    """Yield the spread, in percent, of each set of repeats with at least two known values."""
     values = [one.pairs[metric].measured for one in repeats if metric in one.pairs]
     if len(values) > 1:
         yield 100 * (max(values) - min(values)) * len(values) / sum(values)
@@ -109,7 +109,7 @@ def _within(errors: Sequence[float], metric: str) -> int:
 
 
 def overview_text(points: Sequence[Point]) -> str:
-    """Return the table of all points as text, with a line of totals."""
+    """Return the table of all measured runs as text, with a line of totals."""
     rows = rows_of(points)
     tested = [point for row in rows for point in row.tested]
     limits = ", ".join(f"{name} {WITHIN_PCT[name]:g}%" for name in METRICS)

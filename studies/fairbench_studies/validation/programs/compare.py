@@ -1,4 +1,4 @@
-"""A measured run of programs and its replay: values, errors and targets."""
+"""A measured run of programs and its replay, with values, errors and targets."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """A measured run of programs, with its simulated replay.
+    """A measured run of programs, and its replay in the simulator.
 
-    Service is measured in tokens/s (input + 2 x output).
+    Service is in tokens/s (input + 2 x output).
 
     No value of the simulation was fitted to this run. The property ``notes`` names a value that was
     fitted to other runs.
@@ -43,12 +43,12 @@ class ProgramComparison:
 
     @property
     def notes(self) -> list[str]:
-        """A note on the host cost that the replay adds for the run's policy, if any."""
+        """A note on the cost of the host that the replay adds for the run's policy, if any."""
         return list(filter(None, [host_cost_text(self.policy)]))
 
     @property
     def misses(self) -> list[str]:
-        """Return the missed targets, with the simulated and the measured value."""
+        """Return the targets that the replay misses, with the simulated and the measured value."""
         return list(self._misses())
 
     def _misses(self) -> Iterator[str]:
@@ -99,7 +99,7 @@ def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> Progra
 
 
 def jain_of_all(run: ProgramRun) -> float:
-    """Return the measured index over all users if the script counted one user."""
+    """Return Jain's index over all users, if the measuring script counted only one user."""
     medians = [float(np.median(times)) for times in run.latencies_s.values()]
     if run.jain >= ALONE_INDEX and max(medians) > UNEQUAL * min(medians):
         return 1 / len(medians)

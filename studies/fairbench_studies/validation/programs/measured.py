@@ -1,4 +1,4 @@
-"""Runs of the DLPM authors' judge benchmark: reading a file with command lines and results."""
+"""Runs of the DLPM authors' judge benchmark, read from a file with command lines and results."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # An article has at least one token.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramRun:
-    """A measured run: settings of server and client, and measurements.
+    """A measured run, with the settings of server and client, and the measurements.
 
     ``policy`` is the name of the scheduler on the server's command line. User i sends ``programs``
-    programs of ``branches[i]`` judgements, one every ``intervals_s[i]`` seconds; all users but the
-    first begin ``initial_delay_s`` later. ``prompt_tokens`` is the mean length of system text and
-    article. ``latencies_s`` holds the latencies of each user's programs, in arbitrary order.
+    programs of ``branches[i]`` judgements each, one every ``intervals_s[i]`` seconds; all users but
+    the first begin ``initial_delay_s`` seconds later. ``prompt_tokens`` is the mean length of
+    system text and article in tokens. ``latencies_s`` holds the latencies of each user's programs
+    in seconds, in arbitrary order.
     """
 
     name: str
@@ -63,7 +64,7 @@ class ProgramRun:
 
 
 def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
-    """Read all valid runs of the file; also return why other runs are invalid.
+    """Read all valid runs of the file. Also return why other runs are invalid.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -135,7 +136,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the values of each known option; if an option is repeated, the last use counts."""
+    """Return the values of each known option. If an option is repeated, the last use counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:

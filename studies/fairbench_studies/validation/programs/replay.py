@@ -1,7 +1,7 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
-No value of the simulation is fitted to these runs. The host cost of ``lpm_mdrr`` was fitted to two
-other runs.
+No value of the simulation is fitted to the replayed runs. The cost of the host for ``lpm_mdrr`` was
+fitted to two other runs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SEED = 0  # Seed for the articles' lengths; arrivals are evenly spaced and need 
 
 @dataclass(frozen=True, slots=True)
 class EvenArrivals:
-    """An ``ArrivalSource`` of programs with equal gaps from a given start."""
+    """An ``ArrivalSource`` of programs that arrive at equal intervals from a given start."""
 
     programs: int
     interval_s: float
@@ -67,7 +67,7 @@ class EvenArrivals:
             yield Arrival(self.start_s + number * self.interval_s)
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """Return how many programs arrive before the time ``before_s``."""
+        """Return how many programs arrive before the time ``before_s`` (seconds)."""
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
@@ -77,10 +77,12 @@ class EvenArrivals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """A simulated run. Times are in seconds after the first arrival; clients are numbers.
+    """A simulated run.
 
-    The fields ``requests_*`` describe finished requests, and ``service`` holds their input + 2 x
-    output tokens. The fields ``programs_*`` describe the programs that finished.
+    The simulated times and service of a replay. Times are in seconds after the first arrival, and
+    clients are numbers. The fields ``requests_*`` describe finished requests, and ``service`` holds
+    the requests' input + 2 x output tokens. The fields ``programs_*`` describe the programs that
+    finished.
     """
 
     requests_client: Ints
@@ -97,13 +99,13 @@ class Replay:
 
     @property
     def all_active_s(self) -> float:
-        """The time at which the first user has finished all programs of this user."""
+        """The time in seconds at which the first user has finished all of its programs."""
         ends_s = self.programs_finish_s
         users = np.unique(self.programs_client)
         return min(float(ends_s[self.programs_client == one].max()) for one in users)
 
     def service_by(self, time_s: float) -> Floats:
-        """Return the service of the requests that finished by a time, shape (n_users,)."""
+        """Return the service (tokens) of the requests that finished by a time, shape (n_users,)."""
         done = self.requests_finish_s <= time_s
         users = int(self.requests_client.max()) + 1
         total = np.bincount(self.requests_client[done], self.service[done], minlength=users)
@@ -111,7 +113,7 @@ class Replay:
 
     @property
     def jain(self) -> float:
-        """Return Jain's index of all users' service up to ``all_active_s``."""
+        """Return Jain's index of all users' service up to the time ``all_active_s``."""
         return jain(self.service_by(self.all_active_s))
 
     def p50_s(self, user: int) -> float:
@@ -122,8 +124,8 @@ class Replay:
 def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Replay, str]:
     """Return the simulated run and the id of its timing profile.
 
-    Raises:
-        DataError: the run's scheduler or profile is unknown, or a program cannot be served.
+    Raises: DataError: the run's scheduler or timing profile is unknown, or a program cannot be
+        served.
     """
     timing = profile or profile_of(run.gpu, run.model, 1, "sglang")
     used = with_host_cost(timing, run.policy)
@@ -157,7 +159,7 @@ def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
 
 
 def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
-    """Return the programs and arrivals of each user of the run."""
+    """Return the plan of programs and arrivals for each user of the run."""
     lengths = {
         "system_tokens": 0,
         "article_tokens": run.prompt_tokens - SYSTEM_TOKENS,

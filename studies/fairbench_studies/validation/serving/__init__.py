@@ -1,1 +1,1 @@
-"""The simulator's default engines compared with real SGLang and vLLM servers."""
+"""The simulator's engines compared with real SGLang and vLLM servers."""

@@ -1,4 +1,4 @@
-"""vLLM with ``async_scheduling``, which is the default since release 0.14."""
+"""vLLM with ``async_scheduling``, which is the default since vLLM's release 0.14."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fairbench.engine.vllm import VLLMReplica
 
 
 class AsyncVLLMReplica(VLLMReplica):
-    """A worker that schedules each step when the previous step begins.
+    """A worker that schedules each step at the time when the previous step begins.
 
-    A request that arrives during a step joins the step after the next step. If a worker is idle, it
-    starts a request at once.
+    A request that arrives during a step joins the step after the next one. An idle worker starts a
+    request at once.
     """
 
     def __init__(self, *args: Any) -> None:

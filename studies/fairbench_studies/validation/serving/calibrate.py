@@ -2,8 +2,8 @@
 
 Ten numbers (eleven for the H100) are fitted by Gauss-Newton steps on their logarithms, so that all
 numbers stay positive. The fit compares medians: the time per output token and the time to first
-token of every prompt length in every run of ``FITTED``. A time to first token below ``LONG_TTFT_S``
-is mostly HTTP and weighs little.
+token, for every prompt length in every run of ``FITTED``. A time to first token below
+``LONG_TTFT_S`` is mostly HTTP, and has little weight in the fit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """The numbers that were fitted (milliseconds), and the remaining weighted error."""
+    """The fitted numbers (in milliseconds), and the remaining weighted error."""
 
     gpu: str
     values: dict[str, float]
@@ -61,12 +61,12 @@ class ServingFit:
 
     @property
     def profile(self) -> TimingProfile:
-        """The timing profile made from operator tables with the fitted constants."""
+        """The timing profile that the operator tables and the fitted constants give."""
         return _profile(self.gpu, self.values)
 
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
-    """Yield each step of the fit to the ``fitted`` runs, which are on one GPU."""
+    """Yield each step of the fit to the ``fitted`` runs, which must be on one GPU."""
     # The bundled profiles were fitted before it was known that the load generator counts prompt
     # tokens.
     chosen = [
@@ -99,7 +99,7 @@ def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
 def _step(
     logs: Floats, left: Floats, errors: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats] | None:
-    """Return a damped descent step, shortened until the error falls, or None if none helps."""
+    """Return a damped descent step, shortened until the error falls, or None if no step helps."""
     units = _TRIAL * np.eye(len(logs))
     slope = np.array([(errors(logs + unit) - left) / _TRIAL for unit in units]).T
     normal = slope.T @ slope + _DAMPING * np.eye(len(logs))
@@ -123,7 +123,10 @@ def _profile(gpu: str, values: dict[str, float]) -> TimingProfile:
 
 
 def _features(run: ServingRun) -> tuple[Floats, Floats]:
-    """Return the medians of both times for every prompt length, and their weights."""
+    """Return the medians of both times for every prompt length, with weights.
+
+    The times are per output token and to first token.
+    """
     tpot_s = (run.latency_s - run.ttft_s) / (run.output_tokens - 1)
     values, weights = [], []
     for length in np.unique(run.prompt_tokens):

@@ -28,21 +28,23 @@ HELD_SHARE, NEARLY = 0.9, 0.99
 
 
 class Limit(NamedTuple):
-    """A client's limit on requests in flight, and the first request that reached the limit."""
+    """A client's limit on requests in flight, and the first request that reached it."""
 
     concurrency: int
     first: int
 
 
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
-    """Return the limit that delayed the client of an open loop, or None without a limit.
+    """Return the limit that delayed the client of an open loop, or None if there was no limit.
 
-    A client with a number of connections sends its next request when an answer arrives. With such a
-    limit, the measured send times depend on the server, and a replay must not repeat these times.
+    A client with a limited number of connections sends its next request when an answer arrives.
+    With such a limit, the measured times of sending depend on the server, and a replay must not
+    repeat them.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).
-        latency_s: Latencies in seconds, shape (n_requests,), or NaN where there is no answer.
+        latency_s: Latencies in seconds, shape (n_requests,), with NaN for requests without an
+            answer.
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
@@ -65,12 +67,11 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 
 
 class EventLoop:
-    """The thread of a load generator that counts the tokens of each answered prompt.
+    """The thread of a load generator, which counts the tokens of each answered prompt.
 
-    If answers arrive while the thread is counting, the thread reads these answers together
-    afterwards, as a batch. The function ``go_on`` is called for each answer after all prompts of
-    the batch have been counted. ``read_ps`` maps a request's number to the time at which the answer
-    was read.
+    Answers that arrive while the thread is counting are read together afterwards, as a batch.
+    ``go_on`` is called for each answer after all prompts of its batch have been counted.
+    ``read_ps`` maps a request's number to the time (ps) at which its answer was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -89,11 +90,11 @@ class EventLoop:
             self._count()
 
     def reads_at(self, time_ps: int) -> int:
-        """Return the time at which the thread reads a token that arrives at ``time_ps``."""
+        """Return the time (ps) at which the thread reads a token that arrives at ``time_ps``."""
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
-        """Read the answers that were not yet read, and count their prompts' tokens."""
+        """Read the answers that have not been read, and count the tokens of their prompts."""
         batch, self._unread = self._unread, []
         end_ps = self._clock.now_ps
         self._starts_ps.append(end_ps)
@@ -111,12 +112,12 @@ class EventLoop:
 
 
 class ClosedLoop:
-    """A load generator that sends ``total`` requests, at most ``concurrency`` at a time.
+    """A load generator that sends ``total`` requests, with at most ``concurrency`` in flight.
 
-    The latency of a request counts from the request's creation. A request is sent when one of the
-    ``connections`` is free, and requests get connections in the order of their creation. If
-    ``counted`` (tokens of each prompt) is given, the client's ``thread`` counts the prompt of each
-    answer before the client continues.
+    The latency of a request counts from the time when the request is created. A request is sent
+    when one of the ``connections`` is free; requests get connections in the order of their
+    creation. If ``counted`` (tokens of each prompt) is given, the client's ``thread`` counts the
+    prompt of each answer before the client continues.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class ClosedLoop:
             self.thread.answer(index)
 
     def _go_on(self, next_ms: float = 0.0) -> None:
-        """Use the answer's connection for a waiting request, and create the next request."""
+        """Use the connection of an answer for a waiting request, and create the next request."""
         self._open -= 1
         if self._waiting:
             self._connect(self._waiting.popleft())

@@ -47,10 +47,10 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 
 
 def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotReplayed]:
-    """Write predictions for the runs of a file, without reading measured results.
+    """Write predictions for the runs of a file, without reading the measured results.
 
-    The result lists the runs that have no prediction, with reasons; the written file has the same
-    list. Raises UsageError if ``out`` exists, and if no run can be predicted.
+    The result lists the runs without a prediction, with reasons; the written file has the same
+    list. Raises UsageError if the file ``out`` exists, or if no run can be predicted.
     """
     from fairbench.results.store import write_json
     from fairbench_studies.validation.serving.files import read_serving
@@ -103,7 +103,10 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Return the comparison of a run; direct requests to the engine are compared by tenant."""
+    """Return the comparison of a run.
+
+    Runs with direct requests to the engine are compared by tenant.
+    """
     from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.serving.unanswered import with_unanswered

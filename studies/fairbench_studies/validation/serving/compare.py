@@ -1,4 +1,4 @@
-"""A measured serving run and its replay: values, errors and targets."""
+"""A measured serving run and its replay, with values, errors and targets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REFUSED_TARGET = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServingComparison:
-    """A measured run and its simulation with a timing ``profile``."""
+    """A measured run, and its simulation with the timing profile ``profile``."""
 
     name: str
     engine: str
@@ -44,7 +44,7 @@ class ServingComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The targets that the replay misses, with the errors."""
+        """The targets that the replay misses, each with the error."""
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class ServingComparison:
 
 
 def check_steady(run: ServingRun) -> None:
-    """Raise DataError unless a request that was sent after the warm-up has an answer."""
+    """Raise DataError unless some request that was sent after the warm-up has an answer."""
     if not (run.served & run.steady).any():
         raise DataError(
             f"no request that was sent after the warm-up of {run.warm_up_s:g} s was answered"
@@ -76,7 +76,7 @@ def check_steady(run: ServingRun) -> None:
 def compare_serving(
     measured: ServingRun, simulated: ServingRun, profile: str, *, fitted: bool = False
 ) -> ServingComparison:
-    """Compare a measured run with its simulation by the same functions."""
+    """Compare a measured run with its simulation; the same functions evaluate both."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
@@ -93,19 +93,19 @@ def compare_serving(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the kinds of clients (names without trailing numbers) in alphabetical order."""
+    """Return the kinds of clients (names without numbers at the end) in alphabetical order."""
     return sorted({_group(client) for client in run.client})
 
 
 def too_long(run: ServingRun) -> Flags:
-    """Return the mask of requests that the engine refused because of their length."""
+    """Return a mask of the requests that the engine refused because they were too long."""
     return np.array([refused_by_length(run, request) for request in requests_of(run)])
 
 
 def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
-    """Return input and output tokens per second from first request to last answer.
+    """Return input and output tokens per second, from the first request to the last answer.
 
-    If ``until_tokens`` is given, the period ends at the answer that completes this number of
+    If ``until_tokens`` is given, the period ends with the answer that completes this number of
     tokens.
     """
     served = np.flatnonzero(run.served)
@@ -121,12 +121,12 @@ def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
 
 
 def answered_tokens(run: ServingRun) -> int:
-    """Return the input and output tokens of the answered requests."""
+    """Return the number of input and output tokens of the answered requests."""
     return int((run.prompt_tokens + run.output_tokens)[run.served].sum())
 
 
 def tpot_p50_ms(run: ServingRun) -> float:
-    """Return the median of the mean time per output token over steady requests, or NaN."""
+    """Return the median time per output token (ms) of the requests after the warm-up, or NaN."""
     chosen = run.served & run.steady & (run.output_tokens > 1)
     if not chosen.any():
         return float("nan")
@@ -135,24 +135,27 @@ def tpot_p50_ms(run: ServingRun) -> float:
 
 
 def off_target(pair: Pair, percent: float) -> bool:
-    """Return whether a simulated value misses its target; undefined measurements have none."""
+    """Return whether a simulated value misses its target.
+
+    An undefined measurement has no target.
+    """
     return pair.measured == pair.measured and not pair.within(percent)
 
 
 def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
-    """Return a TTFT percentile of the steady requests of a kind of clients (s)."""
+    """Return a TTFT percentile (s) of one kind of clients' requests after the warm-up."""
     mine = np.array([_group(client) == group for client in run.client])
     chosen = mine & run.served & run.steady
     return float(np.percentile(run.ttft_s[chosen], percent)) if chosen.any() else float("nan")
 
 
 def clients_of(run: ServingRun) -> tuple[str, ...]:
-    """Return the names of a run's clients, in the order of their numbers in its trace."""
+    """Return the names of a run's clients, in the order of their numbers in its ``Trace``."""
     return tuple(sorted(set(run.client)))
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return the steady requests of a run, or the requests in the mask ``chosen``."""
+    """Return the requests of a run after the warm-up, or the requests in the mask ``chosen``."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])
@@ -179,7 +182,7 @@ def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
 
 
 def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
-    """Return the window from the warm-up's end to the last arrival, followed by its slices."""
+    """Return the window from the end of the warm-up to the last arrival, followed by its slices."""
     found = windows(trace_of(simulated), trace_of(measured), WEIGHTS)
     names = clients_of(measured)
     return tuple(replace(window, names=names) for window in found)

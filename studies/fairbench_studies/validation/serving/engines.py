@@ -37,12 +37,12 @@ from fairbench_studies.validation.serving.prompts import refused_by_length
 # Value of SGLang's mem_fraction_static and of vLLM's gpu_memory_utilization.
 CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
-"""Idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
+"""The idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
 
-A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms of idle time, and expects 2
-to 3 ms without a conflict of threads. Measured profiles already contain the idle time of their
-servers. With asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` is 0 in a
-profile that was not measured on a server.
+A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms if
+threads do not conflict. Timing profiles that were measured already contain the idle time of their
+servers. With asynchronous scheduling, the GPU never waits for the host; therefore ``host_ms`` is 0
+in a profile that was not measured on a server.
 """
 # If a profile was not measured on a server, its grade begins with one of these texts.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
@@ -93,7 +93,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
 
 
 def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
-    """Return the KV pool of SGLang in tokens, or 0 to use the default memory fraction."""
+    """Return SGLang's KV memory in tokens, or 0 for the default memory fraction."""
     if tokens := believable_pool(run):
         return tokens
     pool = profile.pool
@@ -109,11 +109,11 @@ def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
 
 
 def believable_pool(run: ServingRun) -> int:
-    """Return the KV pool (tokens) that a run states, or 0 if the run's times contradict it.
+    """Return the KV memory (tokens) that a run states, or 0 if the run's times contradict it.
 
-    The pool must hold the prompts of all requests that decode at the same time, unless prompts
-    share prefixes. Prompts share prefixes only in runs with a gateway. The function ``with_doubts``
-    also marks other runs with the same settings.
+    The KV memory must hold the prompts of all requests that decode at the same time, unless prompts
+    share prefixes. Only in runs with a gateway do prompts share prefixes. The function
+    ``with_doubts`` marks further runs with the same settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
@@ -125,9 +125,10 @@ def _contradicts(run: ServingRun) -> bool:
 
 
 def with_doubts(runs: Iterable[ServingRun]) -> list[ServingRun]:
-    """Mark the runs whose stated KV pool is contradicted by another run with equal settings.
+    """Mark the runs whose stated KV memory is contradicted by another run with the same settings.
 
-    Runs with the same engine, GPU, model and policy were made with one command line of the server.
+    Runs with the same engine, GPU, model and policy were made with the same command line of the
+    server.
     """
     every = list(runs)
     doubted = {_settings(run) for run in every if _contradicts(run)}
@@ -142,7 +143,7 @@ def _settings(run: ServingRun) -> tuple[object, ...]:
 
 
 def most_decoding_tokens(run: ServingRun) -> int:
-    """Return the most prompt tokens of requests that decode simultaneously, as measured."""
+    """Return the most prompt tokens of requests that decode at the same time, as measured."""
     served = run.served
     tokens = run.prompt_tokens[served]
     first_s = (run.submit_s + run.ttft_s)[served]
@@ -152,7 +153,7 @@ def most_decoding_tokens(run: ServingRun) -> int:
 
 
 def _local(run: ServingRun) -> LocalScheduler:
-    """Return the scheduler that a run's ``policy`` names, by default fcfs."""
+    """Return the scheduler that a run's ``policy`` names, which is fcfs by default."""
     if run.policy in SERVER_DEFAULT:
         return _Server(run)
     if run.engine == "vllm" and run.policy != "fcfs":
@@ -166,15 +167,15 @@ def _local(run: ServingRun) -> LocalScheduler:
 def _async_scheduling(run: ServingRun) -> bool:
     """Return whether the run's release of vLLM uses asynchronous scheduling by default.
 
-    A run without a stated release counts as a release with this default, because all such runs of
-    the data were made in 2026.
+    A run that states no release counts as one with asynchronous scheduling, because all such runs
+    of the data were made in 2026.
     """
     parts = re.findall(r"\d+", run.engine_version)[:2]
     return not parts or tuple(map(int, parts)) >= ASYNC_FROM
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """Return the limits of vLLM that the run states, or vLLM's defaults for the GPU."""
+    """Return the limits of vLLM that the run states, or the defaults of vLLM for the GPU."""
     most_tokens, most_sequences = default_batch(profile)
     tokens = run.max_num_batched_tokens or most_tokens
     sequences = run.max_num_seqs or most_sequences
@@ -188,7 +189,7 @@ def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
 
 
 def _vllm_pool(profile: TimingProfile, tokens: int, sequences: int) -> int:
-    """Return the pool of vLLM, or of SGLang for a model whose shape is unknown."""
+    """Return the KV memory of vLLM, or of SGLang for a model whose shape is unknown, in tokens."""
     gpu, model, parallel, _ = profile.profile_id.split("/", 3)
     pool, memory = profile.pool, profile.pool.vllm
     if model in model_configs():

@@ -34,9 +34,9 @@ def load_serving(path: Path) -> list[ServingRun]:
 def read_serving(
     path: Path, *, predict: bool = False
 ) -> tuple[list[ServingRun], list[NotReplayed]]:
-    """Read all valid runs of the file; also return why other runs are invalid.
+    """Read all valid runs of the file. Also return why other runs are invalid.
 
-    If ``predict`` is true, measured columns are not read.
+    If ``predict`` is True, measured columns are not read.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -60,7 +60,7 @@ def _run_of(record: Any, where: str, *, predict: bool = False) -> ServingRun:
 def write_comparison(
     directory: Path, runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Write ``validation.json`` and ``validation.csv``.
+    """Write the files ``validation.json`` and ``validation.csv``.
 
     Raises UsageError if a file cannot be written.
     """
@@ -79,7 +79,7 @@ def write_comparison(
 def as_json_object(
     runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return all comparisons as JSON types; runs with several tenants are in a separate list."""
+    """Return all comparisons as JSON types, with runs of several tenants in a separate list."""
     whole: dict[str, Any] = {"runs": [run.as_dict() for run in runs]}
     return {**whole, "tenants": list(tenants)} if tenants else whole
 

@@ -1,4 +1,4 @@
-"""The gateways of measured serving runs: FIFO with a limit, DRR, token bucket."""
+"""The gateways of measured serving runs: FIFO with a limit, deficit round robin, token bucket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", 
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
-    """Return the gateway queue that a run's ``gateway`` names.
+    """Return the gateway's queue that a run's ``gateway`` names.
 
     Raises DataError if the name of the gateway is unknown.
     """
@@ -47,7 +47,7 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
 
 
 def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
-    """Return the detector that limits unfinished requests, if a limit is given."""
+    """Return a detector that limits the number of unfinished requests, if a limit is given."""
     if not at_a_time:
         return AlwaysRoom()
     detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))

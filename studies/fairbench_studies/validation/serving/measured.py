@@ -50,18 +50,20 @@ MEASURED = ("ttft_s", "latency_s", "error")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRun:
-    """A measured run. Requests are in the order of sending; times count from the first request.
+    """A measured run.
 
-    ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
-    For a refused request, ``output_tokens`` is 0. A closed loop has at most ``concurrency``
-    requests in flight, of which ``connection_limit`` reach the server. ``warm`` means that the same
-    prompts had been sent to the same server before. ``counts_prompts`` means that the client counts
-    the tokens of each answered prompt. ``pool_tokens`` is the size of the KV pool, or 0 if unknown.
-    ``kind`` names the kind of each request, if the file has kinds. ``policy`` and ``quantum``
-    describe the server's scheduler; "" or "default" means the default scheduler. ``max_num_seqs``
-    and ``max_num_batched_tokens`` are vLLM's limits, where 0 means the default. ``predicted`` is
-    what another simulator (BLIS) predicts. Requests of the first ``warm_up_s`` seconds are left
-    out. ``pool_doubted`` means that a run with the same settings contradicts ``pool_tokens``.
+    The requests of a measured run, in the order of sending. Times are in seconds after the first
+    request. ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
+    For a refused request, ``output_tokens`` is 0. In a closed loop, at most ``concurrency``
+    requests are in flight, of which ``connection_limit`` reach the server. ``warm`` means that the
+    same prompts had been sent to the same server before. ``counts_prompts`` means that the client
+    counts the tokens of each answered prompt. ``pool_tokens`` is the size of the KV memory in
+    tokens, or 0 if unknown. ``kind`` names the kind of each request, if the file states kinds.
+    ``policy`` and ``quantum`` describe the server's scheduler; "" or "default" means the default
+    scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are the limits of vLLM; 0 means the
+    default. ``predicted`` is the prediction of another simulator (BLIS). Requests of the first
+    ``warm_up_s`` seconds are left out of comparisons. ``pool_doubted`` means that a run with the
+    same settings contradicts ``pool_tokens``.
     """
 
     name: str
@@ -107,24 +109,25 @@ class ServingRun:
 
     @property
     def served(self) -> Flags:
-        """The requests that the server answered."""
+        """A mask of the requests that the server answered."""
         return ~np.isnan(self.latency_s)
 
     @property
     def output_limit(self) -> int:
-        """The largest output length of any request; most requests reach their own limit."""
+        """The largest output length of any request, because most requests reach their own limit."""
         return int(self.output_tokens.max())
 
     @property
     def steady(self) -> Flags:
-        """The mask of requests that count: the requests after the warm-up."""
+        """A mask of the requests after the warm-up, which are the requests that comparisons use."""
         return np.asarray(self.submit_s >= self.warm_up_s)
 
 
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
-    """Return the run on a line of the file; with ``predict``, measured columns stay unread (NaN).
+    """Return the run on a line of the file.
 
-    Raises DataError with ``where`` and the field.
+    With ``predict``, measured columns are not read and are NaN. Raises DataError, which names
+    ``where`` and the field.
     """
 
     def given(name: str, kind: type, default: Any = None) -> Any:
@@ -185,7 +188,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
 
 
 def _warm_up_s(submit_s: Floats) -> float:
-    """Return the length of an open loop's warm-up in seconds."""
+    """Return the length of the warm-up of an open loop, in seconds."""
     return WARM_UP_S if submit_s[-1] >= 2 * WARM_UP_S else 0.0
 
 
@@ -229,7 +232,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
 
 
 def _check_answers(numbers: Mapping[str, Any], answered: Flags, where: str) -> None:
-    """Raise DataError unless some requests were answered, each after its first token."""
+    """Raise DataError unless some requests were answered, each no earlier than its first token."""
     if not answered.any():
         raise DataError(f"{where}: no request was answered, so there is nothing to compare")
     ttft_s, latency_s = numbers["ttft_s"][answered], numbers["latency_s"][answered]
@@ -256,7 +259,7 @@ def _names(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _failed_as_zero(given: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a column of counts with 0 for each failed request without a count."""
+    """Return a column of counts, with 0 for each failed request that has no count."""
     errors = given.get("error")
     if not isinstance(errors, list) or len(errors) != len(given[name]):
         return list(given[name])

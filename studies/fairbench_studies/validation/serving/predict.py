@@ -1,4 +1,4 @@
-"""Predictions of serving runs from the sent requests, without reading measured results."""
+"""Predictions of serving runs from the requests that were sent, without reading the results."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
     "ttft_p99_s",
 )
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
-"""The seconds by which a TTFT may differ in addition to the allowed factor.
+"""The seconds by which a TTFT may differ, in addition to the factor in ``FACTORS``.
 
-TTFT below 0.1 s is modelled coarsely, and pauses of 0.3 s of real servers are in no profile.
+A TTFT below 0.1 s is modelled coarsely, and pauses of 0.3 s of real servers are in no timing
+profile.
 """
 
 FACTORS: dict[str, dict[str, float]] = {
@@ -45,10 +46,10 @@ FACTORS: dict[str, dict[str, float]] = {
     "calibrated": {THROUGHPUT: 1.25, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.35, FIRST_P99: 1.85},
     "derived": {THROUGHPUT: 1.25, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.6, FIRST_P99: 1.75},
 }
-"""Factors by which simulated values were off on measured servers, by grade of profile and metric.
+"""Factors by which simulated values were wrong, by grade of timing profile and metric.
 
-Each factor is the largest, over servers, of the 95th percentile of a server's runs, as
-``tests/validate/measure_intervals.py`` prints it, rounded up.
+Each factor is the largest over the servers of the 95th percentile of the server's runs, rounded up;
+``tests/validate/measure_intervals.py`` prints the percentiles.
 """
 
 MEANING: dict[str, Any] = {
@@ -60,7 +61,7 @@ MEANING: dict[str, Any] = {
     "factors": FACTORS,
     "seconds": ROOM_S,
 }
-"""The meaning of the intervals, with the numbers by which they are widened."""
+"""A text on what the intervals mean, with the numbers by which they are widened."""
 
 # Relative errors in percent that are assumed for measured profiles and for operator profiles,
 # overall and per term. The errors were determined on runs that did not serve to fit the measured
@@ -69,9 +70,9 @@ MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
-    """Return a run's metrics with intervals over ``DRAWS`` perturbed profiles.
+    """Return a run's metrics, with intervals over ``DRAWS`` randomly changed timing profiles.
 
-    The prediction reads only arrivals, prompt lengths and output lengths of the run.
+    From the run, the prediction uses only arrivals, prompt lengths and output lengths.
     """
     grade = grade_of(profile)
     error_pct = MEASURED_ERROR_PCT if grade == "measured" else OPERATOR_ERROR_PCT
@@ -95,7 +96,7 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
 
 
 def grade_of(profile: TimingProfile) -> str:
-    """Return the kind of source of a profile: ``measured``, ``calibrated`` or ``derived``."""
+    """Return what a timing profile is made from: ``measured``, ``calibrated`` or ``derived``."""
     source = profile.profile_id.split("/")[3]
     for grade in ("measured", "calibrated"):
         if source.startswith(grade) or profile.grade.startswith(f"{grade}:"):
@@ -113,7 +114,10 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value and the widened range of all values; undefined numbers are null."""
+    """Return the first value, and the range of all values after widening.
+
+    Undefined numbers are null.
+    """
     low, high = float(np.min(values)) / factor - room, float(np.max(values)) * factor + room
     low = low if low != low else max(0.0, low)
     return {"simulated": defined(values[0]), "low": defined(low), "high": defined(high)}
@@ -124,7 +128,7 @@ def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
 
     Args:
         replayed: The run.
-        recorded: The requests that the record has, shape (n_requests,).
+        recorded: A mask of the requests that the record has, shape (n_requests,).
     """
     run = rows_of(replayed, recorded)
     found = {

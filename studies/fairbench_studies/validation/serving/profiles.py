@@ -25,14 +25,17 @@ _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 
 
 def gpu_name(text: str) -> str:
-    """Return the catalogue's name of a GPU; a name in another form is only put in lower case."""
+    """Return a GPU's name as in the catalogue of GPUs.
+
+    An unknown name is only put in lower case.
+    """
     name = "-".join(text.lower().split())
     match = _SXM.fullmatch(name)
     return f"{match[1]}-{match[2]}" if match else name
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Return a text on a policy's host cost, or None if the cost is unknown."""
+    """Return a text on the host's cost of a scheduling policy, or None if the cost is unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -43,7 +46,7 @@ def host_cost_text(policy: str) -> str | None:
 
 
 def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
-    """Return the profile, with a policy's host cost in the DLPM authors' fork added."""
+    """Return the timing profile, with the host's cost of a policy (DLPM authors' fork) added."""
     if policy not in FORK_HOST_MS:
         return profile
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -52,12 +55,13 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """Return the measured profile of the GPU, or else an operator profile of the engine.
+    """Return the measured profile of the GPU, or else a profile of the engine from operator tables.
 
-    The measured profile of the A100 is for both engines, and the measured profile of the H100 is
-    only for SGLang. The time in HTTP and tokenizer is a property of the engine, not of the GPU. An
-    operator profile takes the measured time of HTTP and tokenizer, and vLLM's server is busy for
-    ``VLLM_REQUEST_MS`` with each request. Raises DataError for a GPU or model without a profile.
+    The measured profile of the A100 is for both engines, and that of the H100 is only for SGLang.
+    The time in HTTP and tokenizer depends on the engine and not on the GPU. A profile from operator
+    tables gets the measured time of HTTP and tokenizer; vLLM's server is also busy for
+    ``VLLM_REQUEST_MS`` (milliseconds) with each request. Raises DataError for a GPU or model
+    without a timing profile.
     """
     place = f"{gpu_name(gpu)}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

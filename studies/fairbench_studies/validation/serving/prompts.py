@@ -1,11 +1,11 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The file of measured runs does not contain the texts of prompts. A closed-loop run sends a set of
-prompts without a common prefix; all runs of a set send the same prompts. An open loop without
-``prompt_tokens`` repeats eight sentences of 9 to 16 tokens. If ``prompt_tokens`` is given, the run
-sends fresh text of about 0.8 times the requested length (the source's word list makes fewer tokens
-than words). A run without a gateway sends fresh text of exactly ``prompt_tokens``, which the server
-counted.
+The file of measured runs does not contain the texts of prompts. A closed-loop run sends prompts
+without a common prefix; all runs of a set send the same prompts. An open loop without
+``prompt_tokens`` repeats eight sentences of 9 to 16 tokens. With ``prompt_tokens``, a run with a
+gateway sends fresh text of about 0.8 times the requested length (the source's word list makes fewer
+tokens than words). A run without a gateway sends fresh text of exactly ``prompt_tokens`` tokens,
+which the server counted.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LONGEST_TOKENS = 4_096
 
 
 def requests_of(run: ServingRun) -> list[Request]:
-    """Return every request of the run by index, including refused requests."""
+    """Return every request of the run by its index, including refused requests."""
     return [_request(run, index) for index in range(len(run))]
 
 
 def refused_by_length(run: ServingRun, request: Request) -> bool:
-    """Return whether the engine refuses the request for its length, before any GPU work."""
+    """Return whether the engine refuses the request as too long, before any GPU work."""
     return not (run.closed or run.direct) and request.input_tokens > LONGEST_TOKENS
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
-    """Return a request's output length; for a refused request, the output limit."""
+    """Return the output length of a request. For a refused request, return the output limit."""
     return int(run.output_tokens[index]) or run.output_limit
 
 
@@ -42,7 +42,7 @@ def _request(run: ServingRun, index: int) -> Request:
 
 
 def _limit(run: ServingRun, index: int) -> int:
-    """Return the output limit of a request: the longest output of its kind, if any."""
+    """Return the output limit of a request, which is the longest output of its kind, if known."""
     if not run.kind:
         return run.output_limit
     alike = [kind == run.kind[index] for kind in run.kind]

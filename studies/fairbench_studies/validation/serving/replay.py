@@ -1,4 +1,4 @@
-"""Replay of measured serving runs: the same prompts and lengths on a simulated engine."""
+"""The replay of measured serving runs: a simulated engine gets the same prompts and lengths."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from fairbench_studies.validation.serving.prompts import output_tokens, requests
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
-    """Simulate the run, and return it with simulated times in place of measured times.
+    """Simulate the run, and return it with simulated times in place of the measured times.
 
-    The prompts of a warm run are also sent before the run, at the same concurrency.
+    For a warm run, its prompts are also sent before the run, with the same concurrency.
 
     Raises:
         DataError: the simulated server refuses a request although no gateway limits the rate.
@@ -45,7 +45,7 @@ def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
 
 
 class _Server:
-    """A simulated server with its gateway, to which several runs can be sent one after another."""
+    """A simulated server with its gateway, which can serve several runs one after another."""
 
     def __init__(self, run: ServingRun, profile: TimingProfile) -> None:
         self.clock = Clock()
@@ -58,18 +58,18 @@ class _Server:
 
     @property
     def pool_tokens(self) -> int:
-        """The size in tokens of the server's KV pool."""
+        """The size of the server's KV memory in tokens."""
         return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
-        """Send all requests of the run, and simulate until all requests have ended."""
+        """Send all requests of the run, and simulate until all of them have ended."""
         play = _Play(run, self)
         while self.clock.next_ps() is not None:
             self.clock.step()
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """Accept a request, which first waits in the gateway if there is a gateway."""
+        """Accept a request, which first waits in the gateway if there is one."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return
@@ -109,12 +109,12 @@ class _Play:
             self._at(limit.first, partial(self._hold, limit))
 
     def _at(self, index: int, act: Callable[[], None]) -> None:
-        """Call ``act`` at the time when the measured request was sent."""
+        """Call ``act`` at the time at which the request was sent in the measured run."""
         at_ps = self._start_ps + round(float(self._run.submit_s[index]) * PS_PER_S)
         self._server.clock.at(at_ps, ARRIVE, 0, act)
 
     def _hold(self, limit: Limit) -> None:
-        """Send the remaining requests as answers arrive, up to the client's limit."""
+        """Send the remaining requests as answers arrive, up to the client's concurrency limit."""
         in_flight = sum(one.finish_ps == NEVER for one in self._sent.values())
         self._loop = ClosedLoop(
             *(self._server.clock, len(self._run) - limit.first),
@@ -135,7 +135,7 @@ class _Play:
             self._loop.over(sequence.request.request_id)
 
     def result(self) -> ServingRun:
-        """Return the measured run with the times of the simulation."""
+        """Return the measured run with the times of the simulation in place of its own."""
         made_s = self._run.submit_s[: self._open_until]
         if self._loop is not None:
             made_ps = np.array(self._loop.made_ps) - self._start_ps
@@ -156,12 +156,12 @@ class _Play:
         )
 
     def _times_ps(self, what: str) -> list[int]:
-        """Return the recorded times of all requests in picoseconds (NEVER if refused)."""
+        """Return the recorded times of all requests in picoseconds, or NEVER if refused."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
         return [NEVER if one is None else getattr(one, what) for one in sent]
 
     def _seconds(self, times_ps: list[int]) -> Floats:
-        """Return times since the start of the play, or NaN for refused requests."""
+        """Return times in seconds since the playback's start, or NaN for refused requests."""
         return np.array(
             [np.nan if at == NEVER else (at - self._start_ps) / PS_PER_S for at in times_ps]
         )

@@ -1,4 +1,4 @@
-"""The comparison with measured serving runs as text of at most ``MAX_WIDTH`` columns."""
+"""The comparison with measured serving runs, as text of at most ``MAX_WIDTH`` columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FITTED, MISSED = "*", "!"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Return the tables of tested runs and of fitted runs, and the missed targets, as text."""
+    """Return tables of the tested runs and of the fitted runs, and the missed targets, as text."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

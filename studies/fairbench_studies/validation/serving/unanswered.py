@@ -1,8 +1,8 @@
-"""Requests of a measured run that were sent but are missing in the run's record.
+"""Requests of a measured run that were sent but that its record does not contain.
 
-Some load generators record only requests that were answered before the run ended. Unanswered
-requests also waited in the server's queue, so a replay without these requests is too fast. If
-clients take turns at equal intervals, missing turns show which requests were sent.
+Some load generators record only the requests that were answered before the run ended. Requests
+without an answer waited in the server's queue, too; therefore a replay without them is too fast. If
+clients take turns at equal intervals, the turns without a record show which requests were sent.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _NUMBERED = re.compile(r"(\d+)$")
 
 
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
-    """Return the run with the missing requests added, and the mask of the recorded requests.
+    """Return the run with the missing requests added, and a mask of the recorded requests.
 
-    A client sends one request in each of its turns, from the client's first recorded request to the
-    last recorded turn of any client. A missing request is a copy of the client's nearest recorded
-    request, with latencies of NaN.
+    A client is assumed to send one request in each of its turns, from its first recorded request to
+    the last recorded turn of any client. A missing request is a copy of the client's nearest
+    recorded request, with latencies of NaN.
     """
     every = np.ones(len(run), dtype=bool)
     turns = _turns(run) if run.direct else None
@@ -58,7 +58,10 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
 
 
 def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
-    """Return the run with only the chosen requests; ``chosen`` is a mask, or numbers in order."""
+    """Return the run with only the chosen requests.
+
+    ``chosen`` is a mask, or the numbers in order.
+    """
     indices = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     return replace(
         run,
@@ -73,13 +76,16 @@ def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
 
 
 def _numbers(run: ServingRun) -> Ints:
-    """Return the number at the end of each request's client name, or 0 without a number."""
+    """Return the number at the end of each request's client name, or 0 if there is none."""
     found = (_NUMBERED.search(client) for client in run.client)
     return np.array([int(match[1]) if match else 0 for match in found])
 
 
 def _turns(run: ServingRun) -> Ints | None:
-    """Return each request's turn from 0 on, or None unless numbered clients take even turns."""
+    """Return each request's turn, from 0 on.
+
+    If clients are not numbered or take no even turns, return None.
+    """
     numbers, period = _numbers(run), len(set(run.client))
     if period < FEWEST_CLIENTS or set(numbers.tolist()) != set(range(1, period + 1)):
         return None

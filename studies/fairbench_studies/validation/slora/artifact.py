@@ -1,9 +1,9 @@
-"""The schedulers of VTC-artifact, by its folder names, as fairbench's schedulers.
+"""The schedulers of VTC-artifact, by the names of its folders, as schedulers of fairbench.
 
 The name of a folder states scheduler and settings: ``VTC``, ``VTC_oracle`` (output lengths are
 known), ``VTC_pred_50`` (predictions are wrong by up to 50%), ``VTC_predict`` (predictions are a
 moving average), ``WVTC`` (weighted), ``LCF``, ``FCFS``, ``LShare/rpmN``. The suffix ``_profile``
-means that the profiled cost is charged instead of weighted tokens. The source is [VTC-artifact],
+means that a profiled cost is charged instead of weighted tokens. The source is [VTC-artifact],
 fair_bench/REVISION.md and slora/server/router/.
 """
 
@@ -45,10 +45,10 @@ _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 def build_scheduler(
     measured_name: str, date: Recorded = RECORDED[-1], weights: Mapping[str, float] | None = None
 ) -> LocalScheduler:
-    """Return a fresh scheduler of the kind and date of a measured run.
+    """Return a new scheduler of the kind that a measured run used at its date.
 
     ``weights`` are the weights of the clients; None means the weights that the name implies. Raises
-    DataError for an unknown scheduler, and for weights of a scheduler without weights.
+    DataError for an unknown scheduler, and for weights with a scheduler that has none.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):

@@ -1,11 +1,11 @@
-"""A fit of the measured server's constants that no data sheet or profile contains.
+"""A fit of those constants of the measured server that no data sheet or profile contains.
 
-The fitted numbers are times that the host adds to the GPU's work. The first number is the time to
-start and merge a minibatch. The second number is the time that a running request adds to each
-decode step. The third number is the delay on the way in and out of the server. The time per decode
-step has one value for each date of recording, because hosts differed. The cost of a prefilled token
-is published, and the rest of a decode step is derived, so these two times are not fitted. The
-fitted values are constants of the module ``replay``.
+The fitted numbers are times that the host adds to the work of the GPU. The first fitted number is
+the time to start and merge a minibatch. The second fitted number is the time that a running request
+adds to each decode step. The third fitted number is the delay on the way in and out of the server.
+The time per decode step has one value for each date of recording, because the hosts differed. The
+cost of a prefilled token is published, and the rest of a decode step is derived; neither is fitted.
+The fitted values are constants in the module ``replay``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Two fitted constants, and their error on runs of one date.
+    """Two fitted constants, and their error on the runs of one date.
 
     ``error`` is the root mean square of the logarithms of the ratios simulated / measured.
     """
@@ -53,7 +53,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The common cost of a minibatch, and the best step cost of each date."""
+    """The common cost of a minibatch, and for each date the best cost of a step."""
 
     prefill_overhead_ms: float
     request_step_ms: dict[Recorded, float]
@@ -64,7 +64,7 @@ class Calibration:
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs to which the constants are fitted.
 
-    Raises DataError if the file does not contain these runs.
+    Raises DataError if the file does not contain the runs to fit.
     """
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
@@ -76,7 +76,7 @@ def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
-    """Yield every pair of constants with its error on the runs of each date."""
+    """Yield every candidate pair of constants, with its error on the runs of each date."""
     for date in sorted({run.recorded for run in runs}):
         among = [run for run in runs if run.recorded == date]
         for overhead_ms in OVERHEADS_MS:
@@ -85,7 +85,7 @@ def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
 
 
 def best(runs: list[MeasuredRun], fits: list[Fit]) -> Calibration:
-    """Return the calibration with the smallest error over all runs."""
+    """Return the constants with the smallest error over all runs."""
     return min((_with(runs, fits, ms) for ms in OVERHEADS_MS), key=lambda one: one.error)
 
 
@@ -102,7 +102,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the lowest TTFT (ms) minus the times of this prefill and of starting a minibatch."""
+    """Return the lowest TTFT (ms), less the time to prefill and the time to start a minibatch."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]
@@ -124,11 +124,11 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 
 
 def _features(trace: Trace) -> Floats:
-    """Return throughput, and low, middle and high times from first to last token.
+    """Return a trace's throughput, and a low, middle and high time from first to last token.
 
-    Requests that decode wait during the prefill of a large minibatch, and the requests of this
-    minibatch do not wait. The spread of the times from first to last token depends on the cost of a
-    prefill.
+    During the prefill of a large minibatch, requests that decode wait, but the requests of the
+    minibatch do not. Therefore the spread of the times from first to last token depends on the cost
+    of a prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

@@ -1,6 +1,7 @@
 """The comparison of a measured run with its simulation: values, errors and targets.
 
-Errors are given in percent of the measured value. ``misses`` names the targets that were missed.
+Errors are given in percent of the measured value. The property ``misses`` names the targets that
+were missed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FEW_CLIENTS = 3  # With at most this number of clients, each client has its own 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """A measured run, with its simulation.
+    """A measured run of S-LoRA's engine, with its simulation.
 
     Rates are in tokens per second; service is input + 2 x output tokens.
     """
@@ -47,17 +48,17 @@ class RunComparison:
 
     @property
     def service_rates(self) -> dict[int, Pair]:
-        """Return each client's service rate until the last arrival."""
+        """Return each client's service rate (tokens/s) until the last arrival."""
         return self.windows[0].rates
 
     @property
     def jain(self) -> Pair:
-        """Return Jain's index of the service rates until the last arrival."""
+        """Return Jain's index of the clients' service rates until the last arrival."""
         return self.windows[0].jain
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """Return the error of each client's service rate, where defined (percent)."""
+        """Return the error of each client's service rate in percent, where it is defined."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 
@@ -67,10 +68,10 @@ class RunComparison:
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield names and values of the numbers that all runs of a scenario have.
+        """Yield the names and values of the numbers that all runs of a scenario have.
 
-        Service is counted until the last arrival rather than until the last token, because the
-        trace alone determines the service until the last token.
+        Service is counted until the last arrival and not until the last token, because the trace
+        alone determines the service until the last token.
         """
         yield "throughput", self.throughput
         yield from self.service_columns()
@@ -90,7 +91,7 @@ class RunComparison:
             yield f"Jain, slice {number}", window.jain
 
     def service_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield each client's service rate to the last arrival."""
+        """Yield each client's service rate (tokens/s) until the last arrival."""
         for client, pair in self.service_rates.items():
             yield f"service rate of client {client}", pair
 
@@ -117,14 +118,14 @@ class RunComparison:
 
 
 def mean_size(errors: list[float]) -> float | None:
-    """Return the mean of the absolute values, or None for an empty list."""
+    """Return the mean of the errors' absolute values, or None for an empty list."""
     return sum(abs(error) for error in errors) / len(errors) if errors else None
 
 
 def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
-    """Compare a measured run with its simulation by the same functions."""
+    """Compare a measured run with its simulation; the same functions evaluate both."""
     everyone = measured.clients
     return RunComparison(
         name=name,
@@ -150,7 +151,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return a group per client if there are few clients, or else groups by demand."""
+    """Return groups of clients: one per client if there are few, or else by demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

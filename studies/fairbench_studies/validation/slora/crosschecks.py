@@ -1,7 +1,7 @@
-"""Published numbers, and the predictions of the bundled timing profiles.
+"""Published numbers, compared with predictions of the bundled timing profiles.
 
-The JSON file of cross-checks states the published numbers. This module computes a prediction if a
-profile and the stated facts suffice. If not, the prediction is quoted from the file.
+A JSON file of cross-checks states the published numbers. This module computes a prediction if a
+timing profile and the stated facts suffice. Otherwise, the prediction is quoted from the JSON file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SATURATED_REQUESTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number with a computed prediction, or with a prediction ``quoted`` as text."""
+    """A published number, with a computed prediction or a prediction ``quoted`` as text."""
 
     what: str
     source: str
@@ -51,7 +51,7 @@ class CrossCheck:
 
     @property
     def error_pct(self) -> float | None:
-        """The error in percent of the published number."""
+        """The error of the prediction in percent of the published number."""
         if self.published is None or self.predicted is None:
             return None
         return 100 * (self.predicted / self.published - 1)
@@ -63,7 +63,7 @@ class CrossCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """A formula that predicts the number in the file's entry whose text contains all ``words``."""
+    """A formula for the number in that entry of the file whose text contains all ``words``."""
 
     words: tuple[str, ...]
     what: str
@@ -74,7 +74,7 @@ class _Formula:
 
 
 def crosschecks(path: Path) -> list[CrossCheck]:
-    """Return the cross-checks of a JSON file in order; an entry may give several numbers.
+    """Return the cross-checks of a JSON file in order. An entry may give several numbers.
 
     Each entry has the texts ``what``, ``source`` and ``predicted``. Raises DataError with the file,
     the entry and the field.
@@ -118,7 +118,7 @@ def _bench_tok_s(profile: TimingProfile) -> float:
 
 
 def _capacity_per_min(profile: TimingProfile) -> float:
-    """Return how many requests of 256 + 256 tokens the server finishes per minute."""
+    """Return how many requests of 256 input and 256 output tokens the server ends per minute."""
     n = SATURATED_REQUESTS
     lengths, at_once = np.full(n, 256), np.zeros(n)
     trace = Trace(np.arange(n) % 2, lengths, lengths, at_once, at_once, at_once)
@@ -128,7 +128,7 @@ def _capacity_per_min(profile: TimingProfile) -> float:
 
 
 def _formulas() -> list[_Formula]:
-    """Return the formulas, each with the published number that its entry contains."""
+    """Return the formulas, each with the published number that it predicts."""
     a100, h100, h200 = (
         f"{gpu}/llama-3.1-8b/tp1/vllm-{version}"
         for gpu, version in (

@@ -1,4 +1,4 @@
-"""The figure of the comparison: errors of all numbers and runs, and times to first token."""
+"""The figure of the comparison: the errors of all numbers and runs, and times to first token."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw the figure to each path, in the format of the path's suffix.
 
-    The function requires matplotlib. The runs to which constants were fitted have open marks. If
-    the comparisons are equal, the SVG files are equal.
+    The function needs the package matplotlib. Runs to which constants were fitted have open marks.
+    Equal comparisons give equal SVG files.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
 
 
 def _errors(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw a row per run, with fitted runs at the bottom and large errors at the edge."""
+    """Draw a row of errors per run, with fitted runs at the bottom and large errors at the edge."""
     ordered = sorted(runs, key=lambda run: (not run.fitted, run.name))
     for target, shade in ((P99_TARGET_PCT, "0.95"), (RATE_TARGET_PCT, "0.86")):
         axes.axvspan(-target, target, color=shade, zorder=0)
@@ -91,7 +91,7 @@ def _errors(axes: Axes, runs: list[RunComparison]) -> None:
 
 
 def _times(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw the P50 and P99 of TTFT of each group of requests on logarithmic axes."""
+    """Draw the P50 and P99 of TTFT (s) for each group of requests, on logarithmic axes."""
     pairs = [
         (kind, run, pair)
         for run in runs

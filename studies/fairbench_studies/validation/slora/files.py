@@ -34,7 +34,7 @@ def as_json_object(
 
 
 def check_output(directory: Path) -> None:
-    """Raise UsageError unless the directory can be created."""
+    """Raise UsageError if the output directory cannot be created."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,9 +44,10 @@ def check_output(directory: Path) -> None:
 def write_files(
     directory: Path, whole: Mapping[str, Any], runs: list[RunComparison], title: str, basis: str
 ) -> bool:
-    """Write ``validation.{json,csv}`` and, with matplotlib, ``.{svg,png}``.
+    """Write ``validation.json`` and ``validation.csv``.
 
-    Raises UsageError if a file cannot be written.
+    With matplotlib, also write ``.svg`` and ``.png``. Raises UsageError if a file cannot be
+    written.
     """
     path = directory / NAME
     drawable = find_spec("matplotlib") is not None
@@ -64,7 +65,10 @@ def write_files(
 
 
 def _csv(runs: list[RunComparison]) -> str:
-    """Return CSV with a line per run and number, with 5 digits; undefined values are empty."""
+    """Return CSV with a line per run and number.
+
+    Numbers have 5 digits, and undefined values are empty.
+    """
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "fitted", "number", "simulated", "measured", "error_pct"])

@@ -1,4 +1,4 @@
-"""Charging as in [VTC-artifact], the code behind the figures of the VTC paper."""
+"""Charging as in [VTC-artifact], which is the code behind the figures of the VTC paper."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class ArtifactCharging(TokenCharging):
-    """Charging in which first tokens are free, and steps that end a request charge a token more.
+    """Charging in which first tokens are free, and a step that ends a request charges a token more.
 
-    Each step charges one more token to every running request, including requests that end in the
-    step. Theorem 4.4 does not hold for this form, which is only for replaying the artifact's
-    records.
+    A step that ends a request charges one more token to every running request, including the
+    requests that end in the step. [VTC] Theorem 4.4 does not hold for this charging, which is only
+    for replaying the artifact's records.
     """
 
     refunds = False
@@ -67,10 +67,10 @@ class EarlyArtifactCharging(ArtifactCharging):
 
 
 class ArtifactForm:
-    """The schedulers of VTC's family as in VTC-artifact, where idle queues cause no lift.
+    """VTC and its variants as in VTC-artifact, where counters are not lifted after an idle queue.
 
-    Each step that ends a request charges one further token for requests that exceed their
-    prediction ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
+    Each step that ends a request charges one more token for requests that exceed their predicted
+    length ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
     """
 
     tokens: ClassVar[type[TokenCharging]] = ArtifactCharging
@@ -79,7 +79,7 @@ class ArtifactForm:
 
 
 class EarlyArtifactForm(ArtifactForm):
-    """The schedulers of VTC's family in VTC-artifact before June 2024."""
+    """VTC and its variants as in VTC-artifact before June 2024."""
 
     tokens: ClassVar[type[TokenCharging]] = EarlyArtifactCharging
     charges_at_finish: ClassVar[bool] = False
@@ -89,5 +89,5 @@ S = TypeVar("S", bound=VTC)
 
 
 def in_form(form: type[ArtifactForm], scheduler: type[S]) -> type[S]:
-    """Return a scheduler class of VTC's family that charges in a form of VTC-artifact."""
+    """Return a class of a scheduler (VTC or a variant) that charges in a form of VTC-artifact."""
     return type(scheduler.__name__, (form, scheduler), {})

@@ -41,11 +41,11 @@ _COUNTS = ("client", "prompt_len", "output_len")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """A measured run; the run's path names ``scheduler`` and ``scenario``, as in VTC/overload.
+    """A measured run. Its path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
-    ``section`` is the section of the paper in the run's path, or "". ``weights`` are the weights of
-    the clients; None means the weights that the scheduler's name implies. ``folder`` distinguishes
-    runs that have the same name.
+    ``section`` is the section of the VTC paper that the run's path names, or "". ``weights`` are
+    the weights of the clients; None means the weights that the scheduler's name implies. ``folder``
+    distinguishes runs that have the same name.
     """
 
     scheduler: str
@@ -58,21 +58,21 @@ class MeasuredRun:
 
     @property
     def name(self) -> str:
-        """The name ``scheduler/scenario``, preceded by the folder, if any."""
+        """The name ``scheduler/scenario``, with the folder before it, if any."""
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
-        """Return a new scheduler of the kind that the run used."""
+        """Return a new scheduler of the kind that the measured run used."""
         return build_scheduler(self.scheduler, self.recorded, self.weights)
 
 
 def load_measured(path: Path) -> list[MeasuredRun]:
-    """Load measured runs from JSON lines (or .gz), one per line, sorted by name.
+    """Load measured runs from JSON lines (or .gz), one run per line, sorted by name.
 
     Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
-    refused). A run may also have ``recorded`` (a date) and ``weights`` (of clients 0, 1, ...).
-    Raises DataError that names file, line and field, also for an unknown scheduler.
+    refused). A run may also have ``recorded`` (a date) and ``weights`` (of the clients 0, 1, ...).
+    Raises DataError, which names file, line and field, also for an unknown scheduler.
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:
@@ -85,7 +85,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
 
 
 def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
-    """Read all valid runs of the file, sorted by name; also return why others are invalid.
+    """Read all valid runs of the file, sorted by name. Also return why other runs are invalid.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -119,7 +119,7 @@ def _measured(record: Any, where: str) -> MeasuredRun:
 
 
 def _names(path: str, where: str) -> tuple[str, str, str]:
-    """Return the name, scenario and folder of a run from its path.
+    """Return the name, the scenario and the folder of a run, given its path.
 
     ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
     ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
@@ -141,7 +141,7 @@ def _section(path: str) -> str:
 
 
 def _weights(values: Any) -> dict[str, float] | None:
-    """Return the weights of clients 0, 1, ... by name."""
+    """Return the weights of the clients 0, 1, ... by the clients' names."""
     if values is None:
         return None
     numbers = values if isinstance(values, list) else []
@@ -167,7 +167,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
 
 
 def _check_answers(columns: Mapping[str, Any], answered: Flags, where: str) -> None:
-    """Raise DataError unless some requests were answered, each after its first token."""
+    """Raise DataError unless some requests were answered, each no earlier than its first token."""
     if not answered.any():
         raise DataError(f"{where}: no request was answered, so there is nothing to compare")
     first_s, last_s = (

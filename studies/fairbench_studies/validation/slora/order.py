@@ -1,4 +1,4 @@
-"""The ranking of schedulers in a scenario, simulated and measured."""
+"""The ranking of schedulers in a scenario, as simulated and as measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN_NOISE_PCT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """Two runs that the simulation ranks in the opposite order."""
+    """Two runs that the simulation and the measurement rank in opposite orders."""
 
     column: str
     first: str
@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """Counts of pairs of runs: ranked alike, too close to rank, or inverted."""
+    """How many pairs of runs are ranked alike, are too close to rank, or are inverted."""
 
     scenario: str
     runs: tuple[str, ...]
@@ -36,7 +36,7 @@ class ScenarioOrder:
 
 
 def scheduler_orders(runs: list[RunComparison]) -> list[ScenarioOrder]:
-    """Return one entry for each scenario with at least two runs."""
+    """Return the ranking of each scenario that has at least two runs."""
     scenarios = {run.scenario: [r for r in runs if r.scenario == run.scenario] for run in runs}
     return [_order(name, among) for name, among in scenarios.items() if len(among) > 1]
 

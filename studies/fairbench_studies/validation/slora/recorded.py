@@ -1,8 +1,8 @@
-"""The dates of measured runs; the date decides how the server charged.
+"""The dates of measured runs, which decide how the server charged clients.
 
-The records of VTC-artifact contain no dates. The table below has the dates of the commits of
-VTC-artifact that last wrote the files (192c2e2 and its ancestors). A record may state another date
-in ``recorded``.
+The records of VTC-artifact contain no dates. The table in this module has the dates of the commits
+of VTC-artifact that last wrote the files (192c2e2 and its ancestors). A record may state a
+different date in ``recorded``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 
 
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
-    """Return the date of a run; ``stated`` is the date in the record, if any.
+    """Return the date of a run, which is ``stated`` if the record states a date.
 
     Raises DataError for a date that is not in ``RECORDED``.
     """
@@ -57,7 +57,7 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
 
 
 def vtc_form(date: Recorded) -> type[ArtifactForm]:
-    """Return the form of VTC in VTC-artifact at a date.
+    """Return the form of VTC that VTC-artifact had at a date.
 
     Since June 2024, the counters are updated a second time in steps that end a request.
     """

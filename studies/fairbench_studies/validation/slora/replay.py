@@ -1,9 +1,9 @@
-"""The replay of measured runs: a simulation with the same arrivals and lengths.
+"""The replay of measured runs, which simulates the same arrivals and lengths.
 
-The measured server ran S-LoRA ([VTC-artifact]), so the engine is ``lightllm`` with settings from
-S-LoRA's code. Decode times are derived for the GPU, and the cost of a prefilled token comes from
+The measured server ran S-LoRA ([VTC-artifact]); therefore the engine is ``lightllm`` with settings
+from S-LoRA's code. Decode times are derived for the GPU, and the cost of a prefilled token is from
 the profile in VTC-artifact. Only the host's costs of a minibatch and of a running request are
-fitted, by ``calibrate`` on the runs of ``FITTED_SCENARIOS``, and are then fixed.
+fitted, by ``calibrate`` on the runs of ``FITTED_SCENARIOS``; afterwards they are fixed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the limits of the measured server, or limits with another size of the KV pool."""
+    """Return the limits of the measured server, or the limits with a different KV memory."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
@@ -79,22 +79,21 @@ def server_limits(
 
 
 def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
-    """Return the profile with the given cost (ms) per running request in a decode step."""
+    """Return the timing profile with a given cost (ms) of each running request in a decode step."""
     return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
 
 
 def fitted_profile(date: Recorded) -> TimingProfile:
-    """Return the profile that was fitted to the server of a date."""
+    """Return the timing profile that was fitted to the server of a date."""
     return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
 
 
 def replay_run(
     run: MeasuredRun, profile: TimingProfile | None = None, pool_tokens: int = POOL_TOKENS
 ) -> Trace:
-    """Return the simulation of a measured run, by default with the fitted profile.
+    """Return the simulation of a measured run, by default with the fitted timing profile.
 
-    Raises:
-        DataError: the run was made on a server without a fitted profile, and no profile is given.
+    Raises: DataError: there is no fitted profile for the run's server, and no profile is given.
     """
     if profile is None and run.section in OTHER_SERVERS:
         raise DataError(
@@ -108,7 +107,7 @@ def replay_run(
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """Simulate a trace; return it with simulated latencies, which are NaN if refused."""
+    """Simulate a trace. Return it with simulated latencies, which are NaN for refused requests."""
     clock = Clock()
     worker = LightLLMWorker(WorkerParts(0, clock, scheduler, profile, ServiceLog([])), limits)
     ended: dict[int, Sequence] = {}

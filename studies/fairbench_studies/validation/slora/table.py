@@ -1,4 +1,4 @@
-"""The comparison with measured runs as text of at most ``MAX_WIDTH`` columns."""
+"""The comparison with measured runs, as text of at most ``MAX_WIDTH`` columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def validation_text(
     basis: str,
     checks: list[CrossCheck] | None = None,
 ) -> str:
-    """Return the tables and the missed targets; ``basis`` describes the fitted values."""
+    """Return the tables and the missed targets as text. ``basis`` describes the fitted values."""
     return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 

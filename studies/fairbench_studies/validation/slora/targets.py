@@ -1,4 +1,4 @@
-"""The targets for a run's TTFT and service gap (targets for service: ``windows``)."""
+"""The targets for a run's TTFT and service gap; ``windows`` has the targets for service."""
 
 from __future__ import annotations
 
@@ -22,19 +22,28 @@ def p50_target(pair: Pair) -> str:
 
 
 def p50_within(pair: Pair) -> bool:
-    """Return whether a median TTFT meets its target (in percent, or in seconds if short)."""
+    """Return whether a simulated median TTFT meets its target.
+
+    The target is in percent, or in seconds if the TTFT is short.
+    """
     if pair.measured > LONG_TTFT_S:
         return pair.within(P50_TARGET_PCT)
     return not abs(pair.simulated - pair.measured) > SHORT_P50_TARGET_S
 
 
 def p99_within(pair: Pair) -> bool:
-    """Return whether a P99 of TTFT meets its target; a P99 up to LONG_TTFT_S has none."""
+    """Return whether a simulated P99 of TTFT meets its target.
+
+    A measured P99 up to LONG_TTFT_S has no target.
+    """
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
 
 def least_within(pair: Pair) -> bool:
-    """Return whether the lowest TTFT meets its target; a lowest TTFT of a busy server has none."""
+    """Return whether a simulated lowest TTFT meets its target.
+
+    The lowest TTFT of a busy server has no target.
+    """
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)
 

@@ -1,4 +1,4 @@
-"""A measured run of several tenants and the run's replay: latencies, shares and targets."""
+"""A measured run of several tenants and its replay: latencies, shares and targets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ FEW_CLIENTS = 3
 
 @dataclass(frozen=True, slots=True)
 class TenantLatency:
-    """Times to first token (s) of a tenant or kind; fields ``other_*`` hold BLIS's predictions."""
+    """Times to first token (s) of a tenant or kind of requests.
+
+    The fields ``other_*`` hold the predictions of another simulator (BLIS).
+    """
 
     name: str
     p50_s: Pair
@@ -44,7 +47,7 @@ class TenantLatency:
 
 @dataclass(frozen=True, slots=True)
 class ClientComparison:
-    """A client's times to first token in seconds, and the client's share of the run's service."""
+    """A client's times to first token in seconds, and its share of the run's service."""
 
     name: str
     p50_s: Pair
@@ -65,9 +68,9 @@ class ClientComparison:
 class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
-    ``share_off`` is the largest difference in the share of service of a tenant (or kind), over the
+    ``share_off`` is the largest error in a tenant's (or kind's) share of the service, over the
     whole run and over windows of a minute. ``jain_off`` is the error of the simulated Jain's index
-    of clients. ``clients`` lists all clients, even if ``tenants`` lists kinds.
+    of the clients. ``clients`` lists all clients, also if ``tenants`` lists kinds of requests.
     """
 
     name: str
@@ -84,7 +87,7 @@ class TenantComparison:
 
     @property
     def misses(self) -> list[str]:
-        """Return the missed targets, with the simulated and the measured value."""
+        """Return the targets that the replay misses, with the simulated and the measured value."""
         return list(self._misses())
 
     def _misses(self) -> Iterator[str]:
@@ -131,11 +134,11 @@ def compare_tenants(
     """Return the comparison of a run with its replay.
 
     Args:
-        run: The run that was measured.
-        replayed: The replay, which may have more requests than the recorded run.
-        recorded: Requests of the replay that the record has, shape (n_replayed,).
+        run: The measured run.
+        replayed: The replay, which may have more requests than the record of the run.
+        recorded: A mask of the replay's requests that the record has, shape (n_replayed,).
         profile: The id of the timing profile.
-        fitted: Whether the profile, or the host's cost, was fitted to the run.
+        fitted: Whether the timing profile, or the host's cost, was fitted to the run.
     """
     simulated = rows_of(replayed, recorded)
     spans = spans_of(trace_of(run))
@@ -166,7 +169,7 @@ def groups(run: ServingRun) -> list[str]:
 
 
 def of_group(run: ServingRun, name: str) -> Flags:
-    """Return the mask of requests of a tenant or kind, shape (n_requests,)."""
+    """Return a mask of the requests of a tenant or kind, shape (n_requests,)."""
     labels = run.client if len(set(run.client)) <= FEW_CLIENTS else run.kind
     return np.array([label == name for label in labels]) if labels else np.ones(len(run), bool)
 
@@ -202,7 +205,10 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
 def _clients(
     simulated: ServingRun, run: ServingRun, start_s: float, end_s: float
 ) -> Iterator[ClientComparison]:
-    """Yield the comparison of each client in the order of names; shares are over the window."""
+    """Yield the comparison of each client in the order of names.
+
+    Shares of the service are over the window.
+    """
     shares = [_client_shares(side, start_s, end_s) for side in (simulated, run)]
     for name in clients_of(run):
         own = np.array([client == name for client in run.client])
@@ -211,14 +217,14 @@ def _clients(
 
 
 def _client_shares(side: ServingRun, start_s: float, end_s: float) -> dict[str, float]:
-    """Return each client's share of the service in a window, or NaN without any service."""
+    """Return each client's share of the service in a window, or NaN if there was no service."""
     names, service = clients_of(side), service_between(trace_of(side), WEIGHTS, start_s, end_s)
     total = sum(service.values()) or float("nan")
     return {names[client]: one / total for client, one in service.items()}
 
 
 def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, Pair]:
-    """Return the P50 and P99 of the chosen requests that both simulation and server served."""
+    """Return the P50 and P99 TTFT (s) of the chosen requests that simulation and server served."""
     both = chosen & run.served & simulated.served & run.steady
     p50_s, p99_s = (
         Pair(*(_percentile(side, both, percent) for side in (simulated, run)))
@@ -228,7 +234,7 @@ def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, 
 
 
 def _said_s(run: ServingRun, tenant: str, key: str) -> float:
-    """Return a percentile (s) of BLIS's prediction for a tenant, or NaN if there is none."""
+    """Return a percentile (s) of another simulator's (BLIS's) prediction for a tenant, or NaN."""
     value: Any = run.predicted
     for part in ("tenants", tenant, "ttft_percentiles", key):
         value = value.get(part) if isinstance(value, dict) else None
