@@ -218,9 +218,9 @@ def _first(error: ValidationError) -> ErrorDetails:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Return the first error as one line.
 
-    The line has the key, the value, the allowed values and the nearest match. Messages write
-    ``owner`` before the key, as in ``dlpm.quantum``. The nearest match for an unknown top-level key
-    is one of the keys ``known``.
+    The line with the error has the key, the value, the allowed values and the nearest match.
+    Messages write ``owner`` before the key, as in ``dlpm.quantum``. The nearest match for an
+    unknown top-level key is one of the keys ``known``.
     """
     first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))

@@ -106,7 +106,7 @@ def check_output(output: Path | None) -> None:
 def _gpu_of(gpu: str | None, spec: Path | None, interconnect: Interconnect | None = None) -> GPU:
     """Return the GPU that ``--gpu`` or ``--gpu-spec`` describes.
 
-    Raises UsageError if both flags are given, or none of them.
+    Raises UsageError if both ``--gpu`` and ``--gpu-spec`` are given, or if neither is.
     """
     if (gpu is None) == (spec is None):
         raise UsageError("give either --gpu NAME or --gpu-spec FILE")

@@ -98,7 +98,7 @@ def _scheduler_report(emulator: EmulatedWorker) -> dict[str, Any]:
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
     """Return the list of models in OpenAI's format.
 
-    The list contains only the emulated model.
+    The list of models contains only the emulated model.
     """
     return {"object": "list", "data": [model_card(emulator)]}
 

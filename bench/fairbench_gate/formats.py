@@ -147,8 +147,8 @@ def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
 def as_commands(outcome: Outcome, *, inconclusive_fails: bool) -> str:
     """Return annotations of GitHub.
 
-    They are an error or warning for each check that did not pass, and a notice with the numbers of
-    verdicts.
+    The annotations are an error or warning for each check that did not pass, and a notice with the
+    numbers of verdicts.
     """
     levels = {
         Verdict.ERROR: "error",

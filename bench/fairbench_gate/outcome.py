@@ -270,7 +270,7 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
     """Return a value for each seed, in order.
 
-    It is the mean over repeats, or an undefined value.
+    The value for a seed is the mean over its repeats, or an undefined value.
     """
     found: list[Value] = []
     for seed in sorted(set(seeds)):

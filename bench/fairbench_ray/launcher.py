@@ -181,7 +181,10 @@ class RemotePlace:
 
 
 class RemoteProcess:
-    """A server that a Ray actor started on another node. This machine has a copy of its log."""
+    """A server that a Ray actor started on another node.
+
+    This machine has a copy of the server's log.
+    """
 
     def __init__(
         self,

@@ -193,8 +193,8 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray pickles by value.
 
-    Even a node without fairbench can unpickle such a function, which then reports that fairbench is
-    missing.
+    Even a node without fairbench can unpickle a function that was pickled by value; the function
+    then reports that fairbench is missing.
     """
 
     def work(sent_files: bytes, task: bytes, index: int, started: Any) -> bytes:

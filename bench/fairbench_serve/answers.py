@@ -304,9 +304,10 @@ def broken_off(
     answers were free, a client that requests long answers and leaves early would reserve memory for
     free. All tokens of the prompt are charged.
 
-    Without streaming, tokens are not visible before the end of an answer. Then the number of
-    produced tokens is estimated as one token per ``token_s`` seconds since sending, for each of the
-    requested answers. ``token_s`` is None if the number of received tokens is known exactly.
+    Without streaming, tokens are not visible before the end of an answer. Without streaming, the
+    number of produced tokens is estimated as one token per ``token_s`` seconds since sending, for
+    each of the requested answers. ``token_s`` is None if the number of received tokens is known
+    exactly.
     """
     so_far, most = reported(usage, asked), asked.most_output_tokens
     produced = so_far.output_tokens

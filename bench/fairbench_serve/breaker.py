@@ -45,8 +45,8 @@ class Breakers:
     pause, the breaker allows a single probe request, whose result closes or opens the breaker.
 
     Failures with a single client's requests do not open a worker's breaker if the worker has served
-    another client in the last 5 s. In this case, the client's requests may be the cause of the
-    failures.
+    another client in the last 5 s. If only one client's requests fail, the requests may be the
+    cause of the failures.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
@@ -156,10 +156,10 @@ class Refusals:
 
     A kind is a hash of properties such as model and fields. ``size`` is the number of tokens that a
     request needs. After ``TRIPS_AFTER`` refusals of a kind, requests of the kind that are at least
-    as large avoid the worker. The pause of these requests is as long as the pause of a circuit
-    breaker. After the pause, a single request of the kind is sent to the worker again, as a test. A
-    request that the worker serves deletes the refusals of requests up to its size. If only one
-    client's requests were refused, only this client's requests avoid the worker, because their
+    as large avoid the worker. Requests of a refused kind avoid the worker for as long as a circuit
+    breaker's pause. After the pause, a single request of the kind is sent to the worker again, as a
+    test. A request that the worker serves deletes the refusals of requests up to its size. If only
+    one client's requests were refused, only this client's requests avoid the worker, because their
     content may be the cause.
     """
 
@@ -216,9 +216,9 @@ class Refusals:
 class Doubts:
     """The workers that failed their last request, or their last request of some kind.
 
-    The cause of such a failure may be the worker or the request. A doubted worker still gets
-    requests, but not those that another worker has failed. If ``kind`` is None, it stands for all
-    kinds of requests.
+    The cause of a failed request may be the worker or the request itself. A doubted worker still
+    gets requests, but no request that another worker has failed. If ``kind`` is None, it stands for
+    all kinds of requests.
     """
 
     def __init__(self) -> None:

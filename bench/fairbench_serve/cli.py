@@ -182,7 +182,7 @@ def serve(
 def _check_together(flags: ServeFlags) -> None:
     """Raise UsageError unless the flags name running workers or start workers.
 
-    The other flags must match.
+    Options that do not fit the workers are also an error.
     """
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
         raise UsageError(

@@ -77,12 +77,12 @@ class _LosingCache(KVCache):
 class AssumedCache:
     """A simulated cache with the size of a worker's KV memory, filled with its finished prompts.
 
-    The worker's own KV events report evictions sooner and more exactly than this cache. The assumed
-    cache limits the router's memory if there are no KV events, if token ids are approximate, and
-    for prompts that the worker never cached. ``on_evict(prefix, tokens)`` is called for tokens that
-    the worker can no longer have in its cache. Prompts in the queue take no space in the assumed
-    cache. The reason is that queued prompts could be larger than the KV memory, and would evict
-    tokens that the worker still has.
+    KV events of the worker report evictions sooner and more exactly than the assumed cache. The
+    assumed cache limits the router's memory if there are no KV events, if token ids are
+    approximate, and for prompts that the worker never cached. ``on_evict(prefix, tokens)`` is
+    called for tokens that the worker can no longer have in its cache. Prompts in the queue take no
+    space in the assumed cache. The reason is that queued prompts could be larger than the KV
+    memory, and would evict tokens that the worker still has.
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:

@@ -1,8 +1,8 @@
 """Identification of the client of a request, and protection against pages of other web sites.
 
 A web page can make its own host name resolve to an address of this machine or network (DNS
-rebinding). The browser then treats this server as a part of the page's site, but sends the page's
-host name in each request.
+rebinding). Under DNS rebinding, a browser treats this server as a part of the page's site, but
+sends the page's host name in each request.
 """
 
 from __future__ import annotations

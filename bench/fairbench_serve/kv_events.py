@@ -234,7 +234,7 @@ class Subscriber:
     the index of blocks was cleared because of a gap or an error.
 
     A message that cannot be decoded also clears the index of blocks and increases ``unreadable``.
-    After ``MAX_UNREADABLE`` such messages in a row, the worker's events are ignored until the
+    After ``MAX_UNREADABLE`` unreadable messages in a row, the worker's events are ignored until the
     worker restarts. ``on_follow`` is called when the reader starts or stops ignoring events.
 
     If the last message is lost, no gap is seen; messages from before the subscription are not seen
@@ -373,8 +373,8 @@ class Subscriber:
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
         """Request the messages that have not arrived yet.
 
-        The last message that was applied is requested, too. A worker that no longer has this
-        message must have restarted.
+        The last message that was applied is requested, too. A worker that no longer has the last
+        applied message must have restarted.
         """
         known, known_s, is_first = self._next - 1, self._last_s, True
 
@@ -453,7 +453,10 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Count an invalid message. After ``MAX_UNREADABLE`` of them in a row, raise Unreadable."""
+        """Count an invalid message.
+
+        After ``MAX_UNREADABLE`` invalid messages in a row, raise Unreadable.
+        """
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

@@ -185,8 +185,8 @@ def peers_by(
 
     Raises UsageError or DataError if the flags cannot be combined.
 
-    Peers cannot be combined with an admin port. If both were possible, the routers would add
-    workers separately and number them differently.
+    Peers cannot be combined with an admin port. With both peers and an admin port, the routers
+    would add workers separately and number them differently.
     """
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.schedulers.gateway.registry import admission_params

@@ -320,9 +320,8 @@ def plan(
     targets. All other arguments are flags of ``fairbench plan``. The function ``plan`` leaves no
     files on disk.
 
-    If no cluster in the range meets the targets, the answer reports that none does; this is not an
-    error. Raises UsageError for a wrong argument and DataError for wrong data; the message is one
-    line.
+    If no cluster in the range meets the targets, the answer says so, and no error is raised. Raises
+    UsageError for a wrong argument and DataError for wrong data; the message is one line.
     """
     check_names(flags, PLAN)
     replicas = dp or ((1, 1) if max else (1, 32))

@@ -125,7 +125,7 @@ def sweep(
     new directory in ``result_dir``; without ``result_dir`` no files remain. ``resume`` continues
     the sweep that is stored in the given directory.
 
-    An experiment that fails is listed in ``failures`` and does not stop the others. Raises
+    A failed experiment is listed in ``failures`` and does not stop the other experiments. Raises
     UsageError for a wrong flag, value or combination, and Interrupted (a KeyboardInterrupt) at
     Ctrl-C.
     """

@@ -38,8 +38,8 @@ def interrupted(error: KeyboardInterrupt) -> int:
 def written_file(error: OSError) -> str:
     """Return the name of the output that could not be written, for an error message.
 
-    If the error holds a file name, that file name is returned. Otherwise, the result is "standard
-    output" if the error arose in a function of ``PRINTS``, or else "a file".
+    If the error holds a file name, that file name is returned. If the error holds no file name, the
+    result is "standard output" for an error in a function of ``PRINTS``, or else "a file".
     """
     if error.filename is not None:
         return str(error.filename)

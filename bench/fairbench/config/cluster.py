@@ -157,10 +157,10 @@ EVICTION, MEMORY_RECORDS, CHARGE_PASS = "eviction", "memory_records", "charge_pa
 
 
 def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | None) -> None:
-    """Check a draft experiment's eviction policy. If ``memory_records`` is False, remove this key.
+    """Check a draft experiment's eviction policy.
 
-    Raises UsageError for an unknown policy, and for an engine or backend whose eviction policy
-    cannot be chosen.
+    If ``memory_records`` is False, the key ``memory_records`` is removed. Raises UsageError for an
+    unknown policy, and for an engine or backend whose eviction policy cannot be chosen.
     """
     if draft.get(MEMORY_RECORDS) is False:
         del draft[MEMORY_RECORDS]

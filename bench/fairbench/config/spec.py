@@ -350,7 +350,7 @@ def to_toml(spec: ExperimentSpec) -> str:
 def digest_of(tables: Mapping[str, Any]) -> str:
     """Return a short digest of an experiment's tables.
 
-    The values of tag, backend and ``given`` are ignored.
+    The values of tag, backend and ``given`` do not affect the digest.
     """
     kept = {key: value for key, value in tables.items() if key not in ("tag", "backend", GIVEN)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

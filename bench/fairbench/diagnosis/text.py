@@ -79,7 +79,7 @@ def overload_in(found: Diagnosis) -> Overload | None:
 def change_lines(found: Diagnosis) -> Iterator[str]:
     """Yield sentences on the best fair scheduler's effect.
 
-    They are marked if replay and log differ.
+    Sentences are marked if the replay does not resemble the log.
     """
     first = found.first
     if first is None:
@@ -149,7 +149,7 @@ def _why(before_s: float) -> str:
 def answer_lines(found: Diagnosis) -> list[str]:
     """Return the answers as sentences.
 
-    They cover floods, delayed clients, the effect of fair queueing, and replicas.
+    The answers are about floods, delayed clients, the effect of fair queueing, and replicas.
     """
     replicas = [replica_line(found)] if found.plan else []
     replicas += concurrency_lines(found)

@@ -52,7 +52,7 @@ class Interruption:
     def exit_code(self) -> int:
         """The exit code of an interrupted command.
 
-        The code is 128 plus the signal's number, so 130 for Ctrl-C.
+        The exit code is 128 plus the signal's number, so 130 for Ctrl-C.
         """
         return 128 + (self.signum or signal.SIGINT)
 

@@ -189,7 +189,8 @@ def interval(cell: SchedulerResults, key: str, unit: float) -> Ends | None:
 def provenance_of(cells: Cells) -> str:
     """Return a caption that tells where the numbers come from.
 
-    The caption says simulated or measured, hardware and seeds.
+    The caption says whether numbers are simulated or measured, on what hardware, and with which
+    seeds.
     """
     where = bases(cell.combined for cell in cells)
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})

@@ -66,7 +66,7 @@ class RecentShares:
 
     The fair shares are the max-min division of the service according to the clients' demands. The
     demand of a client is unlimited if the client waited in more than half of the last minute's
-    samples. Otherwise, the demand of a client is the service that the client received.
+    samples. If the client waited in fewer samples, its demand is the service that it received.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -127,8 +127,8 @@ Totals: TypeAlias = "defaultdict[str, float]"
 class Ledger:
     """Sums of tokens and counts of events for each client.
 
-    Beyond ``MAX_CLIENTS`` clients, those that were inactive for the longest time share one entry.
-    ``extend_tokens`` does not count the tokens that a preempted request computes again.
+    Beyond ``MAX_CLIENTS`` clients, the clients that were inactive for the longest time share one
+    entry. ``extend_tokens`` does not count the tokens that a preempted request computes again.
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:

@@ -73,8 +73,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer errors of aiohttp in JSON.
 
     Examples are unknown paths, wrong methods and bodies that are too long. If the request's body
-    was not read completely, the answer announces that the connection will be closed. Otherwise, the
-    client would send its next request on the same connection, and that request would be lost.
+    was not read completely, the answer announces that the connection will be closed. If the
+    connection stayed open, the client would send its next request on it, and that request would be
+    lost.
     """
     answer = await _handled(request, handler)
     if not (answer.prepared or request.content.at_eof()):
@@ -230,9 +231,9 @@ def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
 class Connections:
     """The connections of a server, of which at most ``most`` may be open.
 
-    At the limit, connections without a request in progress are closed, those idle for the longest
-    time first. If every connection has a request in progress, new connections wait in the kernel's
-    backlog.
+    At the limit, connections without a request in progress are closed; the longest idle ones are
+    closed first. If every connection has a request in progress, new connections wait in the
+    kernel's backlog.
     """
 
     def __init__(self, most: int) -> None:

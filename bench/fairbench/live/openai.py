@@ -100,7 +100,8 @@ class ReportedUsage(msgspec.Struct):
 
     In the Responses API and the Messages API, the counts are called input and output. The Messages
     API reports cached tokens separately from the input; therefore ``prompt_tokens`` is set to the
-    sum of both. Counts may have a decimal point, such as 12.0, because some servers write them so.
+    sum of both. Token counts may have a decimal point, such as 12.0, because some servers write
+    counts in this way.
     """
 
     prompt_tokens: Any = None
@@ -638,7 +639,7 @@ def media_of(content: object) -> Media:
 def beside_messages(body: Mapping[str, Any]) -> str:
     """Return tools and template arguments as JSON text.
 
-    In a prompt, this text precedes the messages.
+    In a prompt, the JSON text of tools and template arguments precedes the messages.
     """
     return _json({name: body.get(name) for name in _BESIDE_MESSAGES})
 

@@ -51,8 +51,8 @@ class PluginConfig:
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
     - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes the
       clients in ``clients``; None means the server's own policy.
-    - ``classes`` is the order in which the engine serves priorities, each with a scheduler of its
-      own. With ``classes`` None, the server has a single scheduler.
+    - ``classes`` is the order in which the engine serves priorities; each priority has a separate
+      scheduler. With ``classes`` None, the server has a single scheduler.
     """
 
     local: str

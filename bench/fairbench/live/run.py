@@ -106,8 +106,8 @@ def external_recipe(
 def takes_requests(url: str) -> bool:
     """Return whether a router takes requests.
 
-    All of its pages must answer, one with success, and none with an error 5xx. In sglang-router,
-    ``/health`` succeeds before the router has a worker, but ``/readiness`` does not.
+    All pages of the router must answer, one with success, and none with an error 5xx. In
+    sglang-router, ``/health`` succeeds before the router has a worker, but ``/readiness`` does not.
     """
     found = [status_of(url + page, timeout_s=servers.HEALTH_TIMEOUT_S) for page in READY_PAGES]
     answers = [status for status in found if status is not None]

@@ -150,8 +150,8 @@ class PluginReport:
 def fetch_report(url: str) -> list[PluginReport]:
     """Fetch the reports of all scheduler processes behind a URL.
 
-    The list is empty if the server runs no scheduler of fairbench. Raises RunFailed if the server
-    does not answer, or if the answer has an unknown form.
+    The list of reports is empty if the server runs no scheduler of fairbench. Raises RunFailed if
+    the server does not answer, or if the answer has an unknown form.
     """
     info = get_json(f"{url}/server_info")
     # The emulator has one scheduler, whose report is at the top level of the answer. In SGLang's

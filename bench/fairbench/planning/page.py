@@ -67,7 +67,8 @@ def plan_page(path: Path) -> page.Page:
 def plan_title(answer: Row) -> str:
     """Return a plan's answer in one line.
 
-    The line has the replicas that each scheduler needs, and the savings of the first scheduler.
+    The answer states the replicas that each scheduler needs, and the savings of the first
+    scheduler.
     """
     load = answer["choices"][0]["load"]
     if size_of(answer) == USERS:
@@ -107,8 +108,8 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
 def _choice(row: Row, answer: Row, load: str = "") -> str:
     """Return the name of a choice.
 
-    The name has the scheduler, the GPU if the plan has several GPUs, and the load. ``load`` is a
-    format string for a load factor other than 1.
+    A choice is named by its scheduler, by its GPU if the plan has several GPUs, and by its load.
+    ``load`` is a format string for a load factor other than 1.
     """
     several = len({one["timing_profile"] for one in answer["choices"]}) > 1
     name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])

@@ -68,8 +68,8 @@ def largest(first: int, last: int, is_possible: Callable[[int], bool]) -> Search
     """Find the largest sufficient size by doubling from ``first`` to ``last``, then bisection.
 
     Sizes for which ``is_possible`` is False are not tested; they are smaller than all possible
-    sizes. The search also tests the two sizes above the size that it finds. In the result of this
-    search, the field ``smallest`` is the largest size that meets the targets.
+    sizes. The search also tests the two sizes above the size that it finds. The search for the
+    largest size puts the size that it finds into the field ``smallest``.
     """
     tried = dict((yield [first]))
     size = first
@@ -175,7 +175,7 @@ def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> JudgedTarget:
 def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
     """Return the target's metric.
 
-    If it leaves out unfinished requests, the result is a lower bound.
+    If the metric leaves out unfinished requests, the result is a lower bound.
     """
     value = value_of(summary, slo.metric)
     if value.is_number and not value.bound and _is_among_undone(slo, summary):
@@ -298,7 +298,7 @@ def _row(
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """Return a table row for each client that was simulated alone.
 
-    The row has the mean benefit of sharing the cluster (sharing incentive).
+    The table row has the mean benefit of sharing the cluster (sharing incentive).
     """
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):

@@ -9,7 +9,7 @@ sources:
   aiperf's "Working with Profile Export Files" and "Metrics Reference" describe.
 - genai-perf and Perf Analyzer: ``profile_export.json``, in nanoseconds. Each entry of the list
   ``experiments`` is a run. Each request has the times of its responses and, if stored, the texts of
-  prompt and answer. The token counts are those in the server's answers. If the server reports no
+  prompt and answer. The token counts are taken from the server's answers. If the server reports no
   counts, each response with text counts as one token, and a prompt's tokens are estimated from its
   text.
 - GuideLLM: ``benchmarks.json``, runs with their requests grouped by outcome. The fields follow
@@ -411,12 +411,13 @@ def _genai_bench(item: Object) -> Run:
 
 
 def _with_closed_loop_starts(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Set missing start times, in place, as in closed loops. Return a remark about this guess.
+    """Set missing start times, in place, as in closed loops.
 
-    If any request has a start, nothing is changed and () is returned. If no request has a start,
-    each of the ``users`` is assumed to send a request as soon as the previous request of the same
-    user has been answered. The user who is free first sends the next request of the file. A request
-    of unknown duration is assumed to take no time.
+    The function returns a remark that start times were guessed. If any request has a start, nothing
+    is changed and () is returned. If no request has a start, each of the ``users`` is assumed to
+    send a request as soon as the previous request of the same user has been answered. The user who
+    is free first sends the next request of the file. A request of unknown duration is assumed to
+    take no time.
     """
     if any(one["start"] is not None for one in requests):
         return ()

@@ -275,7 +275,7 @@ def parse_map(texts: Iterable[str], needed: Iterable[str] = ()) -> dict[str, str
     """Parse the texts ``FIELD=COLUMN`` of ``--map``.
 
     Raises UsageError for a text of a wrong form or for an unknown field. The text ``FIELD=``
-    without a column states that the file lacks the field; for ``needed`` fields this is an error.
+    without a column states that the file lacks the field, which is an error for ``needed`` fields.
     """
     names = {}
     for text in texts:

@@ -39,9 +39,9 @@ CONTAINER = {"log", "stream", "time"}
 class ColumnValues(NamedTuple):
     """The values of the column that holds a field.
 
-    They are an array of numbers, or a list of values as in the file. ``name`` is the name of the
-    column in the file. ``unit`` is the unit of times in the column, or None if unknown. ``first``
-    is the first value in the column that is not missing.
+    The column is an array of numbers, or a list of values as in the file. ``name`` is the name of
+    the column in the file. ``unit`` is the unit of times in the column, or None if unknown.
+    ``first`` is the first value in the column that is not missing.
     """
 
     field: str
@@ -462,7 +462,7 @@ class _Reader:
     ) -> list[naming.FieldColumn]:
         """Return the columns of a field.
 
-        They are named by the user, by the format, or have a usual name.
+        Columns of a field are named by the user or by the format, or have a usual name.
         """
         named, layout = self._asked.names, self._layout
         if name in named:

@@ -1,7 +1,7 @@
 """A run's summary as one JSON line, for tools that read the output of sglang.bench_serving.
 
-The line has the keys of sglang.bench_serving first, then all keys of the summary. In the JSON line,
-missing values are null.
+The JSON line has the keys of sglang.bench_serving first, then all keys of the summary. In the JSON
+line, missing values are null.
 """
 
 from __future__ import annotations

@@ -369,7 +369,7 @@ class _Row(NamedTuple):
 def _pictures(board: Board) -> Iterator[page.Figure]:
     """Yield two pictures with a mark per row.
 
-    They show the first metric against the second and against the third.
+    The pictures show the first metric against the second and against the third.
     """
     first = board.metrics[0]
     for other in board.metrics[1:SHOWN]:

@@ -185,8 +185,8 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the worst-off well-behaved clients.
 
-    The smallest fair share comes first, then the highest P99 latency. The values are means if
-    several runs are combined. Below saturation, where shares are undefined, only the P99 latency
+    The smallest fair share comes first, then the highest P99 latency. The compared values are means
+    if several runs are combined. Below saturation, where shares are undefined, only the P99 latency
     decides. A client whose P99 is unknown, because programs did not finish, precedes clients with a
     known P99. If the workload has no heavy client, clients that flood come last.
     """

@@ -290,7 +290,7 @@ def _verdict(row: MetricContrast) -> str:
 def _deciding_interval(row: MetricContrast, form: Form) -> str:
     """Return the interval on which the verdict rests.
 
-    For times, this is the interval of their ratios.
+    For times, the deciding interval is that of the ratios of the times.
     """
     found = row.ratios
     if row.difference.exact:

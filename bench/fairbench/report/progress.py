@@ -58,7 +58,8 @@ def _time_left(progress: Simulated, elapsed_s: float) -> str:
 def _simulated(progress: Simulated, elapsed_s: float) -> str:
     """Return a line on a simulation's progress.
 
-    The line has the time, the finished programs and, if they fit, the shares of the service.
+    The line on the progress has the time, the finished programs and, if they fit, the shares of the
+    service.
     """
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
@@ -85,7 +86,7 @@ def _shares(shares: list[float]) -> str:
 def _live(progress: Any) -> str:
     """Return a line on the progress of a run on real servers.
 
-    The line has the ready servers, then finished programs and throughput.
+    The line on the progress has the ready servers, then finished programs and throughput.
     """
     # The import is local, because the module needs the packages of the extra "live".
     from fairbench.live.processes.servers import ServersProgress

@@ -95,9 +95,9 @@ NEAR_ALL = 0.9
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield a line on the worst time window.
 
-    If shares of the whole run hide it, also yield a warning. The longest window is used, because in
-    a shorter window some client looks worse under every scheduler. Summaries of older versions of
-    fairbench contain no windows.
+    If shares of the whole run hide the low shares of that window, also yield a warning. The longest
+    window is used, because in a shorter window some client looks worse under every scheduler.
+    Summaries of older versions of fairbench contain no windows.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary["worst_windows"][:1]:

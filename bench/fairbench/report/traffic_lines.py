@@ -22,10 +22,10 @@ TTFT = "time to first token"
 def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
     """Return a sentence on a flood of a client.
 
-    The sentence has the client, ``verb`` ("floods" or "bursts"), the time and the size. The
-    sentence gives the flood's share of all load during the flood, so that shares of simultaneous
-    floods add up. During larger floods, the sentence also gives the share of the load that remains
-    without the larger floods.
+    The sentence on a flood has the client, ``verb`` ("floods" or "bursts"), the time and the size.
+    The sentence gives the flood's share of all load during the flood, so that shares of
+    simultaneous floods add up. During larger floods, the sentence also gives the share of the load
+    that remains without the larger floods.
     """
     name = printable(traffic.clients[flood.client])
     when = "throughout"
@@ -42,7 +42,8 @@ def flood_line(traffic: Traffic, flood: Flood, verb: str = "floods") -> str:
 def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
     """Return a sentence on the delayed clients.
 
-    It has their number, the period, the median wait and the longest delay.
+    The sentence has the number of delayed clients, the period, the median wait and the longest
+    delay.
 
     Args:
         heavy: The number of clients that flood.

@@ -1,9 +1,9 @@
 """Stored experiments: the names of a sweep's experiments, and differences between them.
 
 A stored experiment contains every value, both chosen values and defaults. If a default changes
-between two versions, the runs of one command differ in this value. Runs that differ only in a
-changed default belong to one experiment; the changed default explains why their numbers differ. A
-manifest lists under ``chosen`` the values that the user chose (the table ``given`` of the
+between two versions, the runs of one command differ in the changed default. Runs that differ only
+in a changed default belong to one experiment; the changed default explains why their numbers
+differ. A manifest lists under ``chosen`` the values that the user chose (the table ``given`` of the
 experiment). If a manifest lacks the list ``chosen``, a value counts as chosen unless it equals the
 workload's value, a present default or a default in ``FORMER``.
 """
@@ -57,7 +57,8 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
     """Return the values of an experiment that belong to its scheduler.
 
-    They are the scheduler, router and local scheduler with parameters, and the engine's policy.
+    The values are the scheduler, router and local scheduler with their parameters, and the engine's
+    policy.
     """
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
     policy = experiment.get("backend", {}).get(OWN_POLICY)
@@ -83,8 +84,8 @@ def grid_labels(experiments: Sequence[Experiment]) -> list[Label]:
 
     Configurations have names like ``tot s1 dp 4``; if two names are equal, the keys that
     distinguish the configurations are added. If two names of schedulers are equal, the parameters
-    that distinguish them are added. Names do not contain seeds; therefore a configuration has one
-    name for all seeds.
+    that distinguish the schedulers are added. Names do not contain seeds; therefore a configuration
+    has one name for all seeds.
     """
     names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])

@@ -193,7 +193,7 @@ def _clients(requests: FileRequests, client: str, mended: Mended) -> list[str]:
 
 
 NO_CLIENT = "all"
-"""The name for the client of a request that names no client, in files that name clients."""
+"""The client to which a request without a client name is assigned, if the file names clients."""
 
 
 def _check_ends(requests: FileRequests, states: Any) -> None:

@@ -228,7 +228,7 @@ def score_run(
         path: The directory of the stored run.
         start_s: The start (s) of the window; None means the stored start.
         end_s: The end (s) of the window; None means the stored end.
-        percentiles: Percentiles that replace those of the run; () keeps those of the run.
+        percentiles: Percentiles that replace the run's percentiles; () keeps the run's percentiles.
     """
     run = read_run(path)
     check_whole(run.summary, path / SUMMARY)

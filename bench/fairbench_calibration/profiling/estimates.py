@@ -163,7 +163,7 @@ def _small_kernels_s(shape: ModelShape, gpu: GPU, it: Iterations) -> Column:
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, token_s: float) -> Column:
     """Return the seconds of attention.
 
-    They contain the products of prefills and the reads of KV.
+    The seconds contain the products of prefills and the reads of KV.
     """
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent

@@ -123,7 +123,9 @@ def fitted(
     start: Mapping[str, float] = START,
     prior: float = 0.0,
 ) -> dict[str, float]:
-    """Return the best non-negative coefficients. They minimise the soft-L1 loss of the logarithms.
+    """Return the best non-negative coefficients.
+
+    The best coefficients minimise the soft-L1 loss of the logarithms.
 
     Args:
         it: The composition of each measured iteration.

@@ -73,9 +73,9 @@ class LiveComparison:
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
     """Return the experiment that simulates a run on real servers.
 
-    It has the run's seed, load, schedulers and KV memory. The simulated engine follows the rules of
-    the SGLang release that served the run. Raises UsageError if fairbench did not start the servers
-    of the run, or if there is no timing profile.
+    The simulated experiment has the real run's seed, load, schedulers and KV memory. The simulated
+    engine follows the rules of the SGLang release that served the run. Raises UsageError if
+    fairbench did not start the servers of the run, or if there is no timing profile.
 
     Args:
         run: The stored run on real servers.

@@ -4,8 +4,8 @@
 
 The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
 script takes half an hour on two cores. docs/studies/assumptions.md explains the rule and its
-reasons. The search begins with the arrival rates of the workload files. At three times these rates,
-one replica must be overloaded.
+reasons. The search begins with the arrival rates of the workload files. At three times the arrival
+rates of the workload files, one replica must be overloaded.
 """
 
 from __future__ import annotations

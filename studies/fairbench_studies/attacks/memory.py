@@ -98,7 +98,7 @@ def table(rows: Sequence[Row], workload: str) -> str:
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
     """Return the mean loss over seeds as text.
 
-    Unless it is 0, half the width of its 95% interval is added.
+    Unless the loss is 0, half the width of its 95% interval is added.
     """
     found = t_interval([one - other for one, other in zip(before, after, strict=True)])
     assert found.high is not None

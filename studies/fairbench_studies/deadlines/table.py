@@ -75,7 +75,10 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
-"""The means by scheduler and load. They are over the seeds for which all schedulers have a run."""
+"""The means by scheduler and load.
+
+The means are over the seeds for which all schedulers have a run.
+"""
 
 
 def ordered(names: set[str]) -> list[str]:

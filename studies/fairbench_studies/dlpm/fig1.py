@@ -37,7 +37,7 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 def joins_with_quantum(cell: SchedulerResults) -> bool:
     """Return whether newcomers join with one quantum. In Algorithm 1, they join without credit.
 
-    A run in which this setting is unknown counts as following Algorithm 1.
+    A run that does not state how newcomers join counts as following Algorithm 1.
     """
     return bool(value_at(cell.runs[0].experiment, "settings.dlpm.join") == "quantum")
 

@@ -64,8 +64,8 @@ def gain(name: str, ours: float, rival: float) -> float:
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
     """Return which of two schedulers dominates, if one does.
 
-    It must be better in some measure, and in no measure worse by more than ``margin``. A scheduler
-    counts as better in a measure if it is ahead by more than the margin.
+    The dominating scheduler must be better in some measure, and in no measure worse by more than
+    ``margin``. A scheduler counts as better in a measure if it is ahead by more than the margin.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)

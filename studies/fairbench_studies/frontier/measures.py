@@ -36,8 +36,8 @@ class Measured(NamedTuple):
     """The measures of a run in which all programs should have finished.
 
     - ``to_90_s`` and ``to_100_s`` are the times (s) by which 90% and 100% of the programs that
-      arrived in warm-up and window had finished. If some of these programs never finished, the end
-      of the run is used as a lower bound.
+      arrived in warm-up and window had finished. If some of the programs never finished, the end of
+      the run is used as a lower bound.
     - ``p95_s`` is the mean P95 latency of the well-behaved clients, or NaN if a P95 lies among
       refused requests.
     - ``served`` is the lowest ratio, over well-behaved clients, of received service to due service
@@ -113,7 +113,7 @@ FAIRNESS = tuple(number / 10 for number in range(11))
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
     """Return the limit (highest possible service) at each share in ``FAIRNESS``.
 
-    The values are relative to the limit without fairness. If the limit of the run is unknown, the
+    The limits are relative to the limit without fairness. If the limit of the run is unknown, the
     result is empty.
     """
     tables, stored = read_tables(run), run.summary

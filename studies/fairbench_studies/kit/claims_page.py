@@ -30,7 +30,7 @@ RULE = (
 class Page(NamedTuple):
     """The texts of a page: title, the rule by which parts of claims are judged, and remarks.
 
-    The first remark stands after the counts of parts, and the others at the end.
+    The first remark stands after the counts of parts, and all other remarks stand at the end.
     """
 
     title: str

@@ -36,8 +36,8 @@ class ServiceHistory(NamedTuple):
         """Return the cumulative service from one instant to another.
 
         The first row is the service before the time ``start_s``. An interval of the service log
-        that lies only partly in this time counts as a whole. Therefore a lead is too large by at
-        most the outputs in such a log interval.
+        that lies only partly in this time counts as a whole. Therefore a lead in service is too
+        large by at most the outputs in one interval of the service log.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]

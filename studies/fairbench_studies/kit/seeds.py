@@ -1,8 +1,8 @@
 """Per-seed values in ``results/seeds/NAME.csv``, from which claims can be judged without runs.
 
 A row contains a run's settings, the metrics on which verdicts rest, and values that were derived
-from the run's records, such as response times over time. A run that is read from such a file has no
-records.
+from the run's records, such as response times over time. A run that is read from a file of per-seed
+values has no records.
 """
 
 from __future__ import annotations

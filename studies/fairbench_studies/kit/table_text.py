@@ -81,7 +81,10 @@ def min_share(row: Row) -> str:
 
 
 def index(row: Row, name: str) -> str:
-    """Return a value of a row as text with three digits. The value is an index, such as Jain's."""
+    """Return a value of a row as text with three digits.
+
+    The value is an index, such as Jain's index.
+    """
     return f"{float(row[name]):.3f}"
 
 

@@ -20,8 +20,8 @@ _INSTANT_S = 1e-6  # The service of a request is spread over at least this time 
 class Trace:
     """The requests of one run as arrays, with one entry for each request, in any order.
 
-    ``req_time_s`` holds the arrival times in seconds. Both latencies count from the arrival, and
-    are NaN for refused requests.
+    ``req_time_s`` holds the arrival times in seconds. Both latencies (to the first and to the last
+    token) count from the arrival, and are NaN for refused requests.
     """
 
     client: Ints

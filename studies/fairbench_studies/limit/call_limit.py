@@ -28,10 +28,10 @@ def least_makespan_by_calls(
     """Return the time (s) before which no scheduler could have finished the run's requests.
 
     Consider, for a time ``a`` and a duration ``q``, the calls that cannot begin before ``a`` and
-    after which their programs need at least ``q`` more. The last of these calls ends no earlier
-    than ``a`` plus the work of all these calls divided by the number of replicas. Adding ``q`` to
-    this time gives a lower bound on the end of the run. The result is the largest such bound over
-    all ``a`` and ``q``, and at least the end of every program if it had the cluster to itself.
+    after which their programs need at least ``q`` more. The last of the calls ends no earlier than
+    ``a`` plus the work of all the calls divided by the number of replicas. Adding ``q`` to this
+    time gives a lower bound on the end of the run. The result is the largest such bound over all
+    ``a`` and ``q``, and at least the end of every program if it had the cluster to itself.
 
     ``facts`` must contain prices, and the compulsory tokens must be known.
     """
@@ -102,8 +102,8 @@ def _pauses(requests: Requests, programs: Programs, row: Ints, program: Ints) ->
 
     A call at depth 0 waits for no call and arrives at a fixed time after its program. A later call
     waits for some calls that had ended before it arrived; therefore the time since the last end of
-    a call of its program is at most the think time. If no such end is known, or if calls of the
-    program did not finish, the pause is assumed to be 0.
+    a call of its program is at most the think time. If no end of an earlier call is known, or if
+    calls of the program did not finish, the pause is assumed to be 0.
     """
     arrival_s = requests.arrival_s[row]
     times_s = np.unique(requests.finish_s[row])

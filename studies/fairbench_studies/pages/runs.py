@@ -57,8 +57,8 @@ def headline() -> str:
 def frontier_limit() -> str:
     """Return a table of the frontier study's test configurations.
 
-    It has the parts of the limit and the worst minutes. The schedulers are in their published form,
-    and each value is a mean over the seeds.
+    The table has the parts of the limit and the worst minutes. The schedulers are in their
+    published form, and each value is a mean over the seeds.
     """
     cells: dict[str, dict[str, list[Row]]] = {}
     for row in read_rows(ROOT / "results/frontier.csv"):

@@ -28,9 +28,9 @@ class Oracle(Router):
     class Params:
         """Parameters; ``by`` says how prompts are grouped.
 
-        They are grouped by their first ``layer_tokens`` tokens, or by client. If ``layer_tokens``
-        is 0, groups differ at the first position at which earlier prompts differ, such as after a
-        system prompt. The router remembers only the latest ``groups`` groups.
+        Prompts are grouped by their first ``layer_tokens`` tokens, or by client. If
+        ``layer_tokens`` is 0, groups differ at the first position at which earlier prompts differ,
+        such as after a system prompt. The router remembers only the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"

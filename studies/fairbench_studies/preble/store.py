@@ -84,7 +84,7 @@ def _latency(run: StoredRun) -> Latency:
 
 
 def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return mean and P99 latency in seconds. Both are infinite if a request is unfinished.
+    """Return mean and P99 latency in seconds. Mean and P99 are infinite if a request is unfinished.
 
     Requests that arrive before ``warmup_s`` are left out.
     """
@@ -95,7 +95,7 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 
 
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return mean TTFT and TPOT in seconds. Both are infinite if a request is unfinished.
+    """Return mean TTFT and TPOT in seconds. TTFT and TPOT are infinite if a request is unfinished.
 
     Requests that arrive before ``warmup_s`` are left out. A request with only one output token has
     no TPOT (time per output token).

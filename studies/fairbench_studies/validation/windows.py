@@ -107,7 +107,7 @@ class TTFT:
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
     """Return the window from the first to the last arrival.
 
-    If there are several slices of it, they follow.
+    If this period has several slices, the windows of the slices follow.
     """
     spans = spans_of(measured)
     return tuple(

@@ -178,7 +178,7 @@ def _differences(
 ) -> tuple[Part, Part]:
     """Return parts of a claim on the service difference.
 
-    One is on the ratio of FCFS's to VTC's difference, and one is on VTC's difference.
+    One part is on the ratio of FCFS's to VTC's difference, and one part is on VTC's difference.
     """
 
     def difference(trace: Trace) -> float:

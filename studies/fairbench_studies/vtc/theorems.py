@@ -6,9 +6,9 @@ over-committed, U is half of the larger bound on the service gap of the run
 their proofs show, instead of as printed:
 
 - Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
-  give. While one client waits, the other clients get at least ``a`` tokens per second. If they get
-  at most 2 (n - 1) U tokens during a wait, the wait is within the theorem's bound for every
-  possible ``a``.
+  give. While one client waits, the other clients get at least ``a`` tokens per second. If the other
+  clients get at most 2 (n - 1) U tokens during a wait, the wait is within the theorem's bound for
+  every possible ``a``.
 - In Theorem 4.13 as printed, no client meets the premise: shortly before t2, the total service
   T(t, t2) is less than 5U n, and no client requests less than nothing. The proof shows that a
   client which is backlogged from t to t2 has requested at least T(t, t2) / n - 5U since t.

@@ -67,7 +67,7 @@ def objective_flags(spec: ExperimentSpec) -> list[str]:
     """Return the flags of ``fairbench serve`` for the latency objectives, in real seconds.
 
     Targets that are multiples of the latency without load are left out, because the router does not
-    know this latency.
+    know the latency without load.
     """
     flags, time_scale = [], time_scale_of(spec)
     for _, name, times_s in _latency_targets(spec):
@@ -163,8 +163,8 @@ class LiveBackend(ABC, Generic[C]):
     def wanted(self, options: LiveOptions) -> Wanted:
         """Return the requirements on the workers.
 
-        For a server that runs already, these have zero replicas. Raises UsageError for options that
-        workers of this kind do not support.
+        For a server that runs already, the requirements state zero replicas. Raises UsageError for
+        options that workers of this kind do not support.
         """
 
     def recipes(self, places: Sequence[ReplicaPlace]) -> list[Recipe]:

@@ -57,7 +57,7 @@ class Disconnected(Exception):
 class Listener(Protocol):
     """The interface of an object that receives an HTTP response.
 
-    Its methods are called in the order of their definition.
+    The methods of the listener are called in the order of their definition.
     """
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
@@ -354,7 +354,10 @@ class Stream:
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """Fail the answer if no data came for too long. Otherwise, schedule the next check."""
+        """Fail the answer if no data came for too long.
+
+        If data came recently, schedule the next check.
+        """
         left_s = self._heard_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

@@ -178,7 +178,7 @@ async def drive(
 ) -> DriveResult:
     """Run the programs of all clients. Records are appended to ``records_dir`` as requests end.
 
-    The programs and arrival times are those that the simulator uses. The run ends when all programs
+    The programs and arrival times are the same as in the simulator. The run ends when all programs
     have ended, ``max_drain_s`` seconds after the last arrival, or when ``interrupted`` returns
     true. Requests that are in progress at the end are cancelled and recorded as unfinished.
 

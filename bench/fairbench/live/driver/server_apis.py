@@ -203,7 +203,7 @@ class ServerApi(Protocol):
 def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """Return a body with more fields.
 
-    They replace fields of equal names; a null removes a field.
+    New fields replace fields with the same names; a new field with the value null removes a field.
     """
     merged = {**content, **extra}
     return {name: value for name, value in merged.items() if value is not None}

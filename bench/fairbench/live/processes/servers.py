@@ -107,8 +107,8 @@ class Server:
     def is_ready(self) -> bool:
         """Return whether the server is ready.
 
-        If it ended because a port was taken, it is started again. Raises RunFailed, with the end of
-        the log, if the server ended for any other reason.
+        If the server ended because a port was taken, the server is started again. Raises RunFailed,
+        with the end of the log, if the server ended for any other reason.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:

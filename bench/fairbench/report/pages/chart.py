@@ -214,7 +214,10 @@ LINE_KEY, LONG_LINE_KEY = Key(27, 14), Key(27, 22, 2)
 
 
 class Series(NamedTuple):
-    """A line through points in ascending x. ``swatch`` is the index of its colour in ``SERIES``."""
+    """A line through points in ascending x.
+
+    ``swatch`` is the index of the line's colour in ``SERIES``.
+    """
 
     label: str
     x: Sequence[float]

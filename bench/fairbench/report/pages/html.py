@@ -121,7 +121,7 @@ def _block(block: Block) -> Iterator[str]:
 def _html_name(row: Sequence[Cell], columns: int) -> str:
     """Return the first cell of a row as HTML.
 
-    If it is the row's only cell, it spans the whole table.
+    A cell that is the only one of its row spans the whole table.
     """
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
     return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"

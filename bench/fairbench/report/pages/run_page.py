@@ -173,7 +173,7 @@ PURPOSES_PX = 200
 def time_spent_figure(summary: Summary) -> page.Figure:
     """Return a waterfall chart of GPU time.
 
-    It begins with the least time for the work, and adds each loss.
+    The chart begins with the least time for the work, and adds each loss of GPU time.
     """
     bars, low = [], 0.0
     for key, label in PURPOSES.items():

@@ -71,7 +71,8 @@ LOG_ABOVE = 8.0
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
     """Yield a card per scheduler, with latency and throughput.
 
-    For several configurations, the card has the number of those in which the scheduler is best.
+    For several configurations, the card has the number of configurations in which the scheduler is
+    best.
     """
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)

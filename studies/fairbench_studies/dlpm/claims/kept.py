@@ -29,7 +29,8 @@ OVERALL = "all"
 class Kept:
     """The stored verdicts of a figure.
 
-    They are verdicts on parts by claim, and on pairs of schedulers by interpretation of the paper.
+    The stored verdicts are on parts of claims, and on pairs of schedulers under each interpretation
+    of the paper.
     """
 
     parts: Mapping[int, Sequence[Part]]

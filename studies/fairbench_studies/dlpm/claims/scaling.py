@@ -1,6 +1,7 @@
 """Claims 15 and 17 of the DLPM paper.
 
-They are about more clients (figure 11), and about a central scheduler's cost (figure 4).
+Claim 15 is about more clients (figure 11), and claim 17 is about a central scheduler's cost (figure
+4).
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ IDLE = 0.001  # Workers that are idle for less than this fraction of the time co
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether unfair schedulers share computed service less equally than D2LPM.
 
-    They are RR+LPM and two forms of Preble. The measure is Jain's index of computed service while
-    all clients are active. Over the whole run of a fixed set of programs, Jain's index hardly
-    depends on the scheduler.
+    The unfair schedulers are RR+LPM and two forms of Preble. The measure is Jain's index of
+    computed service while all clients are active. Over the whole run of a fixed set of programs,
+    Jain's index hardly depends on the scheduler.
     """
     at: dict[str, dict[str, SchedulerResults]] = {}
     for cell in cells:

@@ -14,7 +14,7 @@ FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The source of claims that tests decide. ``basis`` describes this source on the page."""
+    """The source of claims that tests decide. ``basis`` describes the tests on the page."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 

@@ -37,7 +37,7 @@ SOONER = {
 def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge how much sooner all programs end under D2LPM.
 
-    It is compared with VTC and two forms of Preble.
+    D2LPM is compared with VTC and two forms of Preble.
     """
     at: At = {cell.combined["scheduler"]: by_seed(cell) for cell in cells}
     seen = {name: SOONER[name].seen(at) for name in run_of(SOONER, cells)}
@@ -167,8 +167,8 @@ def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether VTC and D2LPM give all clients equal computed service.
 
-    Client 0 then gets more service, because more of its input is cached. The unfair schedulers
-    RR+LPM and Preble must share computed service less equally.
+    Client 0 then gets more service than the others, because more of its input is cached. The unfair
+    schedulers RR+LPM and Preble must share computed service less equally.
     """
     unfair = run_of(("lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_equal, unfair=unfair), (*FAIR, *unfair))
@@ -196,7 +196,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 def while_all_active(run: StoredRun) -> Floats:
     """Return the clients' service in the paper's window, in two rows.
 
-    One is computed service, and one counts cached input, too.
+    The first row is computed service, and the second row also counts cached input.
     """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

@@ -37,9 +37,9 @@ class Limit(NamedTuple):
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """Return the limit that delayed the client of an open loop, or None if there was no limit.
 
-    A client with a limited number of connections sends its next request when an answer arrives.
-    With such a limit, the measured times of sending depend on the server, and a replay must not
-    repeat them.
+    A client with a limited number of connections sends its next request when an answer arrives. If
+    connections are limited, the measured times of sending depend on the server, and a replay must
+    not repeat them.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).

@@ -1,7 +1,8 @@
 """Published numbers, compared with predictions of the bundled timing profiles.
 
 A JSON file of cross-checks states the published numbers. This module computes a prediction if a
-timing profile and the stated facts suffice. Otherwise, the prediction is quoted from the JSON file.
+timing profile and the stated facts suffice. If the facts do not suffice, the prediction is quoted
+from the JSON file.
 """
 
 from __future__ import annotations
