@@ -111,7 +111,7 @@ def _doubled_rank(pooled: Sequence[Fraction], value: Fraction) -> int:
 
 
 class Verdict(StrEnum):
-    """The verdict on a clause (a limit on a metric) for one experiment."""
+    """The verdict on a metric's limit for one experiment."""
 
     PASS = "pass"
     FAIL = "FAIL"
@@ -131,7 +131,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 
     A value may be only a bound, such as a latency above 300 s. A bound passes or fails if every
     value that it allows passes or fails; otherwise the verdict is inconclusive. If both values are
-    lower bounds and equal, the clause passes.
+    lower bounds and equal, the check of the metric passes.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -157,9 +157,9 @@ def judge_paired(
 
     The values in ``before`` and ``after`` are in the order of the seeds. The tested quantity is
     each seed's change minus the allowed change, in the clause's unit, as a mean over seeds; a
-    negative mean is worse than allowed, and ``alpha`` is the level on either side. The clause fails
-    if the mean is significantly below 0, passes if it is significantly above 0, and is inconclusive
-    otherwise. A seed counts only if both of its runs have a value.
+    negative mean is worse than allowed, and ``alpha`` is the level on either side. The check of the
+    metric fails if the mean is significantly below 0, passes if it is significantly above 0, and is
+    inconclusive otherwise. A seed counts only if both of its runs have a value.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
     if len(pairs) == 1:
@@ -183,9 +183,9 @@ def judge_repeated(
     """Judge several measured runs of one seed against several runs of the baseline.
 
     Each value of the baseline is first made worse by the allowed loss; all values are then ranked
-    together. The clause fails if the current values rank significantly worse than the baseline's
-    values. The clause passes if the current values rank significantly better, or if none of them is
-    worse than the best of the worsened baseline values.
+    together. The check of the metric fails if the current values rank significantly worse than the
+    baseline's values. The check of the metric passes if the current values rank significantly
+    better, or if none of them is worse than the best of the worsened baseline values.
 
     The two rank tests are one-sided at the level ``alpha``. If there are too few runs for a
     significant result, the rank tests are skipped.
@@ -215,9 +215,9 @@ def _scaled(
 ) -> tuple[list[Value], list[Value]]:
     """Return limits and current values.
 
-    For a relative clause, both are divided by the baseline's value of the same seed. After the
-    division, changes by the same percentage in every seed have no spread, even if the seeds' loads
-    differ.
+    If the allowed loss is a fraction, limits and values are divided by the baseline's value of the
+    same seed. After the division, changes by the same percentage in every seed have no spread, even
+    if the seeds' loads differ.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:

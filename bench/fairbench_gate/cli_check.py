@@ -121,7 +121,7 @@ def judged(
 ) -> Outcome:
     """Compare the runs in two directories, and return the outcome.
 
-    Raises UsageError if a directory or a clause (limit on a metric) cannot be used.
+    Raises UsageError if a directory or a limit of ``--fail-if`` cannot be used.
     """
     from fairbench_gate.outcome import judge
 

@@ -178,7 +178,7 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_junit(outcome: Outcome, *, inconclusive_fails: bool) -> str:
-    """Return JUnit test cases, one per clause and experiment.
+    """Return JUnit test cases, one per metric limit and experiment.
 
     An inconclusive check fails or is skipped.
     """

@@ -127,7 +127,7 @@ NO_CHANGE = "no value may change"
 
 @dataclass(frozen=True, slots=True)
 class ClauseRow:
-    """The result of a clause for an experiment; ``before``, ``after`` and ``change`` are texts.
+    """The result of checking a metric's limit; ``before``, ``after`` and ``change`` are texts.
 
     ``causes`` are the default values that changed between the two versions of fairbench.
     """
@@ -150,7 +150,7 @@ class ClauseRow:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The rows of judged clauses, and the other changed metrics of each experiment.
+    """The results of all checks of metric limits, and the other changed metrics of each experiment.
 
     ``causes`` are the defaults of any experiment that changed after the baseline was stored.
     """
@@ -174,7 +174,7 @@ class Outcome:
         return replace(self, points=self.points + len(errors), rows=(*rows, *self.rows))
 
     def answer(self) -> str:
-        """Return a line on whether the gate passes, with the clauses that did not pass."""
+        """Return a line on whether the gate passes, with the metric limits that were exceeded."""
         texts = []
         for verdict, said in ANSWERS.items():
             names = dict.fromkeys(row.clause for row in self.rows if row.verdict is verdict)
@@ -209,11 +209,12 @@ def counted(number: int, noun: str) -> str:
 
 
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
-    """Judge all clauses for every experiment. ``alpha`` is the level of tests over several runs.
+    """Check the metric limits of every experiment.
 
-    A clause is judged over all seeds of an experiment at once. Without clauses, no value of a
-    simulated experiment may change. Raises UsageError for a wrong clause, and for measured runs
-    without clauses, because two measured runs always differ.
+    ``alpha`` is the level of tests over several runs. A metric's limit is checked over all seeds of
+    an experiment at once. If the user sets no limits, no value of a simulated experiment may
+    change. Raises UsageError for an invalid limit, and for measured runs without limits, because
+    two measured runs always differ.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(

@@ -75,9 +75,9 @@ def keep_large_buffers_apart() -> bool:
     """Put each buffer of ``LARGE_BYTES`` or more into a memory map of its own, if possible.
 
     After the first large buffer is freed, the C library raises the size from which buffers get
-    separate maps, up to 32 MiB. Without this setting, large buffers that are allocated later lie in
-    the heap between small objects that stay allocated. Freed buffers then leave holes in the heap,
-    and the heap grows. Returns whether the C library can allocate large buffers apart.
+    separate maps, up to 32 MiB. By default, large buffers that are allocated later then lie in the
+    heap between small objects that stay allocated. Freed buffers then leave holes in the heap, and
+    the heap grows. Returns whether the C library can allocate large buffers apart.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 

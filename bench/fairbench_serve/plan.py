@@ -251,9 +251,9 @@ def named_workers(
 ) -> Routed:
     """Return running workers with their ``keys``.
 
-    ``parts`` names the parts of the router that may have settings. Raises UsageError for an invalid
-    name or address, or for a repeated worker. UsageError is also raised for a key of an unknown
-    worker, or for a setting of a part that is not used.
+    ``parts`` names the routers, schedulers and policies that may have settings. Raises UsageError
+    for an invalid name or address, or for a repeated worker. UsageError is also raised for a key of
+    an unknown worker, or for a setting of a part that is not used.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((params_part(name), *parts)))
@@ -313,9 +313,9 @@ def started_workers(
 ) -> Iterator[Routed]:
     """Start workers from the flags of ``fairbench run``, and stop them when the block ends.
 
-    ``parts`` names additional parts of the router that may have settings. Raises UsageError for an
-    invalid flag, RunFailed if a worker does not start, and KeyboardInterrupt if the user interrupts
-    the start.
+    ``parts`` names additional policies of the router that may have settings. Raises UsageError for
+    an invalid flag, RunFailed if a worker does not start, and KeyboardInterrupt if the user
+    interrupts the start.
     """
     planned = planned_workers(flags, settings, weights, parts=parts)
     assert planned.spec is not None

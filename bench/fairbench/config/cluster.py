@@ -135,7 +135,7 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
 
 
 def disaggregation_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the name of the part that configures disaggregation; () without prefill replicas."""
+    """Return the prefix of the settings of disaggregation; () without prefill replicas."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
 
 
@@ -219,7 +219,7 @@ def eviction_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
 def memory_parts(
     draft: Mapping[str, object], backend: BackendConfig | None, settings: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the name of the part that configures memory shares; () if these are off.
+    """Return the prefix of the settings of memory shares; () if memory shares are off.
 
     Raises UsageError for real servers, and if the eviction policy does not know memory shares.
     """
@@ -261,7 +261,7 @@ def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
 
 
 def routers_parts(draft: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the name of the part that configures several routers; () for a single router."""
+    """Return the prefix of the settings of several routers; () for a single router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 

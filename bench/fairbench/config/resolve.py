@@ -127,7 +127,7 @@ def _of_preset(ref: str, error: UsageError) -> DataError:
 
 
 def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> ExperimentSpec:
-    """Return the experiment of a draft with flags, completed by a file and by defaults."""
+    """Return the complete experiment from flags, then values of a file, then defaults."""
     backend = None
     if "backend" in draft or "backend" in file:
         backend = serving.resolve_backend(draft.get("backend"), file.get("backend"))

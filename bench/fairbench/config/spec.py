@@ -82,12 +82,12 @@ class ExperimentSpec(BaseModel):
       time of the engine's scheduling passes delays the iterations.
     - ``eviction``: eviction policy of KV memory [the engine's LRU]; ``memory_records``: whether the
       run records, under LRU too, which clients hold KV memory.
-    - ``preset``: name of the preset that provided default values; it has no effect on the records
+    - ``preset``: name of the preset that provided default values, which does not change the results
       of a run.
     - ``backend``: servers on which the experiment runs [the simulator]; the scheduler of an
       endpoint is ``AS_SERVED``.
-    - ``given``: the values that the user chose (see ``config.origins``) [unknown]; they have no
-      effect on the records of a run.
+    - ``given``: the values that the user chose (see ``config.origins``) [unknown], a list that does
+      not change the results of a run.
     """
 
     model_config = ConfigDict(

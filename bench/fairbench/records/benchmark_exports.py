@@ -1,8 +1,8 @@
 """The formats of files that benchmark tools export.
 
 To add a benchmark tool, write a layout (a description of its format) here and add it to ``TOOLS``.
-All layouts convert the times of a file to seconds. The fields of each tool follow, with their
-sources:
+All layouts convert the times of a file to seconds. Each tool's file, and the source that documents
+the fields of the file, are listed below:
 
 - aiperf (0.3 to 0.13): ``profile_export.jsonl``. Each line of the file has ``metadata`` (epoch
   nanoseconds, client and times), ``metrics`` (each a value with its unit) and ``error``, as

@@ -336,8 +336,8 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     A sample is best or worst if every other sample differs significantly. With several seeds, the
     confidence interval of the paired differences decides; with one seed, the values decide. Times
     (``in_seconds``) are compared by their logarithms, as in ``compare``. Values that agree in three
-    digits count as equal. If all samples are equal, none is marked. Samples without a known limit
-    in the worse direction are all marked as worst.
+    digits count as equal. If all samples are equal, none is marked. If a value may be arbitrarily
+    bad, its scheduler is marked as worst.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

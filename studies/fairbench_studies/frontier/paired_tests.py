@@ -85,5 +85,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def non_inferior_gain(margin: float) -> float:
-    """Return the gain at which fair-finish is worse by exactly ``margin``."""
+    """Return the logarithmic gain of a scheduler that is worse by exactly ``margin``."""
     return log(1 - margin)

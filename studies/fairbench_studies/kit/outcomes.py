@@ -1,8 +1,8 @@
 """Outcomes of a claim's parts, and comparisons of two schedulers seed by seed.
 
-A claim holds if the whole 95% interval of the paired difference lies on the claim's side of the
-value at which the claim turns into its opposite. The claim is reversed if the whole interval lies
-on the other side, and inconclusive otherwise. With a single seed, the difference itself decides.
+A claim holds if the whole 95% interval of the paired difference lies on the claimed side of a
+threshold, such as a ratio of 1. The claim is reversed if the whole interval lies on the other side,
+and inconclusive otherwise. With a single seed, the difference itself decides.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def compared(
 ) -> Seen:
     """Compare two lists of values, in the order of the seeds, by ratio or by difference.
 
-    ``flip`` is the ratio or difference of ``more`` to ``less`` at which the claim turns into its
-    opposite. Ratios are averaged by their logarithms.
+    ``flip`` is the ratio or difference of ``more`` to ``less`` (such as 1 or 0) beyond which the
+    claim holds. Ratios are averaged by their logarithms.
     """
     if is_ratio:
         less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)

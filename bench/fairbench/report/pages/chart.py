@@ -500,7 +500,7 @@ ARROWS = {">": '<path d="M6 0H13M10-3L13 0L10 3"/>', "<": '<path d="M-6 0H-13M-1
 
 
 class Dot(NamedTuple):
-    """A mark at a positive value, with the number of its series.
+    """A mark in the dot chart: a positive value, and the number of the series for the colour.
 
     If the value is a bound, ``sign`` is > or <.
     """

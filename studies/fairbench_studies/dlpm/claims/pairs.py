@@ -20,8 +20,8 @@ LENGTH = "duration"  # time until all programs of the run had finished, unless t
 class Pair:
     """The claim that a metric is larger under the scheduler ``above`` than under ``below``.
 
-    ``flip`` is the ratio or difference of the two schedulers' values at which the claim turns into
-    its opposite.
+    ``flip`` is the ratio or difference of the two values (such as 1 or 0) beyond which the claim
+    holds.
     """
 
     name: str

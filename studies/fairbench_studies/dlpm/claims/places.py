@@ -49,8 +49,8 @@ class Place(NamedTuple):
 class KnownPairs(Mapping[Any, At]):
     """The stored outcomes of pairs of schedulers whose runs are no longer stored.
 
-    A key of ``tallies`` is a metric, the two schedulers, and the value at which the claim turns
-    into its opposite.
+    A key of ``tallies`` is a metric, the two schedulers, and the ratio or difference beyond which
+    the claim holds.
     """
 
     def __init__(self, tallies: Mapping[tuple[str, str, str, float], Tally]) -> None:

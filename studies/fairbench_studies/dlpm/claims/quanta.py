@@ -168,7 +168,8 @@ def _falls_in_steps(swept: Swept) -> Part:
 def _frontier(cells: Sequence[SchedulerResults], swept: Swept) -> list[Part]:
     """Judge that DLPM's points, together with VTC and LPM, form a new Pareto frontier.
 
-    A point is dominated if VTC or LPM has at least its throughput and at least its index.
+    VTC or LPM dominates a point of DLPM if it has at least as much throughput and as high a Jain's
+    index.
     """
     ends = [by_seed(c) for name in ("vtc", "lpm") for c in chosen(cells, scheduler=name)]
     if len(ends) < 2:

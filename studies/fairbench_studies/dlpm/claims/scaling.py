@@ -43,7 +43,7 @@ LOWEST, LOWEST_HITS = (
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge that DLPM's rate is near LPM's and falls a little.
 
-    VTC's rate must be low and constant.
+    The service rate under VTC must be low and constant.
     """
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:

@@ -26,11 +26,11 @@ class BalanceParams(Protocol):
 
 
 class CodeBalance:
-    """Load balancing that moves cheap key nodes from heavily loaded GPUs to the lightest one.
+    """Load balancing that moves cheap key nodes (of the prefix tree) to the lightest GPU.
 
     The key node of a request is the deepest tree node on its prompt's path that is longer than the
     path above the node. If a GPU has only one key node, the node is copied to the lightest GPU as
-    soon as the wait of its requests has doubled.
+    soon as the node's requests wait twice as long as before.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:

@@ -27,7 +27,7 @@ _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")
 def gpu_name(text: str) -> str:
     """Return a GPU's name as in the catalogue of GPUs.
 
-    An unknown name is only put in lower case.
+    The name of an unknown GPU is returned in lower case.
     """
     name = "-".join(text.lower().split())
     match = _SXM.fullmatch(name)

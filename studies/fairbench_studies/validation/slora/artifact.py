@@ -1,4 +1,4 @@
-"""The schedulers of VTC-artifact, by the names of its folders, as schedulers of fairbench.
+"""The scheduler of fairbench for each name of a folder in VTC-artifact.
 
 The name of a folder states scheduler and settings: ``VTC``, ``VTC_oracle`` (output lengths are
 known), ``VTC_pred_50`` (predictions are wrong by up to 50%), ``VTC_predict`` (predictions are a

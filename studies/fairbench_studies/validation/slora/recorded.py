@@ -40,7 +40,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 
 
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
-    """Return the date of a run, which is ``stated`` if the record states a date.
+    """Return the date of a run, from its record (``stated``) or from a table of commits.
 
     Raises DataError for a date that is not in ``RECORDED``.
     """
