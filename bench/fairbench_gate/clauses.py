@@ -155,11 +155,11 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs with the same seeds by paired differences, as ``compare`` does.
 
-    The values in ``before`` and ``after`` are in the order of the seeds. The tested quantity is
-    each seed's change minus the allowed change, in the clause's unit, as a mean over seeds; a
-    negative mean is worse than allowed, and ``alpha`` is the level on either side. The check of the
-    metric fails if the mean is significantly below 0, passes if it is significantly above 0, and is
-    inconclusive otherwise. A seed counts only if both of its runs have a value.
+    The values in ``before`` and ``after`` are in the order of the seeds. The test is about the mean
+    over seeds of the change minus the allowed change, where a negative mean is worse than allowed;
+    ``alpha`` is the level on either side. The check of the metric fails if the mean is
+    significantly below 0, passes if it is significantly above 0, and is inconclusive otherwise. A
+    seed counts only if both of its runs have a value.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not all(map(_is_undefined, pair))]
     if len(pairs) == 1:

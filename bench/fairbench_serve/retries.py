@@ -188,10 +188,10 @@ class Attempts:
         Raises Problem if no worker has answered.
 
         If a worker cannot be reached, the request is sent again, at most once per worker. If a
-        reused connection turns out to be closed, the request is sent once more. After any other
-        failure, the request is retried once. More than one retry needs two conditions: all failures
-        were error answers, and some worker has not failed its last request. If the process of the
-        worker has ended, the request is not retried.
+        reused connection turns out to be closed, the request is sent once more. After a failure
+        other than a broken connection, the request is retried once. More than one retry needs two
+        conditions: all failures were error answers, and some worker has not failed its last
+        request. If the process of the worker has ended, the request is not retried.
         """
         probe = self.breakers.probe()
         try:

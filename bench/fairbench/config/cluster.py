@@ -322,9 +322,9 @@ def _check_gateway(
 ) -> None:
     """Raise UsageError for a gateway or admission control that servers cannot have.
 
-    A gateway is only simulated. Admission control raises UsageError without a timing profile of the
-    workers, with a third-party router, and with an emulator whose clock differs from the router's
-    clock.
+    Only simulated runs support a gateway. Admission control raises UsageError without a timing
+    profile of the workers, with a third-party router, and with an emulator whose clock differs from
+    the router's clock.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:

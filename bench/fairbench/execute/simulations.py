@@ -275,7 +275,7 @@ def _addition_s() -> float:
 class OutdatedRun(NamedTuple):
     """A stored run whose engine code has changed.
 
-    Fields name the run, the Python, and the digests of the stored and the installed code.
+    The fields are the run, the Python, and the digests of the stored and the installed engine code.
     """
 
     identity: str

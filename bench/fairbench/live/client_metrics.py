@@ -66,7 +66,8 @@ class RecentShares:
 
     The fair shares are the max-min division of the service according to the clients' demands. The
     demand of a client is unlimited if the client waited in more than half of the last minute's
-    samples. If the client waited in fewer samples, its demand is the service that it received.
+    samples. If the client waited in at most half of the samples, its demand is the service that it
+    received.
     """
 
     def __init__(self, now_s: float) -> None:

@@ -208,7 +208,7 @@ def _service_bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound |
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Set metrics to null that need data which the server did not report, with the reason."""
+    """Set each metric that needs data which the server did not report to null, with a reason."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)

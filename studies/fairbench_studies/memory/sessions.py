@@ -66,7 +66,7 @@ def _marked(changes: Sequence[float], digits: int) -> str:
 
 
 def _losers(rows: Sequence[Row]) -> str:
-    """Return in how many cases (run and client) the hit rate was lower than that alone."""
+    """Count the cases (run and client) whose hit rate was lower than that of the client alone."""
     return str(sum(one < 1 for one in kept(rows)))
 
 

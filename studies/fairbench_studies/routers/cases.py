@@ -13,7 +13,7 @@ Case = tuple[tuple[str, Any], ...]
 
 
 def case(**settings: Any) -> Case:
-    """Return a case of the study with the given settings."""
+    """Return a case of the study: the settings of the routers that share the workers."""
     return tuple(settings.items())
 
 

@@ -129,7 +129,7 @@ def load_table(found: Means) -> str:
 def draw(found: Means) -> None:
     """Draw service against the longest wait of a call, and against the worst client's share.
 
-    A column of panels stands for a scenario at the default load or at twice this load.
+    Each column of panels shows a scenario at the default load or at twice the default load.
     """
     columns = [(scenario, load) for scenario in RATES for load in ("1", "2")]
     names = {"max_turn_wait_s": "longest wait of a call, s", "min_entitlement_ratio": SHARE}

@@ -25,7 +25,7 @@ _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", 
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
-    """Return the gateway's queue that a run's ``gateway`` names.
+    """Return the queue of the gateway that a measured run names.
 
     Raises DataError if the name of the gateway is unknown.
     """
