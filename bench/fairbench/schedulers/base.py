@@ -107,8 +107,9 @@ class Setup:
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
         """Return a setup in which ``weights`` override the weights of some clients.
 
-        Later changes of this setup's weights remain visible in the new setup. Raises UsageError for
-        an unknown client; the message names ``owner``, the scheduler's name before ``.weights``.
+        If the weights in this setup change later, the new setup returns the changed weights, too.
+        Raises UsageError for an unknown client; the message names ``owner``, the scheduler's name
+        before ``.weights``.
         """
         if not weights:
             return self
@@ -140,7 +141,7 @@ __all__ = [
 
 
 class OldFlag:
-    """A Boolean attribute of the scheduler interface in an older version."""
+    """A Boolean attribute that declared an optional part in older versions of the interface."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -162,7 +163,7 @@ class HasParts:
     """The optional hooks of a scheduler, grouped into parts; a missing hook is None.
 
     A scheduler declares an optional part of the interface by defining its methods (``Parts``). If a
-    part's method is None, the host works without the part. A scheduler whose parts depend on
+    method of a part is None, the host works without the part. A scheduler whose parts depend on
     parameters sets the methods, or sets them to None, in its constructor.
 
     | part | methods |
@@ -264,15 +265,16 @@ class LocalScheduler(HasParts, ABC):
 
         The host sends True to the generator if the candidate was admitted (the host has already
         called ``on_admitted``), and False if the engine had no room. SGLang's own schedulers end
-        the admission pass at the first False. The generator may also yield ``Preempt(request)``.
-        ``now_s`` is always in seconds on the host's clock.
+        the admission pass at the first False. The generator may also yield ``Preempt(request)``,
+        which asks the host to take the memory of a running request. ``now_s`` is always in seconds
+        on the host's clock.
         """
 
     def may_preempt(self, view: WaitingView, now_s: float) -> bool:
-        """Return whether a pass without a free place in the batch may preempt a request.
+        """Return whether an admission pass may preempt a running request if the batch is full.
 
-        A real server asks a scheduler that ``preempts``, and leaves out the pass if the answer is
-        False.
+        A real server calls ``may_preempt`` for a scheduler that declares ``preempts``, and skips
+        the pass if the result is False.
         """
         return True
 
@@ -280,8 +282,8 @@ class LocalScheduler(HasParts, ABC):
         """Return the time at which the host makes another admission pass, or None for no pass.
 
         The host calls this method only for a scheduler that is not ``work_conserving``, when the
-        worker is idle and requests wait. The scheduling pass takes place even if no request arrives
-        or ends.
+        worker is idle and requests wait. At the returned time, an admission pass takes place even
+        if no request arrives or ends.
         """
         return None
 
@@ -314,11 +316,12 @@ class LocalScheduler(HasParts, ABC):
         """
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Charge the client for output tokens of its requests (a host may merge calls).
+        """Charge the client for output tokens of its requests; a call may cover several steps.
 
-        A queue before the cluster (``gateway``) may call a scheduler with ``refunds_tokens`` in
-        advance, with the expected number of output tokens. A later call corrects the charge:
-        ``tokens`` is negative if the answer was shorter than expected.
+        If a scheduler declares ``refunds_tokens``, a queue before the cluster (``gateway``) may
+        call ``on_tokens`` in advance with the expected number of output tokens. When the request
+        ends, another call corrects the charge: ``tokens`` is negative if the answer was shorter
+        than expected.
         """
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
@@ -374,10 +377,9 @@ class Router(ABC):
         """Return the worker for this request; the host dispatches the request at once.
 
         A router that declares ``holds`` may return None to queue the request. The host calls
-        ``route`` again for each queued request, in order of arrival. The calls come after a request
-        has finished or started to run, and after a worker has joined or left. If the router has an
-        ``order``, the queued requests are tried in the sequence that ``order.select`` yields
-        instead.
+        ``route`` again for each queued request, in order of arrival, whenever a request has
+        finished or started to run, or a worker has joined or left. If the router has an ``order``,
+        the queued requests are tried in the sequence that ``order.select`` yields instead.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
@@ -436,9 +438,9 @@ class Parts(Protocol):
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge ``steps`` decode steps, given each client's number of ``running`` requests.
 
-        Between two calls, a client's number of running requests changes only after ``on_tokens``,
-        ``on_finish`` or ``on_retract`` for the client. The method only saves time: the host calls
-        ``on_tokens`` for each client of a scheduler without ``on_steps``.
+        Between two calls of ``on_steps``, a client's number of running requests changes only after
+        ``on_tokens``, ``on_finish`` or ``on_retract`` for the client. ``on_steps`` only saves time:
+        the host calls ``on_tokens`` for each client of a scheduler without ``on_steps``.
         """
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
@@ -453,9 +455,10 @@ class Parts(Protocol):
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
         """Charge the client for GPU time in decode steps, in picoseconds.
 
-        A host may combine several calls into one.
+        A host may combine the GPU time of several steps in one call.
 
-        Together with ``on_prompt_time``, all clients' charges add up to the worker's busy time.
+        The charges of ``on_gpu_time`` and ``on_prompt_time`` for all clients add up to the worker's
+        busy time.
         """
 
     def on_read(self, request: Request, read: Read) -> None:
@@ -477,7 +480,7 @@ class Parts(Protocol):
         """Return the limit on prompt and output tokens together in the next step.
 
         Only engines whose steps mix prompts and outputs (vLLM) call this method. The engine's own
-        limit on the step applies as well, and every running request gets an output token.
+        limit on a step's tokens applies as well, and every running request gets an output token.
         """
 
     def pass_s(self) -> float:
@@ -485,7 +488,7 @@ class Parts(Protocol):
 
         Only simulated engines call this method, before each iteration that computes prompts and
         after each ``steps_per_pass`` decode steps. The next iteration starts later by the returned
-        time.
+        number of seconds.
         """
 
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
@@ -505,16 +508,16 @@ class Parts(Protocol):
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
         """Return whether the batch decodes now, before more prompts are computed.
 
-        Only the simulated SGLang calls this method, without mixed chunks, when it could either
-        prefill or decode. ``oldest`` is the request whose prompt is computed next in queue order.
-        ``left`` is the number of its prompt tokens not computed yet, including tokens that may be
-        cached.
+        Only the simulated SGLang calls this method, without mixed chunks, when the engine could
+        either prefill or decode. ``oldest`` is the request whose prompt is computed next in queue
+        order. ``left`` is the number of prompt tokens of ``oldest`` that are not computed yet,
+        including tokens that may be cached.
         """
 
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
-        """Record the times of an iteration in picoseconds; 0 ``prompt_tokens`` mean decoding.
+        """Record the times of an iteration in picoseconds; ``prompt_tokens`` is 0 for decoding.
 
-        Only simulated engines call this method. A call may stand for several decode steps, except
+        Only simulated engines call this method. One call may stand for several decode steps, except
         after ``decodes_first``.
         """
 
@@ -522,4 +525,4 @@ class Parts(Protocol):
 PARTS = {
     name: method for name, method in vars(Parts).items() if isfunction(method) and name[0] != "_"
 }
-"""``PARTS`` has the methods of all parts by name, with the methods' parameters and docstrings."""
+"""``PARTS`` maps the name of each optional method of a local scheduler to the method."""

@@ -23,7 +23,10 @@ MAX_CLASSES = 64
 
 
 class ClassView(QueueView):
-    """The waiting requests of one priority class; ``matched`` sorts all waiting requests."""
+    """The waiting requests of one priority class.
+
+    ``matched`` returns the sorted requests of all classes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +42,7 @@ class ClassView(QueueView):
 
 @dataclass(frozen=True)
 class ClassBatch:
-    """The running requests ``mine`` of one priority class, out of the batch ``whole``."""
+    """The running requests of one class: the requests ``mine`` in the batch ``whole``."""
 
     whole: RunningView
     mine: Sequence[Running]

@@ -63,8 +63,8 @@ def drive(
 
     Args:
         selection: The scheduler's generator of candidates and preemptions.
-        try_admit: Function that tries a candidate and returns the outcome.
-        preempt: Function that carries out a preemption and returns whether it succeeded.
+        try_admit: A function that tries to admit a candidate and returns the outcome.
+        preempt: A function that carries out a preemption and returns whether it succeeded.
 
     Raises RunFailed if the selection is not a generator, or yields anything but waiting requests
     and preemptions.

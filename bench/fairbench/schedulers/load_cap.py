@@ -73,7 +73,7 @@ class BatchCost:
         return len(self._context)
 
     def cost_tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the cost of the batch in context tokens, without the requests ``without``."""
+        """Return the batch's cost in context tokens, leaving out the requests in ``without``."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens
@@ -146,7 +146,7 @@ class LoadCap:
         return self._running.cost_tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether the cap would admit the request if request ``without`` stopped running."""
+        """Return whether the load cap admits the request if request ``without`` has stopped."""
         rest = self._running.cost_tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens

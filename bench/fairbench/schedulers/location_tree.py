@@ -48,8 +48,8 @@ class LocationTree(PrefixTree[L]):
 
     Workers are given by numbers from 0. A router marks the whole prompt of a request at its
     dispatch, before any cache holds the prompt ([DLPM] Alg. 2 line 18). A marked node may lie below
-    an unmarked node, whose evicted tokens the request will recompute. Of several marks on a path,
-    the deepest mark counts.
+    an unmarked node, whose evicted tokens the request will recompute. If a worker has marks at
+    several nodes of a path, the deepest mark counts.
     """
 
     def find(self, prompt: Prompt) -> WalkEnd[L]:
@@ -190,10 +190,10 @@ class BoundedTree(LocationTree[RecentNode]):
     """A location tree of at most ``limit`` nodes, or of one prompt's nodes if these are more.
 
     Adding a prompt counts as a use of all nodes on the prompt's path, for every worker. Beyond the
-    limit, the tree removes the least recently used leaf, and with the leaf its marks. The path from
-    the root to any remaining node is therefore complete. A removed prefix only costs a cache hit:
-    the router treats the next request with this prefix as new. Calls are as fast as in a tree
-    without a limit.
+    limit, the tree removes the least recently used leaf, and with the leaf its marks. Because only
+    leaves are removed, the path from the root to any remaining node is complete. A removed prefix
+    only costs a cache hit: the router treats the next request with this prefix as new. Calls are as
+    fast as in a tree without a limit.
     """
 
     def __init__(self, limit: int = MAX_NODES) -> None:

@@ -12,8 +12,8 @@ admission by two rules:
 - Any other request *borrows* memory. A borrowing request may be admitted under two conditions: no
   other client waits with a request within its share, and free memory and cached tokens above the
   shares of clients suffice. Because of the conditions for borrowing, an admission evicts no cached
-  token within any client's share. The client that borrows is no exception: its requests could
-  otherwise evict the cached prefixes of its own sessions.
+  token within any client's share. The cached tokens of the borrowing client itself are protected,
+  too, because its requests could otherwise evict the prefixes of its own sessions.
 
 Requests that may not be admitted now are hidden from the local scheduler. The shares of clients
 come from the eviction policy. Output lengths are not known in advance, so output tokens do not
@@ -147,7 +147,7 @@ class ShareView:
     """A view of the waiting requests that may be admitted now, for the local scheduler.
 
     Once a scan meets a request that may not be admitted, the rest of the scan skips all requests of
-    the request's client. ``len`` counts all requests that wait.
+    the request's client. ``len`` of the view counts all waiting requests.
     """
 
     def __init__(self, view: WaitingView, share: MemoryShare) -> None:

@@ -32,7 +32,7 @@ class NoParams:
 
 
 PartParams: TypeAlias = Named[type]
-"""``PartParams`` has the ``Params`` of parts by name; a look-up imports the part's module."""
+"""``PartParams`` maps the name of a part to its ``Params``; a look-up imports the part's module."""
 
 
 def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:

@@ -25,8 +25,8 @@ class Terms(NamedTuple):
     The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
     over weight) for each second since the last message about the waiting client. Between two
     messages, no other gateway knows the waiting client's progress. The fleet would idle if all
-    gateways stopped until the next message. A message that is older than ``forget_s`` seconds
-    delays no client.
+    gateways stopped sending requests until the next message. A message that is older than
+    ``forget_s`` seconds delays no client.
     """
 
     ahead_tok_s: float
@@ -60,7 +60,7 @@ class RoutersParams:
     ``skew`` is the ratio of a client's requests at its favourite router to its requests at its
     least favourite router; the ratio between successive routers is constant. ``favourite=each``
     gives clients different favourite routers in turn, and ``favourite=one`` gives all clients the
-    same favourite router. With the form ``sticky``, the value is always ``one``.
+    same favourite router. With the form ``sticky``, the value of ``favourite`` is always ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -107,8 +107,8 @@ class Totals(NamedTuple):
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
     version ``since``; a receiver must already know version ``since`` or a later version. The entry
-    of a client is complete, or empty if the origin has forgotten the client. ``waiting`` always
-    lists all clients that wait.
+    of a client in ``charged`` or ``raised`` is complete, or empty if the origin has forgotten the
+    client. ``waiting`` always lists all clients that wait.
     """
 
     version: int
@@ -164,7 +164,7 @@ class Heard:
         self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the charges in an origin's totals that are new here; None if they are unusable."""
+        """Return the charges in an origin's totals that are not known here; None if unusable."""
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
             return None
@@ -327,8 +327,8 @@ class LiftedCounters(Protocol):
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    The policy adds its charges to its ``account``. An addition at a request's arrival is a lift,
-    which raises the counter of a returning client.
+    The policy adds its charges to its ``account``. An amount that the policy adds when a request
+    arrives is a lift, which raises the counter of a returning client.
     """
 
     shares_counters: bool

@@ -67,7 +67,7 @@ class PrefixTree(Generic[N]):
 
         Returns the deepest node whose whole path is a prefix of the prompt, and the position in the
         prompt at which this node ends. A node that matches only in part is split where the match
-        ends, or is not entered with ``split=False``.
+        ends; with ``split=False``, the walk does not enter such a node.
         """
         index, offset = place
         count = len(prompt)

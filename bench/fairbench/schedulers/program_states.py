@@ -74,7 +74,10 @@ class ProgramStates(Generic[T]):
 
 
 def has_program(request: Request) -> bool:
-    """Return whether the host knows the request's program; otherwise its number is 0 or -1."""
+    """Return whether the host knows the request's program.
+
+    Numbers 0 and -1 mean an unknown program.
+    """
     return request.program_id > 0 or request.calls_left is not None
 
 

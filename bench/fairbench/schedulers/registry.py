@@ -2,9 +2,9 @@
 
 To add a scheduler, write a file with its class, and add a line to the table in this file.
 
-This file need not change for a user's scheduler. There are two ways to add a scheduler of the user.
-The environment variable ``FAIRBENCH_SCHEDULERS`` names the scheduler's file, where ``:`` separates
-several files, or the scheduler is installed with an entry point in the group
+This file need not change for a user's scheduler. A user can add a scheduler in two ways. Either the
+environment variable ``FAIRBENCH_SCHEDULERS`` names the scheduler's file (``:`` separates several
+files), or the scheduler is installed with an entry point in the group
 ``fairbench.local_schedulers`` or ``fairbench.routers``. The name of the entry point is the name of
 the scheduler. An environment variable, not a flag, names the files, so that every process of a run
 knows the files, including processes of a sweep, emulated workers and SGLang servers.
@@ -272,7 +272,7 @@ def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router
 
 
 def params_classes() -> PartParams:
-    """Return the ``Params`` of every local scheduler and router by name, except ``PARAMS_OF``."""
+    """Return the ``Params`` of each local scheduler and router by name, except ``PARAMS_OF``."""
     routers = [name for name in routers_by_name() if name not in PARAMS_OF]
     return params_of(locals_by_name(), local_class) | params_of(routers, router_class)
 

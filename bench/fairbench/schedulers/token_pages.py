@@ -23,9 +23,9 @@ def segments_of(token_ids: Sequence[int]) -> Prompt:
 
     A page's name consists of the page's tokens (4 bytes each), so names must not be logged. Because
     names are not hashes, two prompts begin with equal segments exactly as far as the prompts share
-    whole pages. A last page that is shorter matches only an equal last page. To name a prefix that
-    ends inside a page, ``truncate`` the prompt of the whole text. Raises OverflowError for an id
-    that is negative or has more than 32 bits.
+    whole pages. If the last page of a prompt is shorter than its place allows, the page matches
+    only an equal last page. To name a prefix that ends inside a page, ``truncate`` the prompt of
+    the whole text. Raises OverflowError for an id that is negative or has more than 32 bits.
     """
     # The text has one character for each byte of the token ids.
     text = str(_bytes_of(token_ids), "latin-1")

@@ -79,9 +79,9 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether this pass could admit the request if ``without`` did not run.
 
-        The engine's own test of memory and its load cap decide. The test counts the admissions of
-        this pass and the memory reserved for outputs. In engines that cannot preempt requests, the
-        result is always False. Each call iterates over the whole batch.
+        The engine's own test of memory and its load cap decide the result. The test counts the
+        admissions of this pass and the memory reserved for outputs. In engines that cannot preempt
+        requests, the result is always False. Each call iterates over the whole batch.
         """
 
 
@@ -134,8 +134,8 @@ class Waiting(NamedTuple):
     is the number of cached tokens, less than ``tokens``. ``duplicate`` is true if the request has
     at most 32 cached tokens and shares its first 32 tokens with an earlier request.
     ``waited_tokens`` is the number of prompt tokens that the engine has computed for any request
-    since this request entered the queue. ``entered`` is the number of the request's entry into the
-    queue. ``node`` is the node of the prefix tree where the match ends.
+    since this request entered the queue. ``entered`` is the number of the request in the sequence
+    of all entries into the queue. ``node`` is the node of the prefix tree where the match ends.
     """
 
     request: Request
@@ -262,7 +262,7 @@ class ListScan:
         raise StopIteration
 
     def rest(self) -> list[Request]:
-        """Return all requests of a new scan, faster than one by one."""
+        """Return all requests of a new scan, in less time than an iteration over it takes."""
         return list(filter(self._waiting.__contains__, self._order))
 
     def skip(self, client: str) -> None:
@@ -277,7 +277,7 @@ class ListScan:
 
 
 def rest(scan: Iterable[Request]) -> list[Request]:
-    """Return the requests that a scan in queue order has left."""
+    """Return the requests of a scan in queue order that the scan has not offered yet."""
     return scan.rest() if isinstance(scan, ListScan) else list(scan)
 
 

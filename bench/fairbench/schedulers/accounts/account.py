@@ -1,6 +1,7 @@
 """The interface of accounts: the balance of each client, in weighted tokens or picoseconds.
 
-Tokens of decode steps are booked late (``UnbookedTokens``), when a scheduler asks for a balance.
+The output tokens of decode steps are added to balances only when a scheduler asks for a balance
+(``UnbookedTokens``).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 @dataclass(slots=True)
 class UnbookedTokens:
-    """A buffer of decoded tokens, each of which adds ``each`` to the client's entry in ``sums``.
+    """A buffer of decoded tokens; each token adds ``each`` to its client's entry in ``sums``.
 
-    The additions are made only when a balance is needed. Tokens can be added late without error
-    because the sums are whole numbers. Without a buffer, every step would update the balances of
-    the whole batch, although a scheduler compares only the balances of the few clients with waiting
-    requests. ``changed`` are the clients whose number of running requests may have changed since
-    the last counted steps.
+    The buffered tokens are added to the sums only when a balance is needed. Tokens can be added
+    late without error because the sums are whole numbers. Without a buffer, every step would update
+    the balances of the whole batch, although a scheduler compares only the balances of the few
+    clients with waiting requests. ``changed`` holds the clients whose number of running requests
+    may have changed since the last counted decode steps.
     """
 
     sums: dict[str, float]
@@ -45,7 +46,7 @@ class UnbookedTokens:
         self._steps += steps
 
     def book(self, clients: Collection[str]) -> None:
-        """Book the tokens that these clients have decoded until now."""
+        """Add the output tokens that the given clients have decoded until now to their balances."""
         steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
         for client in requests.keys() & clients:
             if (since := booked[client]) != steps:
@@ -66,10 +67,10 @@ class UnbookedTokens:
 class Account(ABC):
     """The balances of all clients, or of all nodes of a tree of tenants.
 
-    A charge to a client is booked to each of the client's ``nodes``. If there are no ``tenants``,
-    the client is the only node. A scheduler reads the balances, and a ``Charging`` changes them.
-    Tokens of decode steps may be booked late: every method that returns or compares balances books
-    the tokens first.
+    A charge to a client is booked to each of the client's ``nodes``. Without ``tenants``, the only
+    node of a client is the client itself. A scheduler reads the balances, and a ``Charging``
+    changes them. The tokens of decode steps may be added late: every method of an account that
+    returns or compares balances first adds the tokens.
     """
 
     setup = Setup()
@@ -107,15 +108,15 @@ class Account(ABC):
         return parent_of(node) if self.in_tree else ROOT
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the nodes directly below a tenant through which the paths to the clients lead."""
+        """Return the child nodes of a tenant that are, or contain, one of the given clients."""
         return self.setup.children_of(tenant, clients) if self.in_tree else clients
 
     @abstractmethod
     def charge(self, client: str, amount: float) -> None:
-        """Charge a client with requests at this worker; a negative amount is a refund."""
+        """Charge a client that has requests at this worker; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
-        """Charge a client that may have no request here, such as an owner of a shared prefix."""
+        """Charge a client that may have no request here, such as the owner of a prefix."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
@@ -142,19 +143,19 @@ class Account(ABC):
         self.decoded.changed.add(client)
 
     def book_decoded(self, clients: Collection[str]) -> None:
-        """Book the tokens that these clients have decoded until now."""
+        """Add the output tokens that the given clients have decoded until now to their balances."""
         self.decoded.book(clients)
 
     def forget(self, client: str) -> None:
         """Forget a client without requests; by default an account keeps the client's balance."""
 
     def ahead(self, client: str) -> tuple[float, ...]:
-        """Return the ``lead`` of each of the client's nodes, the outermost node first."""
+        """Return the ``lead`` of each of the client's nodes in service, the outermost first."""
         return tuple(self.lead(node) for node in self.nodes(client))
 
     @abstractmethod
     def lead(self, node: str) -> float:
-        """Return how far a node's service is ahead, comparable only between siblings."""
+        """Return how far a node is ahead in service; only leads of siblings are comparable."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:

@@ -56,7 +56,7 @@ class Counters(Account):
         self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
-        """Lift the counter of a client whose request arrives, by lines 6 to 13 of [VTC] Alg. 2.
+        """Lift the counter of a client whose request arrives ([VTC] Alg. 2 lines 6 to 13).
 
         The clients in ``waiting``, and clients that wait at other ranks, count as waiting.
         """
@@ -129,9 +129,10 @@ class Counters(Account):
             self.charge_each(each, steps, running)
 
     def forget(self, client: str) -> None:
-        """Delete a client's counter; the counter of a returning client starts at 0 or is lifted.
+        """Delete a client's counter; if the client returns, its counter starts at 0 or is lifted.
 
-        A client with tenants is kept, because the client's service is part of the tenants' service.
+        The counter of a client that belongs to tenants is kept, because the client's service is
+        part of the tenants' service.
         """
         if client != self.last_left and not self.in_tree:
             self.decoded.forget(client)
@@ -147,6 +148,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Store the counters in the mapping ``kept`` from now on, which routers may share."""
+        """Store the counters from now on in ``kept``, a mapping that several routers may share."""
         self.of = kept
         self.decoded = UnbookedTokens(kept, self._output_weight)

@@ -23,10 +23,10 @@ HERE = 0
 Rejoin = Literal["keep", "min0", "paper_zero"]
 """The rules by which idle clients leave and rejoin the list of clients with credits.
 
-Under ``keep``, an idle client leaves once its credit is positive, and a debt is never erased. Under
-``min0``, an idle client leaves immediately; the client keeps a debt, and loses a credit. Under
-``paper_zero``, an idle client leaves immediately; debts and credits are erased, and no theorem
-holds.
+Under the rule ``keep``, an idle client leaves the list once its credit is positive, and a debt is
+never erased. Under the rule ``min0``, an idle client leaves the list immediately; a debt of the
+client is kept, and a positive credit is lost. Under the rule ``paper_zero``, an idle client leaves
+the list immediately; debts and credits are erased, and no fairness theorem holds.
 """
 
 
@@ -34,13 +34,13 @@ class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
     A client joins the client list with its first request (line 12). The rule ``rejoin`` decides
-    when an idle client leaves the client list. The ``quantum`` Q^u of a client of weight 1 is a
-    number of weighted tokens.
+    when an idle client leaves the client list. ``quantum`` is Q^u of the paper: the weighted tokens
+    that a client of weight 1 receives at a refill.
 
-    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. If a client
-    has left the list since the last refill, the client joins with its former credit. A client gets
-    at most one quantum for joining between two refills. The bounds of [DLPM] Theorems 4.1 and 4.2
-    therefore still hold.
+    If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
+    left the list after the last refill joins with its former credit instead. A client gets at most
+    one quantum for joining between two refills, so the bounds of [DLPM] Theorems 4.1 and 4.2 still
+    hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit,
     too. All siblings below a tenant are granted their quanta at the same time.
@@ -92,7 +92,7 @@ class Credits(Account):
                     self._welcome(node)
 
     def _welcome(self, node: str) -> None:
-        """Grant a quantum, or the former credit to a node that left since the last refill."""
+        """Grant a joining node a quantum, or its former credit if it left since the last refill."""
         left = self._left.get(self.tenant_of(node), {}).pop(node, None)
         self._granted[node] += 1
         if left is not None:
@@ -161,20 +161,20 @@ class Credits(Account):
         return all(self.of[node] > 0 for node in self.nodes(client))
 
     def members(self, tenant: str) -> dict[str, float]:
-        """Return the credits of a tenant's child nodes, which include all decoded tokens."""
+        """Return the credits of a tenant's child nodes, with all decoded tokens charged."""
         members = self.balances()
         if not self.in_tree:
             return members
         return {node: left for node, left in members.items() if self.tenant_of(node) == tenant}
 
     def refill(self, tenant: str, clients: Collection[str]) -> bool:
-        """Repeat lines 6-7 of Algorithm 1 below a tenant until a waiting node has positive credit.
+        """Grant quanta below a tenant until a waiting node has positive credit (Alg. 1 lines 6-7).
 
-        ``clients`` are the waiting clients; the result is False if no client waits. All rounds of
-        quanta are computed in a single step. Clients that wait at other data-parallel ranks also
-        count as waiting. While a client with positive credit waits at another rank, the clients of
-        this rank get loans instead of quanta. A loan is an additional credit that only this rank
-        knows.
+        ``clients`` are the waiting clients; the function returns False if no client waits. If a
+        client needs several quanta, all are granted in a single step. Clients that wait at other
+        data-parallel ranks also count as waiting. While a client with positive credit waits at
+        another rank, the clients of this rank get loans instead of quanta. A loan is an additional
+        credit that only this rank knows.
         """
         waiting = self.siblings(tenant, clients)
         if not waiting:
@@ -203,7 +203,7 @@ class Credits(Account):
         return [client for client, waits in self.elsewhere.items() if waits]
 
     def _lends(self) -> bool:
-        """Return whether a client that waits at another rank has credit left without its loan."""
+        """Return whether a client that waits at another rank has credit besides its loan."""
         return any(self._without_loan(client) > 0 for client in self._waiting_elsewhere())
 
     def _without_loan(self, client: str) -> float:
@@ -225,7 +225,7 @@ class Credits(Account):
         self.drop_if_idle(client)
 
     def look_elsewhere(self, elsewhere: Mapping[str, bool]) -> None:
-        """Set the clients with requests at other ranks, and update the client list."""
+        """Record the clients that have requests at other ranks, and update the client list."""
         gone = self.elsewhere.keys() - elsewhere.keys()
         self.elsewhere = elsewhere
         for client in elsewhere:
@@ -263,7 +263,7 @@ class Credits(Account):
             self._left.setdefault(self.tenant_of(client), {})[client] = credit
 
     def lead(self, node: str) -> float:
-        """Return how many quanta a node has spent, plus the refills before the node joined."""
+        """Return a node's lead: the quanta that it spent, plus the refills before it joined."""
         self.decoded.book((node,))
         return self._granted.get(node, 0) - self.of.get(node, 0.0) / self.quantum_of(node)
 
@@ -273,7 +273,7 @@ class Credits(Account):
 
 
 MayRefill = Callable[[WaitingView, str], bool]
-"""A function that returns whether a tenant whose waiting clients have no credit gets quanta now."""
+"""A function that returns whether a tenant's waiting clients, all without credit, get quanta."""
 
 
 @dataclass
@@ -350,7 +350,7 @@ class Turns:
         return self.credits.refill(tenant, self.waiting_clients())
 
     def ends_without_room(self, client: str) -> bool:
-        """Return whether the pass ends because the client's request did not fit."""
+        """Return whether the pass ends because the engine has no room for the client's request."""
         return self.stops
 
     def end_turn(self, client: str, scan: Scan) -> None:

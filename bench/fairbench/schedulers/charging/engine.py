@@ -35,7 +35,7 @@ class Charging:
     def prepare(self, name: str, setup: Setup) -> None:
         """Receive the facts of the experiment before the run.
 
-        Raises UsageError with the name of the scheduler.
+        Raises UsageError if a needed fact is unknown; the message names the scheduler.
         """
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -140,7 +140,7 @@ UNIT_TOKENS = 1_024
 
 
 class GPUCharges:
-    """The charges for GPU time, in whole picoseconds, including charges in advance by request."""
+    """The GPU time charged to clients, in whole picoseconds, including charges in advance."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
@@ -148,11 +148,17 @@ class GPUCharges:
         self._ahead: dict[Request, int] = {}
 
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at admission: the time to prefill the prompt alone in an iteration."""
+        """Return the charge at admission: the time to prefill the prompt alone in an iteration.
+
+        The unit is picoseconds.
+        """
         return self._prepay(request, extend_tokens, 0.0)
 
     def dispatch_charge(self, request: Request, extend_tokens: int) -> int:
-        """Return the charge at dispatch: the prefill time without an iteration's fixed time."""
+        """Return the charge at dispatch: the prefill time without an iteration's fixed time.
+
+        The unit is picoseconds.
+        """
         return self._prepay(request, extend_tokens, self._costs.prefill_s(0, 1))
 
     def _prepay(self, request: Request, extend_tokens: int, less_s: float) -> int:
@@ -163,7 +169,7 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """Return the GPU time of a computed chunk minus the charge in advance, in picoseconds.
+        """Return the picoseconds of a computed chunk minus the time charged in advance.
 
         ``complete`` is true for the last chunk of a prompt. The result is negative if the charge in
         advance was too high for the chunk.
@@ -174,7 +180,7 @@ class GPUCharges:
         return gpu_ps - paid_ps
 
     def refund_rest(self, request: Request) -> int:
-        """Return the unused charge in advance, as a negative number, of a request that stopped."""
+        """Return the unused time charged in advance for a stopped request, as a negative number."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
@@ -243,8 +249,8 @@ def engine_charging(
 ) -> Charging:
     """Return the ``Charging`` that the parameters of the scheduler ``name`` select.
 
-    ``tokens`` is the class that charges tokens. Raises UsageError for parameters that combine GPU
-    time with ``sharing``.
+    ``tokens`` is the class of the charging that is used if tokens are charged. Raises UsageError
+    for parameters that combine GPU time with ``sharing``.
     """
     if params.charge != GPU_TIME:
         return tokens(account, prices, params.sharing)

@@ -99,9 +99,9 @@ class PredictedCharging(TokenCharging):
     """A charging of the predicted output at admission, corrected as the output is produced.
 
     ``predict`` returns the expected output tokens of a request, given the moving average of the
-    client's last outputs (0 before the first output). If ``cost``, a function of input and output
-    tokens, is missing, ``prices`` apply. With ``charges_at_finish``, a step in which a request ends
-    charges one more token for every request whose output exceeds its prediction, as in
+    client's last outputs (0 before the first output). ``cost`` is a function of input and output
+    tokens; if ``cost`` is None, ``prices`` apply. With ``charges_at_finish``, a step in which a
+    request ends charges one more token for every request whose output exceeds its prediction, as in
     [VTC-artifact].
     """
 

@@ -14,7 +14,7 @@ REMEMBERED_TOKENS = 5_000_000
 
 
 class SharedNode(Node):
-    """A tree node with the owner of its tokens and the clients that have paid for the tokens."""
+    """A node of the prefix tree with its owner and the clients that have paid for its tokens."""
 
     __slots__ = ("owner", "sharers")
 
@@ -32,11 +32,12 @@ class _SharedTree(PrefixTree[SharedNode]):
 class SharedCharges:
     """The division of computed prompt tokens among the clients that share a prefix.
 
-    Under ``split``, all clients that use a prefix pay equal parts: the n-th client pays 1/n, and
-    the n - 1 earlier clients get a refund. When the prefix is computed again, the division
-    restarts. Under ``owner``, the client that first sent the prefix pays for each computation.
-    Under the rule ``each``, every client pays for the whole prefix, cached or not. Under the rules
-    ``split`` and ``owner``, the charged tokens always equal the computed tokens.
+    Under the rule ``split``, all clients that use a prefix pay equal parts: the n-th client pays
+    1/n, and the n - 1 earlier clients get a refund. When a prefix is computed again, its division
+    among clients restarts. Under the rule ``owner``, the client that first sent the prefix pays for
+    each computation. Under the rule ``each``, every client pays for the whole prefix, cached or
+    not. Under the rules ``split`` and ``owner``, the charged tokens always equal the computed
+    tokens.
     """
 
     def __init__(self, sharing: Sharing) -> None:
@@ -67,7 +68,7 @@ class SharedCharges:
         return due
 
     def _path(self, prompt: Prompt, cached: int, known: int) -> list[SharedNode]:
-        """Return the prompt's nodes from the root down, split where the cached part ends."""
+        """Return the nodes of the prompt in the tree, from the root down."""
         if self._stored > REMEMBERED_TOKENS:
             self._tree, self._stored = _SharedTree(SharedNode), 0
         end, place = self._tree.match(prompt, cached)
@@ -84,7 +85,7 @@ class SharedCharges:
         return path[::-1]
 
     def _add_sharer(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
-        """Charge a client for cached tokens that other clients paid; unpaid tokens are free."""
+        """Charge a client for cached tokens that other clients paid for; the others get refunds."""
         before = len(node.sharers)
         if not before:
             return

@@ -22,11 +22,12 @@ Rank: TypeAlias = tuple[float, Access]
 
 
 class Leaf(NamedTuple):
-    """A stretch of cached tokens, after which no further tokens are cached.
+    """A leaf of the prefix tree: cached tokens after which no further tokens are cached.
 
     - ``access`` is the time at which the leaf was last used.
-    - ``uses`` counts the finished requests that used the stretch.
-    - ``keep_s`` is the time in seconds until which ``on_finish`` asked to keep the tokens cached.
+    - ``uses`` counts the finished requests that used the leaf's tokens.
+    - ``keep_s`` is the time in seconds, returned by ``on_finish``, until which the tokens should
+      stay cached.
     - ``awaited`` is true if the cached prefix of a waiting request ends at the tokens of the leaf.
     """
 
@@ -37,7 +38,9 @@ class Leaf(NamedTuple):
 
 
 class Claimant(NamedTuple):
-    """A client that has claims on cached tokens of the pool. All amounts are numbers of tokens.
+    """A client that has claims on cached tokens of the pool.
+
+    All amounts of a claimant are numbers of tokens.
 
     - ``held`` is the number of running and cached tokens that count for the client.
     - ``unpinned`` is the part of ``held`` that no running request uses; ``unpinned`` is above 0.
@@ -133,9 +136,9 @@ class ClientEviction(LRU):
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the client (victim) that loses cached tokens.
 
-        The victim is a client that claims more than its entitlement. If running requests use all
-        tokens of the clients above their entitlement, no claimant is above its entitlement. The
-        victim is then the claimant that uses the largest part of its entitlement.
+        The victim is a client that claims more than its entitlement. A client above its entitlement
+        is no candidate if running requests use all its tokens. If no client above its entitlement
+        is a candidate, the victim is the claimant that uses the largest part of its entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]
@@ -148,7 +151,7 @@ class ClientEviction(LRU):
 
 
 class LFU(EvictionPolicy):
-    """Eviction of the leaf that the fewest requests have used; ties go by least recent use.
+    """Eviction of the leaf that the fewest requests used, and of equals the least recently used.
 
     SGLang's radix cache offers the policy LFU besides LRU.
     """
@@ -160,7 +163,7 @@ class LFU(EvictionPolicy):
 
 
 class MaxMin(ClientEviction):
-    """Eviction from the client above its share with the most unpinned memory per weight.
+    """Eviction from the client, above its share, that has the most unpinned memory per weight.
 
     The share of client i is C w_i / W: the capacity, times the client's weight over the sum of all
     weights. docs/appendix/theory.md proves which clients lose no tokens.
@@ -282,7 +285,7 @@ class Retention(EvictionPolicy):
         - ``first_s`` is the gap, in seconds, that is assumed before any gap was observed.
         - ``most_s`` is the longest time, in seconds, for which tokens are kept.
         - ``factor`` multiplies the mean gap between calls.
-        - ``newest`` is the weight of the newest gap in the running mean.
+        - ``newest`` is the weight of the newest gap in the running mean of the gaps.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("most_s", "newest")

@@ -19,7 +19,7 @@ from fairbench.schedulers.views import FleetView, WorkerLoad
 
 
 class RequestTotals:
-    """A set of requests, with its counts by client, sorted deadlines and total prefill time."""
+    """A set of requests with counts by client, sorted deadlines and the total prefill time."""
 
     def __init__(self) -> None:
         self.clients: Counter[str] = Counter()  # number of requests of each client
@@ -53,7 +53,7 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due by the deadline of ``request``; all if it has none."""
+        """Return how many requests are due no later than ``request``; all if it has no deadline."""
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 
@@ -89,22 +89,25 @@ class Estimator:
     mean output of the finished requests of all clients, and N the mean output of the finished
     requests of the new request's client.
 
-    - The first token comes after the prefill of the new request and q mean prefills. If the worker
-      reports saturation or requests are queued before the workers, q + 1 running requests must also
-      end before the first token; a running request ends every M d / r seconds.
-    - The last token comes N - 1 steps after the first token, with N at most ``max_new_tokens``.
-      Until a request of the client has finished, N is M, and M is 1 until any request has finished.
+    - The first token comes after the prefill of the new request and of the q requests served before
+      it, each of which takes the mean prefill time. If a worker reports saturation or requests are
+      queued before the workers, q + 1 running requests must also end before the first token; one of
+      the r running requests ends every M d / r seconds.
+    - The last token comes N - 1 decode steps after the first token, where N is the client's mean
+      output, at most ``max_new_tokens``. Until a request of the client has finished, its mean
+      output N is estimated by the mean M of all clients, which is 1 token at the start.
 
     The waiting requests are the requests that wait at the worker, and an equal part of the requests
-    queued before the workers. The parameter ``ahead`` decides which of the waiting requests q
-    counts:
+    queued before the workers. The parameter ``ahead`` decides which waiting requests are expected
+    to be served before the new request:
 
     - ``ahead="all"`` counts all waiting requests, as under fcfs.
     - ``ahead="edf"`` counts requests with earlier deadlines, and assumes that the running requests
       have earlier deadlines, too.
-    - ``ahead="fair"`` counts the requests that are served first if clients take turns. For each
-      client, as many requests are served first as the new request's client has waiting. The
-      estimate assumes that every client has an equal share of the running requests.
+    - ``ahead="fair"`` counts the requests that are served first if clients take turns. If clients
+      take turns, as many requests of each other client are served first as the new request's client
+      has waiting. Under ``ahead="fair"``, every client is assumed to have an equal share of the
+      running requests.
 
     If the caches are known, the estimated prefill time excludes cached tokens. Estimates tend to be
     too short, because HTTP and the prefills of other requests during the decode do not count. The
@@ -126,7 +129,7 @@ class Estimator:
     def estimates(
         self, request: Request, held: RequestTotals = NOBODY
     ) -> dict[int, LatencyEstimate]:
-        """Return the estimate for each available worker; ``held`` are requests in the gateway."""
+        """Return the estimate for each available worker; the gateway queues ``held`` requests."""
         return {worker: self._estimate(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:

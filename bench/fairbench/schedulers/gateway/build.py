@@ -43,7 +43,7 @@ def with_admission(
     """Return an admission control in front of a queue, or of a ``router`` without a queue.
 
     A ``Rerouting`` router lets the admission control change the worker of each request. ``setup``
-    must contain costs and a fleet.
+    must contain the costs of iterations and a fleet.
     """
     assert setup.costs is not None, "an estimate needs the time that iterations take"
     assert setup.fleet is not None, "an estimate needs the loads of the workers"
@@ -72,8 +72,8 @@ def build_gateway(
 
     ``setup.fleet`` is required. ``matched`` returns how many tokens of a request's prompt are
     cached at some worker; by default the caches are unknown. If several routers have gateways,
-    ``terms`` limit the leads of clients between messages. Raises UsageError for an unknown name or
-    a setting that is not allowed.
+    ``terms`` limits how far a client may get ahead of clients at other gateways between two
+    messages. Raises UsageError for an unknown name or a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)

@@ -28,11 +28,11 @@ Own: TypeAlias = tuple[int, str]
 
 
 class ClientLine:
-    """The requests of an owner (a client or a tenant) that wait until the owner's limit allows.
+    """The requests of an owner (a client or a tenant) that wait because of the owner's limit.
 
     Each request that arrives gives its client a turn. Turns are taken by priority, the highest
-    first, and then in order of arrival. In a turn, the client sends the request of the oldest
-    program among its requests of the turn's priority, so a program that has begun precedes new
+    first, and then in order of arrival. In a turn, the client sends the request of its oldest
+    program, among its requests of the turn's priority, so a program that has begun precedes new
     programs. The requests of one program go in the order of their arrival.
     """
 
@@ -70,7 +70,7 @@ class ClientLine:
             heappop(heap)
 
     def take_first(self) -> Request:
-        """Remove and return the next request, and end the first turn."""
+        """Remove and return the request that goes next, and end the client's first turn."""
         request = self.first_request()
         priority, _ = self._places[request]
         self._remove(request, next(iter(self._turns[priority])))
@@ -110,7 +110,7 @@ def reserved_tokens(request: Request) -> int:
 
 
 class HeldAmounts:
-    """The numbers of tokens or requests that owners have admitted, and the total."""
+    """The tokens or requests that each owner has at the workers, and the total of all owners."""
 
     def __init__(self) -> None:
         self.by_owner: Counter[str] = Counter()
@@ -126,15 +126,15 @@ class HeldAmounts:
 class ClientLimits:
     """The limits by client that decide which requests enter the queue, and which wait in line.
 
-    - A worker may hold requests of ``client_limit`` tokens of context (``BatchCost``), and at most
-      ``client_requests`` requests. The value ``auto`` stands for the engine's load cap, and None
-      for no limit.
-    - The clients that have requests divide the limits of all workers by weight. A client without
-      admitted requests may always send one request.
-    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). Under
-      the limits by weight, a client's memory and requests may also use only the client's part of
-      what other clients leave free. Without this rule, a second heavy client would use up the
-      reserve that the first heavy client left free.
+    - A worker may hold requests with up to ``client_limit`` tokens of context in total
+      (``BatchCost``), and at most ``client_requests`` requests. In both limits, the value ``auto``
+      stands for the engine's load cap, and None for no limit.
+    - The clients that have requests divide the limits of all workers in proportion to their
+      weights. A client without admitted requests may always send one request.
+    - A worker may hold requests that reserve ``client_memory`` tokens (``reserved_tokens``). A
+      client's memory and requests are also limited to the client's part, by weight, of the amount
+      that other clients leave free. Without the limit to a part of the free amount, a second heavy
+      client would use up the reserve that the first heavy client left free.
     - With ``tenants``, the limits are divided among the outermost tenants instead of the clients.
     - Running requests are never removed to make room for clients that arrive later. A part of the
       limits is kept free for clients that arrive later, as for a client of weight
@@ -178,7 +178,7 @@ class ClientLimits:
         return False
 
     def admit_freed(self) -> Iterator[Request]:
-        """Admit and yield the waiting requests that can enter now."""
+        """Admit to the queue, and yield, the waiting requests that the limits allow now."""
         if not self._lines:
             return
         # The total weight is constant during the loop, because the clients in line are already
@@ -205,7 +205,7 @@ class ClientLimits:
         return True
 
     def end_admitted(self, request: Request, output_tokens: int) -> None:
-        """Release the amounts of an admitted request that has ended or was withdrawn."""
+        """Release the limits used by an admitted request that has ended or was withdrawn."""
         owner = self._owner(request)
         self._programs.end_call(request)
         self._under_way[owner].end_running(request, output_tokens)
@@ -244,11 +244,11 @@ class ClientLimits:
     def _is_part(
         self, owner: str, each: float, held: HeldAmounts, more: int, weights: float
     ) -> bool:
-        """Return whether the owner's amount plus ``more`` stays within the owner's part.
+        """Return whether the owner may have ``more`` tokens or requests within its part.
 
         ``each`` is the limit that holds at each worker. The part of an owner is the owner's share
         by weight of the total limit, and at most the owner's share of the amount that other owners
-        leave free. The reserve takes the rest.
+        leave free. The share of the reserve stays free for owners that arrive later.
         """
         assert self._setup.fleet is not None, "limits are of workers"
         weight, mine = self._setup.weight(owner), held.by_owner[owner]

@@ -19,10 +19,10 @@ class DRR(SharePolicy):
 
     A client without queued requests loses its remaining credit, but keeps a debt. No client
     starves. Unless prices are corrected, the charges over weight of two waiting clients differ by
-    less than a quantum plus the highest price of a request of each client. Charges are prices
-    (``PriceParams``), which may differ from the work of the cluster. In a tree of tenants, the
-    child nodes of each tenant take turns by the same rule. InferGrid's "deficit round robin" is a
-    different rule, ``infergrid-drr``.
+    less than a quantum plus the highest price of a request of each client. Clients are charged
+    prices (``PriceParams``), which may differ from the work that the cluster does. In a tree of
+    tenants, the child nodes of each tenant take turns by the same rule. InferGrid's "deficit round
+    robin" is a different rule, ``infergrid-drr``.
     """
 
     name = "drr"

@@ -43,7 +43,7 @@ class Order(ABC):
 
 
 class EarliestDeadline(Order):
-    """An order by deadline; for a request without a deadline, the end of the wait (``ttl_s``).
+    """An order by deadline; the end of the longest wait (``ttl_s``) replaces a missing deadline.
 
     A request goes last if the request has no deadline and ``ttl_s`` is infinite. Source: llm-d's
     edf-ordering-policy (llm-d-router @7c6ba75).

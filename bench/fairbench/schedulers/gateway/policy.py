@@ -22,15 +22,15 @@ class FlowPolicy(LocalScheduler):
 
     An ``Order`` then chooses one of the client's requests. A flow is the requests of one client in
     one band, and a band is all requests of one priority. Each band (priority) has a policy object
-    of its own. Any ``LocalScheduler`` can order a band; a FlowPolicy also receives the time at
-    which a request ends. A policy with ``orders_bands`` receives the requests of all priorities;
-    its ``priorities`` map clients to priorities that override the priorities of requests. A policy
-    with ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's
-    default saturation detector if the policy does not use the usual default.
+    of its own. Any ``LocalScheduler`` can order a band; a FlowPolicy also learns the time at which
+    a request ends. A policy with ``orders_bands`` receives the requests of all priorities; its
+    ``priorities`` map clients to priorities that override the priorities of requests. A policy with
+    ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's default
+    saturation detector if the policy does not use the usual default.
 
-    Two methods of a policy are optional. ``place(request, now_s)`` returns the worker for a request
-    that is sent now, or None if the router chooses. ``given_up(now_s)`` returns the queued requests
-    that the policy now refuses.
+    Two methods of a policy, ``place`` and ``given_up``, are optional. ``place(request, now_s)``
+    returns the worker for a request that is sent now, or None if the router chooses.
+    ``given_up(now_s)`` returns the queued requests that the policy now refuses.
     """
 
     orders_bands: ClassVar[bool] = False
@@ -48,9 +48,9 @@ class FlowPolicy(LocalScheduler):
     def next_flow(self, view: WaitingView, now_s: float) -> str:
         """Return the client with the best ``score``, whose request goes next.
 
-        Precondition: at least one request waits. The queue calls this method again after each sent
-        request and its ``on_admitted``. If the request of the returned client cannot be sent now,
-        the queue calls the method again later.
+        Precondition: at least one request waits. The queue calls ``next_flow`` again after each
+        sent request and the request's ``on_admitted``. If the request of the returned client cannot
+        be sent now, the queue calls ``next_flow`` again later.
         """
         return min(
             view.clients(),
@@ -67,11 +67,11 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a sent request; ``read`` reports the real length of its prompt."""
+        """Handle the end of a sent request; ``read`` reports the real length of the prompt."""
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """Return when the client's next request arrived, which decides between equal scores."""
+    """Return the arrival time of the client's next request, which decides between equal scores."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id
 
@@ -104,7 +104,7 @@ class PriceParams:
 
 
 NextClient = Callable[[str], str]
-"""A function that returns, for a node, the client below the node whose request would go next."""
+"""A function from a node to the client, at or below the node, whose request would go next."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class SharePolicy(FlowPolicy):
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
-        """Return the next of the waiting ``nodes``, which are directly below the tenant.
+        """Return which one of the waiting ``nodes`` directly below the tenant goes next.
 
         ``client`` is a function that returns the next client below a node.
         """
@@ -182,7 +182,7 @@ class SharePolicy(FlowPolicy):
             self.charge_node(tenant, node, correction, sent=False)
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return the nodes directly below a tenant through which the paths to the clients lead."""
+        """Return the child nodes of a tenant that are, or contain, one of the given clients."""
         return clients if self.params.tenants is None else self.setup.children_of(tenant, clients)
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:

@@ -24,12 +24,12 @@ from fairbench.schedulers.views import ListScan, QueueView
 
 
 class OutputsAhead:
-    """Charges for outputs in advance: the mean length of a client's answers, corrected later.
+    """A rule that charges the mean length of a client's answers in advance, and later corrects it.
 
     Without charges in advance, the queue would send all requests of a client before the first
-    answer has ended. The client would have no waiting request, and the lift at the client's next
-    arrival ([VTC] lines 8-13) would cancel its lead over other clients. Precondition: the scheduler
-    ``refunds_tokens``.
+    answer has ended. A client whose requests were all sent would have no waiting request, and the
+    lift at the client's next arrival ([VTC] lines 8-13) would cancel its lead over other clients.
+    Precondition: the scheduler ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -47,7 +47,10 @@ class OutputsAhead:
             self._scheduler.on_tokens(request.client, tokens)
 
     def charge_rest(self, request: Request, output_tokens: int) -> None:
-        """Charge or refund the difference at a request's end; ``output_tokens`` may be 0."""
+        """Charge or refund, at a request's end, the difference from the charge in advance.
+
+        ``output_tokens`` may be 0.
+        """
         more = output_tokens - self._charged.pop(request)
         if more:
             self._scheduler.on_tokens(request.client, more)
@@ -73,7 +76,7 @@ class IdleClients:
         self._idle.pop(client, None)
 
     def end_request(self, client: str) -> Collection[str]:
-        """Record the end of a request, and return the clients that can be forgotten."""
+        """Record the end of a request, and return idle clients whose state can be deleted."""
         self._requests[client] -= 1
         if self._requests[client] > 0:
             return ()
@@ -133,7 +136,8 @@ class InOrder(FCFS):
 class HoldsRequests(Protocol):
     """The interface of a queue before the workers, which learns all events from its host.
 
-    The host calls ``shed`` and then ``release`` after every event, and at the time ``wake_s``.
+    The host calls ``shed`` and then ``release`` after every event, and at the time that ``wake_s``
+    returns.
     """
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -161,8 +165,8 @@ class HoldsRequests(Protocol):
     ) -> None:
         """Handle the end of a sent request that has produced ``output_tokens`` tokens.
 
-        ``now_s`` is the time in seconds, or None for the time of the latest event. ``read`` is the
-        server's report of the prompt's length, which corrects the charge, or None.
+        ``now_s`` is the time in seconds, or None to use the time of the latest event. ``read`` is
+        the server's report of the prompt's length, which corrects the charge, or None.
         """
 
     def withdraw(self, request: Request) -> None:
@@ -215,7 +219,7 @@ class QueueHost(Generic[T]):
 
 
 class GatewayQueue(HoldsRequests):
-    """A queue that a local scheduler orders, until the ``detector`` and the router have room.
+    """A queue that releases requests, in a scheduler's order, when detector and router have room.
 
     The queue calls a ``LocalScheduler`` as an engine does, but knows what the workers have cached
     only with a ``view``. The whole input is charged when a request is sent; outputs are charged
@@ -297,7 +301,7 @@ class GatewayQueue(HoldsRequests):
             drive(self.scheduler.select(self._view, now_s), try_send)
 
     def _worker_for(self, request: Request, now_s: float) -> int | None:
-        """Return the worker that the policy, or else the router, chooses; None without room."""
+        """Return the worker that the policy, or else the router, chooses; None if all are full."""
         routed = self._router.route(request, now_s)
         place = None if self._flows is None else self._flows.place
         chosen = None if place is None else place(request, now_s)
@@ -370,7 +374,7 @@ class GatewayQueue(HoldsRequests):
 
 
 def arrival_queue(router: Router) -> GatewayQueue:
-    """Return the queue of a router that queues requests, by its ``order`` or by arrival."""
+    """Return the queue for a router that queues requests, by the router's ``order`` or arrival."""
     return GatewayQueue(router.order or InOrder(InOrder.Params()), router, AlwaysRoom())
 
 
@@ -534,7 +538,7 @@ class Gateway(HoldsRequests):
         return self._make_queue().shared is not None
 
     def join_peers(self) -> None:
-        """Do nothing: the queues share their counters from the start."""
+        """Do nothing: the queues of this gateway share their counters from the start."""
 
     def export_totals(self, since: int = 0) -> Totals:
         shared = self._shared_by_band()

@@ -73,8 +73,8 @@ class GatewayParams:
       requests; larger numbers go first. A band is served only if no request of a higher band can be
       sent.
     - ``outputs`` decides when a local scheduler is charged for output tokens: at the ``end`` of a
-      request (the default) or ``ahead``. The value ``ahead`` works as ``OutputsAhead`` describes,
-      for a scheduler that can refund.
+      request (the default) or ``ahead``. With ``ahead``, expected outputs are charged in advance
+      (``OutputsAhead``), and the scheduler must be able to refund.
     - ``ClientLimits`` describes ``client_limit``, ``client_requests``, ``client_memory``,
       ``client_reserve`` and ``tenants``.
     """
@@ -118,9 +118,9 @@ class AdmissionParams:
     waiting requests that the ``Estimator`` expects to be served before a new request, and should
     match the local scheduler. ``margin`` multiplies the estimate, so a value above 1 refuses more
     requests. A request that would be late at the router's worker, and in time at another worker,
-    goes to the worker where the request would end first. A demoted request is treated like other
-    requests ``aging_s`` seconds after its arrival. ``profile`` is the timing profile of real
-    servers; a simulation uses the experiment's profile.
+    goes to the worker where the request would end first. From ``aging_s`` seconds after its
+    arrival, a demoted request is treated like other requests. ``profile`` is the timing profile of
+    real servers; a simulation uses the experiment's profile.
     """
 
     policy: Literal["off", "refuse", "demote"] = OFF
@@ -179,7 +179,7 @@ def policy_names() -> list[str]:
 def policy_class(name: str) -> type[LocalScheduler]:
     """Return the class of a gateway policy.
 
-    Raises UsageError for an unknown saturation detector.
+    Raises UsageError for an unknown gateway policy.
     """
     policies = policies_by_name()
     if name not in policies and name not in locals_by_name():

@@ -83,13 +83,13 @@ class _Load(NamedTuple):
 class Concurrency(Detector):
     """A detector that compares the unfinished requests, or their prompt tokens, with a capacity.
 
-    The detector follows llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by``
-    ``requests`` or ``tokens``, the detector compares sums over the workers with the total capacity.
-    With ``larger`` (llm-d's ``hybrid``), the detector computes both ratios at each worker, and
-    takes the mean over the workers of the larger ratio. The detector counts sent and finished
-    requests itself, so its counts have no delay. Two rules of the detector are simpler than in
+    The detector follows llm-d's concurrency-detector (llm-d-router @3fdd2e6). With ``by=requests``
+    or ``by=tokens``, the detector compares sums over the workers with the total capacity. With
+    ``by=larger`` (llm-d's ``hybrid``), the detector computes both ratios at each worker, and takes
+    the mean over the workers of the larger ratio. The detector counts sent and finished requests
+    itself, so its counts have no delay. Two rules of the concurrency detector are simpler than in
     llm-d. The whole prompt counts until the request ends; in llm-d, the uncached part counts until
-    the first token. The router sees all workers, also workers that are full.
+    the first token. In fairbench, the router sees all workers, including full workers.
     """
 
     name = "concurrency"
@@ -100,7 +100,7 @@ class Concurrency(Detector):
 
         ``headroom`` is the number of requests beyond a full batch that may wait in a worker's own
         queue. The headroom keeps slots from staying empty between the end of an answer and the next
-        request from the gateway. The default is 0.
+        request from the gateway. The default headroom is 0 requests.
         """
 
         requests: PositiveInt = 100
@@ -151,18 +151,18 @@ class Utilization(Detector):
 
     The rules are those of llm-d's utilization-detector, llm-d's default (llm-d-router @96391d1):
     the cluster has room while the workers' mean score is below 1. A worker's score is the larger of
-    two ratios: waiting requests to ``waiting``, and KV usage to ``kv_usage``. The score is 1 if the
-    last poll is older than ``stale_s`` seconds. All requests that arrive between two polls are
-    either all sent or all queued. ``credit``, an option of llm-d, counts requests that were sent
-    since the last poll as waiting. Unlike llm-d, fairbench's router sees all workers, including
-    full workers.
+    two ratios: its waiting requests to the parameter ``waiting``, and its KV usage to the parameter
+    ``kv_usage``. The score is 1 if the last poll is older than ``stale_s`` seconds. All requests
+    that arrive between two polls are either all sent or all queued. ``credit``, an option of llm-d,
+    counts requests that were sent since the last poll as waiting. Unlike llm-d, fairbench's router
+    sees all workers, including full workers.
     """
 
     name = "utilization"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: a worker is full at ``waiting`` waiting requests or at this ``kv_usage``.
+        """Parameters: a worker is full at ``waiting`` waiting requests or at usage ``kv_usage``.
 
         ``poll_s`` is the time in seconds between two polls of all workers (llm-d's default: 50 ms).
         """
@@ -213,7 +213,7 @@ class Utilization(Detector):
         return max(waiting / self.params.waiting, used / self.params.kv_usage)
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time of the next poll, or None while nothing is in flight."""
+        """Return the time of the next poll, or None while no request is in flight."""
         busy = any(load.in_flight for load in self._loads.values())
         return self._next_s if busy or self._sent else None
 

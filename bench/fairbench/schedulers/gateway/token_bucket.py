@@ -19,8 +19,8 @@ class TokenBucket(LocalScheduler):
 
     A bucket holds up to ``burst`` tokens, each of which allows one request. A request takes one
     token from its client's bucket, or is refused if the bucket is empty. Requests that are accepted
-    go in the order of arrival. The gateway of InferGrid has this rule (coconut-labs/infergrid
-    @a8d3ea8).
+    go in the order of arrival. InferGrid's gateway limits clients by the same rule
+    (coconut-labs/infergrid @a8d3ea8).
     """
 
     name = "token-bucket"

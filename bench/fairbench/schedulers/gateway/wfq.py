@@ -13,8 +13,8 @@ from fairbench.schedulers.gateway.policy import NextClient, ShareParams, SharePo
 class WFQ(SharePolicy):
     """Weighted fair queueing: the request with the earliest end in virtual time goes first.
 
-    Virtual time is the time in which the requests of a client follow one another, each for its
-    price over the client's weight. The current virtual time is the end, in virtual time, of the
+    In virtual time, the requests of a client follow one another, and each lasts for its price
+    divided by the client's weight. The current virtual time is the end, in virtual time, of the
     request sent last. A returning client starts at the current virtual time, so that no client
     saves up service while absent. No client starves: without corrections of prices, the charges
     over weight of two waiting clients f and g differ by at most P_f / w_f + P_g / w_g, where w is a

@@ -44,8 +44,8 @@ class DLPM(FairScheduler):
         ``quantum`` is Q^u of a client of weight 1, in weighted tokens (an output token counts
         ``output_weight``); a client of weight 2 gets twice as much. ``no_room=stop`` ends the pass
         at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
-        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which differs only with
-        ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
+        Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which decide differently only
+        with ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
         printed and by default, or one ``quantum``. With a quantum, a newcomer need not wait until
         the other clients have used up their quanta. ``rejoin`` is the rule by which idle clients
         leave the list. ``charge_recompute`` means that the second prefill of a retracted request is
@@ -125,7 +125,7 @@ class DLPM(FairScheduler):
         return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
-        """Return a scan of the waiting requests in the order of line 16."""
+        """Return a scan of the waiting requests in the order of Algorithm 1, line 16."""
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:

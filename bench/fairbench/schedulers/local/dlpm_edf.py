@@ -1,4 +1,4 @@
-"""Combinations of DLPM with deadlines: deadlines within fair shares, and shares within deadlines.
+"""Combinations of DLPM with deadlines, in which either the fair shares or the deadlines go first.
 
 ``ReorderedDLPM`` is the base of schedulers that change DLPM's order among clients with positive
 credit.
@@ -105,11 +105,11 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(UrgentDLPM.Params):
-        """The parameters of ``UrgentDLPM``, and where deadlines apply.
+        """The parameters of ``UrgentDLPM``, and ``within``, the requests that deadlines order.
 
         With ``within=client``, deadlines order the requests of each client. ``within=credit``
-        orders the requests of all clients with positive credit by deadline. Deadlines decide which
-        client with positive credit goes first, but do not change the clients' shares.
+        orders the requests of all clients with positive credit by deadline. Deadlines then decide
+        which client with positive credit goes first, but do not change the clients' shares.
         """
 
         within: Literal["client", "credit"] = "client"
@@ -134,9 +134,9 @@ class EDFThenDLPM(UrgentDLPM):
     waits longer once its requests are late. Among equal deadlines, clients with positive credit go
     first, then the longest cached prefix. A late request, or a request without a deadline, that has
     waited for ``aging_s`` seconds goes before all deadlines while its client has positive credit.
-    Without aging, a flood of deadlines would starve requests without deadlines. If aged requests
-    did not need credit, a flood of late requests would only have to wait. No theorem bounds the
-    clients' shares: a client that claims tighter deadlines gets more service.
+    Without aging, a flood of deadlines would starve requests without deadlines. Aged requests also
+    need credit, because a flood of late requests would otherwise only have to wait. No theorem
+    bounds the clients' shares: a client that claims tighter deadlines gets more service.
     """
 
     name = "edf-dlpm"

@@ -25,11 +25,11 @@ class HoldingDLPM(DLPM):
     DLPM grants quanta as soon as no *waiting* client has positive credit. A client whose calls
     follow one another, as in a tree of calls, rarely waits. Under DLPM, other clients get quanta
     repeatedly and fill the batch while a client with running calls has positive credit.
-    ``HoldingDLPM`` makes requests wait as long as three conditions hold. First, no waiting client
-    has positive credit. Second, a running client without waiting requests has positive credit.
-    Third, the batch is large enough to be efficient. The wait always ends, because running requests
-    spend credit or finish; with an idle engine, no request waits. DLPM's bound holds, because
-    quanta are granted later than by DLPM, but always to all waiting clients together.
+    ``HoldingDLPM`` makes requests wait as long as no waiting client has positive credit, a running
+    client without waiting requests has positive credit, and the batch is large enough to be
+    efficient. Such a hold always ends, because running requests spend credit or finish; when the
+    engine is idle, no request is held. DLPM's bound holds, because quanta are granted later than by
+    DLPM, but always to all waiting clients together.
     """
 
     name = "dlpm-hold"
@@ -42,8 +42,8 @@ class HoldingDLPM(DLPM):
 
         ``floor`` is the batch cost (``BatchCost``) above which requests wait for running clients; 0
         means four units (``load_cap``). While the costs of decode steps are unknown, the scheduler
-        works like DLPM, unless a floor is given. With a floor, the cost of a request is its context
-        alone.
+        works like DLPM, unless a floor is given. If ``floor`` is given, the cost of a request is
+        only the length of its context in tokens.
         """
 
         constants: ClassVar[tuple[str, ...]] = KEPT_AS_IN_DLPM

@@ -22,8 +22,8 @@ AGED, IN_TIME, LATE = range(3)
 class EDF(LocalScheduler):
     """Earliest deadline first; requests that would be late go last.
 
-    A request's deadline is the latest time for its first token from which its later tokens, at the
-    batch's present pace, are expected to meet their deadlines (``Slack``). A request is late if the
+    A request's deadline is the latest time for its first token at which all its later tokens, at
+    the batch's present pace, are still expected to be in time (``Slack``). A request is late if the
     prefill of its whole prompt, by the timing profile, would end after the deadline. Late requests
     go last, because their admission would only make other requests late. A request that has waited
     for ``aging_s`` seconds goes before all other requests, in order of arrival, so no request

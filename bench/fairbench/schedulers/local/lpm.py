@@ -52,8 +52,8 @@ class ClientCappedLPM(LPM):
     class Params(LPM.Params):
         """The parameters of LPM, and ``max_running``, the limit for each client and worker.
 
-        The limit is that of a client of weight 1. A client of weight 2 may run twice as many
-        requests, and every client may run at least 1.
+        ``max_running`` is the limit of a client of weight 1. A client of weight 2 may run twice as
+        many requests, and every client may run at least one request.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("queue_limit",)

@@ -33,7 +33,7 @@ class Priority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` gives a client's number in place of a request's own number (or 0)."""
+        """Parameters: ``of`` maps a client to a number that replaces its requests' own numbers."""
 
         of: dict[str, int] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class SGLangPriority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``of`` gives a client's number in place of a request's own number (or 0).
+        """Parameters: ``of`` maps a client to a number that replaces its requests' own numbers.
 
         ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
         ``--disable-priority-preemption``.
@@ -128,7 +128,7 @@ class SGLangPriority(LocalScheduler):
 
 
 def _enough(candidates: list[Running], tokens: int) -> list[Request]:
-    """Return the first candidates that free enough tokens; [] if all together free too few."""
+    """Return the first candidates that together free enough tokens; [] if all free too few."""
     chosen: list[Request] = []
     for one in candidates:
         chosen.append(one.request)

@@ -97,5 +97,5 @@ class RPM(LocalScheduler):
 
 
 def _minute_s(time_s: float) -> float:
-    """Return the time in seconds at which a minute starts."""
+    """Return the start of the minute that contains ``time_s``, in seconds."""
     return time_s // WINDOW_S * WINDOW_S

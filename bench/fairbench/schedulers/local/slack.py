@@ -38,9 +38,9 @@ class State:
 class Slack:
     """An estimate of the time that requests can spare, given their deadlines and the batch's pace.
 
-    Requests decode side by side, so a running request delays other requests only by its prefill and
-    by a small part of each step, and takes memory. If the timing profile is unknown, as at
-    unmeasured servers, times are 0, and only deadlines count. ``default_s`` is the deadline in
+    Requests decode side by side, so a running request delays other requests only by its prefill, by
+    a small part of each step, and by the memory that it holds. If the timing profile is unknown, as
+    at unmeasured servers, times are 0, and only deadlines count. ``default_s`` is the deadline in
     seconds after arrival of a request without a deadline.
     """
 
@@ -130,10 +130,10 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # limits on the number of prompt tokens 
 def chunk_budget(slack: Slack, running: RunningView, now_s: float) -> int:
     """Return the largest token limit of a step at which all decoding requests stay in time.
 
-    [Sarathi] sizes chunks by the target time between tokens. The function divides the time that
-    remains until each request is due by the request's remaining tokens. Requests that will be late
-    under any token limit do not count. The time of a step is the time of its prompts plus the time
-    of its outputs.
+    [Sarathi] sizes chunks by the target time between tokens. ``chunk_budget`` instead divides the
+    time that remains until each request is due by the number of the request's remaining tokens.
+    Requests that will be late under any token limit do not count. The time of a step is the time of
+    its prompts plus the time of its outputs.
     """
     costs = slack.costs
     if costs is None:
@@ -153,13 +153,14 @@ class Victims:
     """The choice of victims, the running requests that lose their memory to a more urgent request.
 
     The first victims are running requests that can no longer be in time. The next victims are
-    requests with later deadlines that can pause until the rescued request has ended and still be in
-    time. Among requests that can pause, the victim with the most time to spare goes first; the time
-    to restore the victim's memory is subtracted. A request that was preempted is spared until it
-    has produced ``progress`` more tokens. A request that arrived at least ``aging_s`` seconds ago
-    is always spared. No request is preempted if the freed memory would not be enough. With
-    ``swaps``, memory is copied to CPU memory if copying is quicker than recomputing. With
-    ``always_swaps``, memory is copied whenever CPU memory has room.
+    requests with later deadlines that would still be in time after a pause until the rescued
+    request has ended. Among requests that can pause, the victim with the most time to spare goes
+    first; the time to restore the victim's memory is subtracted. A request that was preempted is
+    spared until it has produced ``progress`` more tokens. A request that arrived at least
+    ``aging_s`` seconds ago is always spared. No request is preempted if the freed memory would not
+    be enough. With ``swaps``, the victims' KV memory is copied to CPU memory if copying is quicker
+    than recomputing. With ``always_swaps``, the victims' KV memory is copied whenever CPU memory
+    has room.
     """
 
     slack: Slack
@@ -179,7 +180,7 @@ class Victims:
         admitted: Container[Request],
         now_s: float,
     ) -> list[Running]:
-        """Return the requests to preempt for a request, in order; [] if they free too little.
+        """Return the requests to preempt for a request, in order; [] if all free too little.
 
         The list is also empty unless the request would be late within the next ``rescue_s``
         seconds. Requests that this pass has ``admitted`` keep their memory.
@@ -205,7 +206,7 @@ class Victims:
         return due_s - now_s - self.slack.states[request].prefill_s <= self.rescue_s
 
     def by_spare_time(self, running: RunningView, now_s: float) -> list[Request]:
-        """Return running requests, most spare time first, but recently preempted ones last."""
+        """Return running requests, most spare time first; recently preempted requests go last."""
 
         def last(one: Running) -> tuple[bool, float]:
             left_s = self.slack.due_s(one.request) - now_s
@@ -267,5 +268,5 @@ class Victims:
         return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the seconds from an admission that copies tokens back to the next token."""
+        """Return the seconds from an admission, which copies tokens back, to the next token."""
         return self.slack.swap_s(tokens) + self.slack.prefill_s(1)

@@ -1,4 +1,4 @@
-"""The Virtual Token Counter ([VTC] Alg. 2), and LCF without lifts."""
+"""The Virtual Token Counter ([VTC] Alg. 2), and its variant LCF, which has no lifts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench.tenants import Tenants
 class VTC(FairScheduler):
     """The Virtual Token Counter: the waiting client with the lowest counter of service goes next.
 
-    Of the chosen client, the oldest request is served. If no client waits, the counter of a
+    The oldest request of the chosen client is served. If no client waits, the counter of a
     returning client is lifted to the counter of the client that left the queue last (lines 8-10).
     If clients wait, the counter is lifted to the lowest counter of the waiting clients (lines
     11-13).
@@ -40,10 +40,11 @@ class VTC(FairScheduler):
 
         ``charge=extend`` charges uncached input tokens (as [DLPM] §7.1 requires), ``charge=input``
         charges the whole input ([VTC]), and ``charge=gpu-time`` charges the time of iterations.
-        ``lift=none`` leaves out lines 6-13, and serves only for comparison. ``sharing`` (under
-        ``charge=extend``), ``tenants`` and ``weights`` ([VTC] §4.3) are as in ``FairParams``. When
-        memory runs out, ``preempt=fair`` retracts running requests of the client that is furthest
-        ahead in service, the newest request first; by default the engine chooses the request.
+        ``lift=none`` leaves out lines 6-13 of Algorithm 2, and serves only for comparison.
+        ``sharing`` (under ``charge=extend``), ``tenants`` and ``weights`` ([VTC] §4.3) are as in
+        ``FairParams``. When memory runs out, ``preempt=fair`` retracts running requests of the
+        client that is furthest ahead in service, the newest request first; by default the engine
+        chooses the request.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("form",)

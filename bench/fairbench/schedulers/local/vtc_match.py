@@ -1,4 +1,4 @@
-"""VTC for prefill workers: the waiting client with the least service sends its best match."""
+"""VTC for prefill workers: a client's request with the longest cached prefix goes first."""
 
 from __future__ import annotations
 

@@ -19,11 +19,12 @@ class PredictiveVTC(VTC):
     """VTC that charges predicted outputs at admission, and corrects the charge at the end.
 
     The predictor ``oracle`` predicts the request's ``max_new_tokens``, the true length in runs with
-    ``ignore_eos``, with an error of up to ``error`` times the length. ``average`` predicts a moving
-    average of the client's last outputs, and 0 before the first output. With ``none``, the
-    predicted output length is 0, as in VTC. ``cost`` replaces weighted tokens as the charge ([VTC]
-    §4.2). The cost ``profiled`` is the time of a request on an A10G, and a file such as ``mine.py``
-    defines a user's own function ``cost(input_tokens, output_tokens)``.
+    ``ignore_eos``, with an error of up to ``error`` times the length. The predictor ``average``
+    predicts a moving average of the client's last outputs, and 0 before the first output. With the
+    predictor ``none``, the predicted output length is 0, as in VTC. ``cost`` replaces weighted
+    tokens as the charge ([VTC] §4.2). The cost ``profiled`` is the time of a request on an A10G,
+    and a file such as ``mine.py`` defines a user's own function ``cost(input_tokens,
+    output_tokens)``.
     """
 
     name = "vtc-predict"

@@ -33,7 +33,7 @@ class RoundRobin(FleetRouter):
 
 
 class ClientRoundRobin(FleetRouter):
-    """Round robin for each client: the n-th client (from 0) starts at worker n mod D of D.
+    """Round robin by client: client number n (from 0) starts at worker n mod D, for D workers.
 
     If all clients started at the same worker, the first request of every client would go to worker
     0. With VTC as the local scheduler, this router bounds differences in service ([DLPM] Theorem
@@ -84,10 +84,10 @@ class LeastLoaded(FleetRouter):
 class PowerOfTwo(CountingRouter):
     """A router that picks the less loaded of two random workers, or the first of equal workers.
 
-    The rule is that of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
-    router compares the KV pool usage of the two workers if both report their usage; otherwise, the
-    router compares the requests in flight. The router does not look at clients and prefixes. AIBrix
-    and Ray Serve have routers that compare the requests in flight of two random workers.
+    The rule is the rule of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs).
+    The router compares the KV pool usage of the two workers if both report their usage; otherwise,
+    the router compares the requests in flight. The router does not look at clients and prefixes.
+    AIBrix and Ray Serve have routers that compare the requests in flight of two random workers.
     """
 
     name = "power-of-two"

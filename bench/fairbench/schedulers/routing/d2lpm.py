@@ -29,11 +29,11 @@ class D2LPM(CreditExchange, PrefixRouter):
     """A router that prefers the worker with the longest cached prefix as long as credit lasts.
 
     Each client has a separate credit at each worker. The router considers the workers where the
-    client has positive credit, and among these the workers with the longest cached prefix. The
-    worker with the fewest requests in flight is chosen; ties rotate. A client without credit at any
-    worker gets quanta until the client has positive credit at some worker. ``route`` implements
-    stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and ``PrefixRouter.on_evict``
-    implements stream 3 (lines 24 to 27).
+    client has positive credit, and among these the workers with the longest cached prefix. Of the
+    remaining workers, the worker with the fewest requests in flight is chosen; ties rotate. A
+    client without credit at any worker gets quanta until the client has positive credit at some
+    worker. ``route`` implements stream 1 of Algorithm 2, ``on_finish`` implements stream 2, and
+    ``PrefixRouter.on_evict`` implements stream 3 (lines 24 to 27).
     """
 
     name = "d2lpm"

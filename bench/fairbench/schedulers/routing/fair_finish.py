@@ -27,18 +27,18 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
-    The estimate for a worker is the sum of three amounts. The amounts are the request's work, the
-    backlog of the request's client at the worker, and the part of other clients' backlogs that fair
-    sharing serves until the end (``WorkerBacklog.finish_of_more``). A flood by another client of
-    equal weight adds at most as much as the work of the request's own client. Among the workers
-    with the longest cached prefix, the router chooses the worker with the lowest estimate, unless
-    another worker's estimate is lower by more than the slack. The slack is a multiple of the
-    prefill time of the cached prefix, so a cached document attracts requests, and a short shared
-    system prompt hardly does. Ties rotate. The expected output of a request, for its work
-    (``RequestWork``), is the mean output of the client's finished requests. When the request ends,
-    the backlog falls by the amount that the request added. The router is a heuristic without a
-    bound for the cluster; the bound of each worker's scheduler still holds. In a large fleet, only
-    a few workers are examined (``Finishes``).
+    The estimate for a worker is the sum of the request's work, the backlog of the request's client
+    at the worker, and the part of other clients' backlogs that fair sharing serves until the end
+    (``WorkerBacklog.finish_of_more``). A flood by another client of equal weight adds at most as
+    much as the work of the request's own client. Among the workers with the longest cached prefix,
+    the router chooses the worker with the lowest estimate, unless another worker's estimate is
+    lower by more than the slack. The slack is a multiple of the prefill time of the cached prefix,
+    so a cached document attracts requests, and a short shared system prompt hardly does. Ties
+    rotate. The expected output of a request, for its work (``RequestWork``), is the mean output of
+    the client's finished requests. When the request ends, the backlog falls by the amount that the
+    request added. The router is a heuristic without a bound for the cluster; the bound of each
+    worker's scheduler still holds. In a large fleet, only a few workers are examined
+    (``Finishes``).
     """
 
     name = "fair-finish"

@@ -101,11 +101,11 @@ class WorkerBacklog:
     def finish_of_more(self, client: str, work: int) -> float:
         """Return when a request of ``work`` would end if clients were served fairly from now on.
 
-        The result is a time from now, in tokens of prefill. The client's total work x is its
-        backlog plus ``work``. Until the client has received x, each other client j is served in
-        proportion to its weight, up to its whole backlog, so the end is x + sum of min(backlog_j, x
-        weight_j / weight). A call takes O(log clients) time; the first call after a change takes
-        O(clients log clients).
+        The result is a time from now, in tokens of prefill. The total work x of the client is its
+        backlog plus ``work``. Until the client has received its total work x, each other client j
+        is served in proportion to its weight, up to its whole backlog, so the end is x + sum of
+        min(backlog_j, x weight_j / weight). A call takes O(log clients) time; the first call after
+        a change takes O(clients log clients).
         """
         return self.until(client, self.work(client) + work)
 
@@ -197,12 +197,12 @@ ROUNDING = 1e-6
 class FinishBounds:
     """Lower bounds of ``WorkerBacklog.finish_of_more`` for all workers, by array operations.
 
-    Let a client with backlog m at the worker send a request of work s. The request ends at s + G((m
-    + s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients j
-    at the worker. The function G is concave and increasing, so a chord between two levels lies
-    below G. The values of G at ``LEVELS`` are stored in whole tokens, rounded down, so that
-    arriving and ending requests leave no rounding error. If numpy is used, a change takes O(levels)
-    time, and a query takes O(workers) time. The arrays take O(workers x levels) memory.
+    If a client with backlog m at a worker sends a request of work s, the request ends at s + G((m +
+    s) / weight), where G(level) is the sum of min(backlog_j, level weight_j) over all clients j at
+    the worker. The function G is concave and increasing, so a chord between two levels lies below
+    G. The values of G at ``LEVELS`` are stored in whole tokens, rounded down, so that arriving and
+    ending requests leave no rounding error. If numpy is used, a change takes O(levels) time, and a
+    query takes O(workers) time. The arrays take O(workers x levels) memory.
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
@@ -279,7 +279,7 @@ class Finishes:
 
     Sets of workers are stored as bits. ``costs`` contains each worker exactly once. ``idle`` are
     the workers without unfinished work; a request ends at the same time at all idle workers where
-    its work is equal. Without ``bounds``, the method examines every worker.
+    its work is equal. Without ``bounds``, the search for the earliest end examines every worker.
     """
 
     client: str
@@ -290,7 +290,7 @@ class Finishes:
 
     @property
     def floor(self) -> int:
-        """A lower bound of the ends at all workers, the least work of the request."""
+        """A lower bound of the request's end at every worker: the least work of the request."""
         return min(work for work, _ in self.costs)
 
     def least(self, among: int) -> Least:

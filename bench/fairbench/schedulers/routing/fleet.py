@@ -160,10 +160,10 @@ class Filling:
     Algorithm 2 of [DLPM] sends a client's requests to the worker with the prefix as long as the
     client has positive credit there. A worker that joins holds no prefix, so the worker would idle
     until every client has used up its credit at other workers: quantum x clients tokens. A nearly
-    idle worker has fewer than ``below`` requests in flight. Under this rule, such a worker takes
-    the request if the worker that Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below``
-    requests in flight. Only workers where the client has positive credit are filled, so every
-    credit stays within the bounds of Algorithm 2.
+    idle worker has fewer than ``below`` requests in flight. A nearly idle worker takes the request
+    if the worker that Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below`` requests in
+    flight. Only workers where the client has positive credit are filled, so every credit stays
+    within the bounds of Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.

@@ -71,7 +71,7 @@ def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) ->
 
 
 class LoadCost:
-    """The cost L + M + P of [Preble] Alg. 2 in microseconds; M is 0 without ``evictions``."""
+    """The cost of [Preble] Alg. 2 in microseconds: load L + evictions M (or 0) + prefill P."""
 
     def __init__(
         self, windows: Windows, times: TimeModel, tree: PrebleTree, evictions: EvictionCost | None
@@ -84,8 +84,8 @@ class LoadCost:
     def cheapest(self, among: int, missed: Sequence[Missed], node: PrebleNode) -> int:
         """Return the workers (bits) with the lowest cost; the cached prefix ends at ``node``.
 
-        Workers with the least L + P are examined first, so that M is computed only for workers that
-        may win.
+        Workers with the least load plus prefill (L + P) are examined first, so that the eviction
+        cost M is computed only for workers that may win.
         """
         if not among & (among - 1):
             return among
@@ -112,7 +112,7 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """Yield each L + P, the least first, and the workers with this cost and equal misses."""
+        """Yield each sum of load and prefill, the least first, and workers with equal misses."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers
@@ -131,11 +131,11 @@ class Autoscaler:
 
     A prefix is identified by its key portion: the deepest node of a path that is longer than all
     nodes above it together ([Preble] §A). A prefix is overloaded on a GPU if the queueing time of
-    its requests grows. The mean in the newer half of the window must be at least ``factor`` times
-    the mean in the older half, as in Preble's code. The mean in the newer half must also exceed the
-    time to compute the prefix, because a copy would otherwise cost more than the copy saves. The
-    queueing time is the time to the first token minus the prefill time that was estimated at
-    dispatch.
+    its requests grows. The mean queueing time in the newer half of the window must be at least
+    ``factor`` times the mean in the older half, as in Preble's code. The mean queueing time in the
+    newer half must also exceed the time to compute the prefix, because a copy would otherwise cost
+    more than the copy saves. The queueing time is the time to the first token minus the prefill
+    time that was estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:

@@ -33,10 +33,10 @@ class PrebleE2(PrefixRouter):
     GPU, and otherwise to the GPU with the lowest cost. Cost is L + M + P: load in the window,
     recomputation of tokens that would be evicted, and prefill of uncached tokens. A request that
     would exploit the most loaded GPU goes to the least loaded GPU if the loads (L) of the two GPUs
-    differ by more than the threshold. If the loads differ by less, but the queueing time of the
-    prefix on its GPU keeps growing, the request goes to the least loaded GPU without the prefix.
-    The chosen GPU computes a copy of the prefix. Half of the load below the prefix in the tree then
-    moves to the GPU that computes the copy. Ties rotate.
+    differ by more than the threshold. If the loads differ by less than the threshold, but the
+    queueing time of the prefix on its GPU keeps growing, the request goes to the least loaded GPU
+    without the prefix. The GPU without the prefix then computes a copy of the prefix. Half of the
+    load below the prefix in the tree then moves to the GPU that computes the copy. Ties rotate.
     """
 
     name = "preble-e2"
@@ -55,12 +55,12 @@ class PrebleE2(PrefixRouter):
         the paper, the time doubles (2). ``imbalance_ratio`` is IMBALR, the threshold for a GPU's
         ratio of decoding to prefill time, relative to the ratio of all GPUs ([gaps] D2).
 
-        ``capacity_tokens`` is the size of a worker's KV pool, from which M is computed. 0 means
-        ``Setup.pool_tokens``, and M is 0 if the size is unknown. The router knows only prompts, not
-        outputs, so a pool fills up earlier than the router assumes. ``default_output_tokens``
-        replaces the mean output until a request has finished on the GPU. The prefill times are
-        Preble's for Mistral 7B on an A100: linear in the number of tokens from
-        ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for fewer tokens, and
+        ``capacity_tokens`` is the size of a worker's KV pool in tokens, from which the eviction
+        cost M is computed. 0 means ``Setup.pool_tokens``, and M is 0 if the size is unknown. The
+        router knows only prompts, not outputs, so a pool fills up earlier than the router assumes.
+        ``default_output_tokens`` replaces the mean output until a request has finished on the GPU.
+        The prefill times are Preble's for Mistral 7B on an A100: linear in the number of tokens
+        from ``prefill_linear_from_tokens`` tokens on, ``prefill_short_ms`` for fewer tokens, and
         ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is the time of an 8B model on
         an A100, with one request at a time.
         """
@@ -131,7 +131,7 @@ class PrebleE2(PrefixRouter):
         return chosen
 
     def _replicate(self, key: PrebleNode, worker: int) -> int:
-        """Return the least loaded GPU without the prefix, to copy the prefix to, or ``worker``."""
+        """Return the least loaded GPU without the prefix, for a copy, or else ``worker``."""
         without = self._fleet.everyone & ~key.workers
         if not without:
             return worker

@@ -111,7 +111,7 @@ class PrebleTree(LocationTree[PrebleNode]):
     ) -> Iterator[tuple[PrebleNode, int]]:
         """Yield the nodes that the worker would evict to free ``tokens``, and the tokens of each.
 
-        The least recently used node comes first, and leaves come before their parents. Of the last
+        The least recently used node comes first, and leaves come before their parents. For the last
         node, only the tokens that are needed count. Nodes in ``keep``, the path of the new request
         up to the root, are never evicted. The iteration ends early if no other node can be evicted.
         During the iteration, the tree must not change.

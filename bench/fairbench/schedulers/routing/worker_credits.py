@@ -25,7 +25,7 @@ class WorkerCredit(MutableMapping[int, float]):
 
     ``positive`` is the set of workers with credit above 0, as bits. A client's credits are equal at
     all workers where the client has never sent a request, so a single number represents the credits
-    at all such workers. Other credits are stored by worker.
+    at all such workers. Credits at other workers are stored separately for each worker.
     """
 
     __slots__ = ("_apart", "_level", "_untouched", "positive")
@@ -332,7 +332,10 @@ class DispatchCharging:
         self._paid: dict[int, dict[str, float]] = {}
 
     def prepare(self, name: str, setup: Setup) -> None:
-        """Receive the facts of the experiment. Raises UsageError that names the scheduler."""
+        """Receive the facts of the experiment.
+
+        Raises UsageError if a needed fact is unknown; the message names the scheduler.
+        """
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         """Return each client's charge for a request of which ``tokens`` prompt tokens count."""
