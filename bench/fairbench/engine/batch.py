@@ -22,10 +22,10 @@ class RunningBatch:
 
     In a decode step, each sequence gets one token.
 
-    ``steps`` counts the decode steps of the batch. The output of a sequence is ``produced``, the
-    sequence's output tokens when it joined the batch, plus one token for each later step. A sum
-    over the batch changes by the size of the batch in each step, so only the sum's value at step 0
-    is stored. ``index`` maps each client to its number in the service log.
+    ``steps`` counts the decode steps of the batch. The length of a sequence's output is
+    ``produced``, its output tokens when it joined the batch, plus one token for each later step. A
+    sum over the batch changes by the size of the batch in each step, so only the sum's value at
+    step 0 is stored. ``index`` maps each client to its number in the service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:
@@ -95,7 +95,7 @@ class RunningBatch:
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
-        """Record ``steps`` decode steps that together took ``took_ps``.
+        """Record ``steps`` decode steps that together took ``took_ps`` picoseconds.
 
         ``fixed_ps`` is the part of one step that does not depend on the context.
         """
@@ -244,8 +244,8 @@ class BatchView:
 class DecodeRun:
     """A run of decode steps with an unchanged batch, from ``start_ps`` on.
 
-    The first step takes ``first_ps``, and every later step takes ``growth_ps`` longer than the step
-    before.
+    The first step takes ``first_ps`` picoseconds, and every later step takes ``growth_ps`` longer
+    than the step before.
     """
 
     __slots__ = ("first_ps", "growth_ps", "start_ps", "steps")
@@ -349,8 +349,8 @@ def shares_of(
         prefills: The chunks of prompts in the iteration.
         gpu_ps: GPU time of each chunk, in picoseconds.
         fresh_of: Function that returns how many tokens of a retracted sequence's chunk are computed
-            for the first time. Its arguments are the sequence, the number of cached tokens, and the
-            number of tokens in the chunk.
+            for the first time. The function's arguments are the sequence, the number of cached
+            tokens, and the number of tokens in the chunk.
     """
     shares: dict[str, PrefillShare] = {}
     for (sequence, cached, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):

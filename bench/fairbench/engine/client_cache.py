@@ -1,9 +1,9 @@
 """KV caches that know which clients use each token, and evict tokens by a policy.
 
-Each client *claims* the paths that its requests have used. A client's claims form a tree, because a
-claim on a node is also a claim on the node's ancestors. A ``ClientEviction`` ends claims one by
-one, and a node without claims leaves the cache. Every other policy evicts a leaf together with all
-claims on the leaf.
+Each client *claims* the paths of the prefix tree that its requests have used. A client's claims
+form a tree, because a claim on a node is also a claim on the node's ancestors. A ``ClientEviction``
+ends claims one by one, and a node without claims leaves the cache. Every other policy evicts a leaf
+together with all claims on the leaf.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ResidencyLog(Protocol):
         """The present simulated time in picoseconds."""
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Record that a client holds ``change`` more tokens, as one of ``holders`` clients.
+        """Record that a client holds ``change`` more tokens, each held by ``holders`` clients.
 
         ``by`` is the client for whose requests the tokens were evicted, or None.
         """
@@ -50,7 +50,7 @@ class ResidencyLog(Protocol):
 class Residency:
     """The number of tokens that each client has in memory.
 
-    ``log`` records every change of these numbers.
+    ``log`` records every change of the clients' numbers of tokens.
 
     A token held by k clients counts 1/k for each of the k clients. Tokens are counted separately
     for each number k of clients, as integers, because sums of fractions would drift.
@@ -97,9 +97,9 @@ class Residency:
             self._add(holder, len(everyone), tokens, pinned=True)
 
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
-        """Count tokens of ``holders`` for one more client that uses them.
+        """Count tokens of ``holders`` for one more client, which uses the tokens from now on.
 
-        Running requests use ``pinned`` of these tokens.
+        ``pinned`` is the number of the shared tokens that running requests use.
         """
         everyone = [*holders, client]
         self._move(everyone[:-1], len(everyone) - 1, len(everyone), tokens, pinned=pinned)
@@ -119,7 +119,7 @@ class Residency:
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
         """Record that running requests use ``tokens`` tokens of ``holders``.
 
-        A negative number of tokens means that no running request uses these tokens any more.
+        If ``tokens`` is negative, running requests no longer use that number of tokens.
         """
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
@@ -147,12 +147,12 @@ class PinAudit:
     """Counts of the evictions to which the theorem on memory shares applies or does not apply.
 
     - ``allocations`` counts the allocations for which tokens were evicted by client.
-    - ``beyond`` counts the allocations that broke the theorem's assumption. In such an allocation,
-      the tokens that running requests of a client pin, plus the tokens that the client requests,
-      exceeded the client's share.
+    - ``beyond`` counts the allocations that broke the theorem's assumption. In an allocation that
+      ``beyond`` counts, the tokens that running requests of a client pin, plus the tokens that the
+      client requests, exceed the client's share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. If
       k clients use a token, it counts 1/k for each. If ``beyond`` is 0, the theorem guarantees that
-      the sum is 0.
+      ``lost_tokens`` is 0.
     """
 
     allocations: int = 0
@@ -176,7 +176,7 @@ EVERYONE = ""
 
 
 class Claimed(Protocol):
-    """A cached stretch of tokens with ``holders``, the clients that claim the stretch.
+    """Cached tokens with ``holders``, the clients that claim the tokens.
 
     - ``claimed_below`` counts, for each client, the children that the client claims.
     - ``listed_for`` names the queues that have an entry for the node.
@@ -233,14 +233,14 @@ class ClaimedMemory(Protocol[Kept]):
         """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
-        """Free a spare copy of a node; without a spare copy, free the node, an unclaimed leaf."""
+        """Free a spare copy of a node, or else the node, which must be an unclaimed leaf."""
 
 
 class Claims(Generic[N]):
     """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
 
-    ``others`` is a client that the policy does not know, or None. The client that the policy names
-    loses cached tokens first.
+    ``others`` is an additional client that the policy does not know, or None. When memory is short,
+    the client that the policy chooses loses cached tokens first.
     """
 
     def __init__(
@@ -326,10 +326,10 @@ class Claims(Generic[N]):
     def check_pins(self, wanted: Mapping[str, int]) -> None:
         """Check the assumption of the theorem on memory shares at an allocation that evicts.
 
-        Running requests of client i pin P_i tokens, client i requests n_i tokens (``wanted``), and
-        the share of client i is S_i. The assumption is P_i + n_i <= S_i for every client. By the
-        theorem, no client with at most its share then loses a token to another client.
-        docs/appendix/theory.md proves the bound in the section on memory shares.
+        The assumption is P_i + n_i <= S_i for every client i: the tokens P_i pinned by the client's
+        running requests and the tokens n_i that the client requests (``wanted``) fit into the
+        client's share S_i. If the assumption holds, no client with at most its share loses a token
+        to another client. docs/appendix/theory.md proves the bound in the section on memory shares.
         """
         if self.by_client is None:
             return
@@ -420,7 +420,7 @@ class Claims(Generic[N]):
     # The methods of this section maintain the queues of leaves that can be evicted.
 
     def _first(self, queue: str) -> N | None:
-        """Return the open leaf with the lowest rank; correct queue entries with too low a rank."""
+        """Return the open leaf with the lowest rank; correct queue entries with too low ranks."""
         entries = self.queues[queue]
         while entries:
             listed, number, node = entries[0]
@@ -479,7 +479,7 @@ class Claims(Generic[N]):
 
 
 class ClaimedNode(KVNode):
-    """A cached stretch with the clients that claim the stretch, as ``Claimed`` describes."""
+    """Cached tokens with the clients that claim the tokens, as ``Claimed`` describes."""
 
     __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "uses")
 
@@ -496,8 +496,9 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """The KV memory of an SGLang replica, with claims of clients that ``policy`` ends.
 
-    ``capacity`` is the size of the memory in tokens. ``others`` is a client that the policy does
-    not know, or None. The client that the policy names loses cached tokens first.
+    ``capacity`` is the size of the memory in tokens. ``others`` is an additional client that the
+    policy does not know, or None. When memory is short, the client that the policy chooses loses
+    cached tokens first.
     """
 
     knows_clients = True

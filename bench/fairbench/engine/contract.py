@@ -102,8 +102,8 @@ class ManagedMemory(NamedTuple):
 class WorkerParts:
     """The parts from which a simulated worker is built.
 
-    ``on_evict`` is told about each eviction, if the router uses such reports. ``memory`` is None if
-    the engine evicts in its own order and the clients' tokens are not logged.
+    ``on_evict`` is called for each eviction, if the router uses reports of evictions. ``memory`` is
+    None if the engine evicts in its own order and the clients' tokens are not logged.
     """
 
     index: int
@@ -121,10 +121,11 @@ WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 class CodeRun(NamedTuple):
     """A simulated run in which the code of an installed engine decides.
 
-    ``python`` has the engine, whose scheduling policy is ``policy``. ``eviction`` is the engine's
-    eviction policy, None for its default. ``our_eviction`` is an eviction policy of fairbench that
-    runs inside the engine in place of the engine's own policy, or None. With ``charges_pass``, the
-    measured time of a scheduling pass delays its iteration.
+    ``python`` is the Python interpreter in which the engine is installed, and ``policy`` is the
+    engine's scheduling policy. ``eviction`` is the engine's eviction policy, or None for the
+    engine's default. ``our_eviction`` is an eviction policy of fairbench that runs inside the
+    engine in place of the engine's own policy, or None. With ``charges_pass``, the measured time of
+    a scheduling pass delays the iteration that the pass decides on.
     """
 
     python: str
@@ -140,7 +141,7 @@ class EngineCode(Protocol):
     """An installed engine whose own code decides for the replicas of one run.
 
     An entry point of the group ``doors.CODE_GROUP`` registers a class under the engine's name. The
-    class is called with a ``CodeRun`` as its argument.
+    registered class is called with a ``CodeRun`` as its argument.
     """
 
     # ``about`` describes the engine: its version, digest, commit and changed files, and its policy
@@ -149,7 +150,7 @@ class EngineCode(Protocol):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return which engine code a Python interpreter has now, in the format of ``about``."""
+        """Return which engine code a Python interpreter has installed, in the form of ``about``."""
 
     def worker(self, parts: WorkerParts) -> Replica:
         """Return a replica with an empty cache."""

@@ -43,7 +43,7 @@ class PrefillEngine(Replica, Protocol):
 
 
 class Transfer(NamedTuple):
-    """A transfer of a prompt's KV cache that was requested; ``number`` gives the order."""
+    """A requested transfer of a prompt's KV cache, with its ``number`` in the order of requests."""
 
     number: int
     sequence: Sequence
@@ -58,12 +58,12 @@ class Transfers:
     A worker sends or receives one prompt at a time.
 
     Transfers start in the order in which they were requested, except that a transfer between two
-    free workers overtakes earlier transfers that involve a busy worker. Real engines behave in a
-    similar way. SGLang 0.5.23 has several queues per sender, each with its own thread, and chooses
-    the queue by the receiver (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In
-    vLLM 0.32, every transfer starts at once without blocking (``start_load_kv`` in
-    ``kv_connector/v1/nixl/pull_worker.py``). The latency of the link comes after the last byte of a
-    transfer, and occupies no worker.
+    free workers overtakes earlier transfers that involve a busy worker. Real engines order the
+    transfers between prefill and decode workers in a similar way. SGLang 0.5.23 has several queues
+    per sender, each with its own thread, and chooses the queue by the receiver
+    (``add_transfer_request`` in ``disaggregation/mooncake/conn.py``). In vLLM 0.32, every transfer
+    starts at once without blocking (``start_load_kv`` in ``kv_connector/v1/nixl/pull_worker.py``).
+    The latency of the link comes after the last byte of a transfer, and occupies no worker.
     """
 
     def __init__(
@@ -465,7 +465,8 @@ class DecodeWorker(EngineLoop[KVNode]):
     def reserve(self, sequence: Sequence) -> None:
         """Reserve a decode worker's memory for a prompt. Precondition: ``may_take`` returned True.
 
-        This run of decode steps ends early, because the run was planned to use the memory.
+        The current run of decode steps ends early, because its length was planned without the
+        reservation.
         """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
@@ -587,7 +588,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
-        """Retract requests, except the last, until the next decode step has memory."""
+        """Retract requests, but not the last request, until the next decode step has memory."""
         self._end_stretch()
         order = self._retraction_order()
         while self.batch.size > self.cache.free and len(order) > 1:

@@ -313,7 +313,7 @@ class KVCache(PrefixTree[KVNode]):
     def pin(self, node: KVNode, tokens: int) -> None:
         """Record that running requests use ``tokens`` tokens of ``node``.
 
-        A negative number of tokens means that no running request uses these tokens any more.
+        If ``tokens`` is negative, running requests no longer use that number of tokens.
         """
 
     # The tree.
@@ -335,7 +335,7 @@ class KVCache(PrefixTree[KVNode]):
 
         Returns:
             The end node, and the number of private tokens whose copies were cached already. The
-            caller must release these private tokens.
+            caller must release the private tokens whose copies were cached already.
         """
         end = node
         if node.children:
@@ -379,7 +379,7 @@ class KVCache(PrefixTree[KVNode]):
         """Match the given waiting requests with the cache again.
 
         A refresh also counts as a use of the cached prefixes of all other attached requests.
-        ``_refreshed`` records such uses when they are needed.
+        ``_refreshed`` returns the last use of a waiting request's prefix when the value is needed.
         """
         self._stamp += 1
         self.refresh_stamp = self._stamp

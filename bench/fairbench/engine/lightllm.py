@@ -1,16 +1,17 @@
 """The simulated engine S-LoRA / LightLLM, with which measured runs are replayed.
 
 The LightLLM engine has no prefix cache and no preemption. A request is admitted only if the KV pool
-then has room for the whole batch until all answers are complete. The test of memory knows the
+then has room for the whole batch until all answers are complete. The test of memory uses the true
 lengths of the answers, because the measured runs ignored the end-of-sequence token. The engine
 tries to start a minibatch (a prefill batch) at three times: when the server is idle,
 ``max_wait_tokens`` decode steps after the last minibatch, and after each later step. Source:
 [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
-the coroutine that reads. The engine sees a request that arrives during a step one decision late.
-After a step in which a request ends, arrivals are seen at once, because the removal of the request
-from the batch lets the reader run. While idle, the server looks for requests every 10 ms.
+the coroutine that reads the socket. For this reason, the engine sees a request that arrives during
+a step one decision late. After a step in which a request ends, arrivals are seen at once, because
+the removal of the request from the batch lets the reader run. While idle, the server looks for
+requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class UncachedMemory:
 class FitTest:
     """A test whether the batch and a new request can decode to their ends in the pool.
 
-    Whenever a request finishes, the pool must be large enough. Sort the requests by remaining
-    outputs, the longest first. For every k, remaining_k * k + (sum of the first k current lengths)
-    must be less than the pool. The last output token of a request needs no memory. A new request
-    counts in the test as if its prefill had ended.
+    Whenever a request finishes, the pool must be large enough for the whole batch. If the requests
+    are sorted by remaining outputs, the longest first, remaining_k * k + (sum of the first k
+    current lengths) must be less than the pool for every k, in tokens. The last output token of a
+    request needs no memory. A new request counts in the test as if its prefill had ended.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:

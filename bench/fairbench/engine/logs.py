@@ -141,8 +141,8 @@ class Stretch:
     def unreported_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
         """Yield each client with its part of the time that was not reported yet.
 
-        The returned time then counts as reported. ``first`` has each client's requests and context
-        in the first step.
+        Each client's returned time counts as reported afterwards. ``first`` has each client's
+        requests and context in the first step.
         """
         before, self.reported_ps = self.reported_ps or {}, self.gpu_ps(first)
         for client, gpu_ps in self.reported_ps.items():
@@ -296,7 +296,7 @@ def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
 
 
 def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
-    """Return ``total * upto // whole`` exactly for any product, with 0 <= upto <= whole."""
+    """Return ``total * upto // whole`` exactly, even for large products; 0 <= upto <= whole."""
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide
@@ -347,7 +347,8 @@ class ServiceLog(IntegerTable):
       been computed.
     - Each step of a decode stretch yields ``output_tokens / steps`` tokens, and lasts
       ``step_growth_ps`` longer than the previous step. The time of each decode step can therefore
-      be recomputed. ``context_tokens`` is the sum of the context lengths at the first step.
+      be recomputed. ``context_tokens`` is the sum of the context lengths at the first step of a
+      stretch.
     - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
       decoding requests.
     - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The times of a stretch's
@@ -452,7 +453,7 @@ class WorkerMemoryLog:
         return self._clock.now_ps
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Record that a client holds ``change`` more tokens, as one of ``holders`` clients."""
+        """Record that a client holds ``change`` more tokens, each held by ``holders`` clients."""
         index = self._log.index
         caused = NO_CLIENT if by is None else index[by]
         self._log.append(self._clock.now_ps, self._worker, index[client], holders, change, caused)

@@ -36,7 +36,7 @@ class FrontendQueue:
     The queue models the engine's process for HTTP and the tokenizer. While the process works on a
     request, the next request and the first tokens of answers wait. The delay of an answer on the
     way to the client is added to the delay of the request, because the two delays have equal
-    effects on latencies. If the process costs no time, requests pass immediately.
+    effects on latencies. If the processing of a request takes no time, requests pass immediately.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class EngineLoop(ABC, Generic[N]):
         return list(self.batch.sequences)
 
     def _finished(self) -> list[Sequence]:
-        """Return the sequences that the last iteration finished, if any may have finished."""
+        """Return the sequences that the last iteration finished."""
         return self.batch.finished()
 
     @abstractmethod
@@ -292,7 +292,7 @@ class EngineLoop(ABC, Generic[N]):
         self._read_inbox()
 
     def _read_inbox_within(self, run: DecodeRun) -> None:
-        """Read the inbox after a step of a decode run, if more steps of the run follow."""
+        """Read the inbox after a step of a decode run that is not the last step of the run."""
         if run is self._run:
             self.sync()
             if run.steps:

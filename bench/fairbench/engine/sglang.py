@@ -1,4 +1,4 @@
-"""SGLang's pass, iteration by iteration: admit, compute chunks, decode, retract.
+"""A simulated SGLang replica, iteration by iteration: admission, chunks, decoding, retraction.
 
 The methods of ``SGLangReplica`` are in the order of their calls. ``_start`` begins each iteration.
 The iteration either admits requests and computes chunks of their prompts (parts 1 and 2), or
@@ -228,7 +228,7 @@ class SGLangReplica(EngineLoop[KVNode]):
         return True
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that long sequences add to a step, by their lengths on joining."""
+        """Return the time (ps) that long sequences (by length on joining) add to a step."""
         sequences = self.batch.sequences
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 
@@ -241,8 +241,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _stop_run(self, run: DecodeRun) -> None:
         """Shorten a run of decode steps, so that the run ends at the next boundary of a step.
 
-        The run has allocated its memory at its beginning, so the steps so far need not be recorded
-        here.
+        The run of decode steps allocated its memory at its beginning, so the steps so far need not
+        be recorded here.
         """
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
@@ -511,7 +511,7 @@ class Admission:
     def _commit(
         self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
     ) -> bool:
-        """Take a chunk from the budgets; return whether this admission ends the pass."""
+        """Subtract a chunk from the budgets; return whether this admission ends the pass."""
         prefill = (sequence, sequence.filled, tokens, first, last, loaded)
         self.prefills.append(new_tuple(Prefill, prefill))
         taken = reserved = loaded + tokens + 1
@@ -543,9 +543,9 @@ class Admission:
 
     @property
     def spent(self) -> bool:
-        """Whether the input or chunk budget is used up, which ends the pass.
+        """Whether the budget of input tokens or of chunks is used up, which ends the pass.
 
-        If memory is used up as well, the value is False, so the pass tries one more candidate,
+        If memory is used up as well, ``spent`` is False, so the pass tries one more candidate,
         which does not fit.
         """
         return self._used_up and not self._reserved_all()

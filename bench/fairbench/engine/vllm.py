@@ -1,4 +1,4 @@
-"""vLLM's pass (V1 engine, version 0.32.0), step by step: one token budget, blocks, preemption.
+"""A simulated vLLM replica (V1 engine, 0.32.0): one token budget per step, blocks, preemption.
 
 The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step in three
 parts. Running requests get tokens and blocks (part 1), waiting requests are admitted with the rest
@@ -360,8 +360,8 @@ class VLLMReplica(EngineLoop[BlockNode]):
     def _next_boundary(self, run: DecodeRun) -> int:
         """Return how many decode steps are left until the next event of the run.
 
-        If the decision on a step has preempted requests at this instant, the next step counts as
-        begun.
+        If the decision on a step has preempted requests at this instant, the next step of the run
+        counts as begun.
         """
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
@@ -419,7 +419,7 @@ class VLLMReplica(EngineLoop[BlockNode]):
 
 
 def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
-    """Return the time (ps) that the longest sequence adds to a decode step, by its first length."""
+    """Return the time (ps) that the longest sequence (on joining) adds to a decode step."""
     if profile.vllm_attention is None or not batch.size:
         return 0
     longest = max(one.request.input_tokens + one.produced for one in batch.sequences)
@@ -427,7 +427,7 @@ def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
 
 
 def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCache:
-    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy."""
+    """Return an empty KV pool; ``memory`` may replace vLLM's eviction policy by another policy."""
     blocks, size, caching = limits.blocks, limits.block_size, limits.enable_prefix_caching
     if memory is None:
         return BlockCache(blocks, size, prefix_caching=caching)
@@ -435,7 +435,7 @@ def empty_block_cache(limits: VLLMLimits, memory: ManagedMemory | None = None) -
 
 
 class PromptsOnly(Booking):
-    """The ``Booking`` of a prefill worker, whose answers of one token no client reads."""
+    """The ``Booking`` of a prefill worker, whose answers of one token are not sent to clients."""
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
         shares = super().shares(chunks, gpu_ps)
@@ -496,8 +496,9 @@ class StepInFlight:
 class AsyncVLLMReplica(VLLMReplica):
     """A vLLM replica that decides on each step when the previous step begins.
 
-    Before the tokens of the running step are known, vLLM already counts one token for each of its
-    requests. Four decisions differ from synchronous scheduling for this reason:
+    Before the tokens of the running step are known, vLLM already counts one token for each request
+    of the step. Because tokens are counted before they are known, four decisions differ from
+    synchronous scheduling:
 
     - A request that arrives during a step joins the step after the next step.
     - A request keeps its slot and its blocks while the step with its last token runs. A request

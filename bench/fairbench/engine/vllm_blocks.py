@@ -2,10 +2,10 @@
 
 The cached blocks form a radix tree of whole blocks, like vLLM's chained block hashes. In vLLM, two
 blocks have the same hash exactly if their tokens and all earlier tokens are equal. In the
-simulator, two blocks to which vLLM gives the same hash belong to the same node of the tree. A node
-is a series of consecutive blocks, so the work for a prompt depends on the number of positions at
-which prompts differ, not on the prompt's length. Several copies of a node's blocks may be in
-memory, because vLLM keeps all copies.
+simulator, two blocks that have the same hash in vLLM belong to the same node of the tree. A node is
+a series of consecutive blocks, so the work for a prompt depends on the number of positions at which
+prompts differ, not on the prompt's length. Several copies of a node's blocks may be in memory,
+because vLLM keeps all copies.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
 
 
 def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens of two prompts are equal, from ``at`` and from ``place`` on.
+    """Return how many tokens of two prompts are equal, from positions ``at`` and ``place`` on.
 
     The function counts at most ``most`` tokens. Precondition: the first prompt has at least
     ``most`` tokens after position ``at``.
@@ -557,9 +557,9 @@ class ClientBlockCache(BlockCache):
 
     The policy chooses among the nodes that have an unused copy and no continuation, and the last
     block of the chosen node is evicted. If vLLM keeps several copies of the same tokens, each copy
-    has its own last use. A look-up finds the first copy only, so other copies count as never used.
-    A node with several copies may lose a copy although the node's continuation is cached. Sequences
-    own the blocks of running requests.
+    has its own last use. A look-up finds only the first copy of the tokens, so the other copies
+    count as never used. A node with several copies may lose a copy although the node's continuation
+    is cached. The ``owner`` of a block in use is the sequence of a running request.
     """
 
     knows_clients = True

@@ -324,7 +324,7 @@ class RunningList:
         self.ending.add(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Remove a finished sequence, and record its end for the eviction policy."""
+        """Remove a finished sequence, and report the end of its request to the eviction policy."""
         self.tables.retain(sequence)
         self.remove(sequence)
 
@@ -400,8 +400,8 @@ class RunningList:
 class Booking:
     """A record of which prompt tokens are computed for the first time and which are recomputed.
 
-    A request may lose its memory while its prompt is computed. When the prompt is computed again,
-    the rest of the prompt is computed for the first time.
+    A request may lose its memory while its prompt is computed. When a prompt is computed again
+    after a preemption, the part that was not reached before is computed for the first time.
     """
 
     def __init__(self) -> None:

@@ -91,7 +91,8 @@ class MatchOrder:
 
     The list of first requests gives the head of the queue without a scan of all clients. An
     insertion into a plain list moves the later entries with one copy in C. The copy takes 2 us with
-    ten thousand waiting requests, which is less than the calls of a structure that avoids the copy.
+    ten thousand waiting requests, which is less than the calls of a data structure that avoids the
+    copy.
     """
 
     def __init__(self) -> None:
@@ -184,7 +185,7 @@ class MatchScan(ListScan):
         self._held.clear()
 
     def _following(self) -> Order | None:
-        """Return the position of the next request of the clients that are not skipped."""
+        """Return the position of the next request, among the clients that are not skipped."""
         merge, skipped, credit = self._merge, self._skipped, self._credit
         while True:
             head = self._head

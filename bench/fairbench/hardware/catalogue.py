@@ -299,19 +299,19 @@ HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
 """``HOPPER_GB_S`` maps the GPUs with the H100's chip to memory bandwidths in 10^9 bytes/s."""
 
 LINEAR_FACTOR = 1.10
-"""``LINEAR_FACTOR`` is the measured time of an H100's linear layers (c_T) over operator times.
+"""``LINEAR_FACTOR`` is the time of an H100's linear layers (c_T), relative to single operators.
 
-Two servers were measured: Llama-3.1-8B in SGLang (1.10, profile ``measured-sglang-triton``) and
-Qwen3-14B in vLLM (1.09, profile ``measured-vllm``). A published TTFT agrees: for prompts of 28,650
-tokens on an H100, the published value is 1,077 ms, and the operators' value is 976 ms.
+The factor is 1.10 in SGLang with Llama-3.1-8B (profile ``measured-sglang-triton``) and 1.09 in vLLM
+with Qwen3-14B (profile ``measured-vllm``). A published TTFT agrees with the factor: for prompts of
+28,650 tokens on an H100, the published TTFT is 1,077 ms, and the time of the operators is 976 ms.
 """
 
 SAMPLING_MS, SAMPLING_VOCABULARY = 0.012, 151_936
 """``SAMPLING_MS`` is the sampling time of vLLM for each sequence of a step on an H100.
 
-The time was measured with Qwen3-14B (profile ``measured-vllm``). The likely cause is sampling with
-``top_p`` over all logits, which moves memory, so the time grows with the vocabulary and shrinks
-with the bandwidth.
+The sampling time was measured with Qwen3-14B (profile ``measured-vllm``). The sampling time
+probably comes from ``top_p``, which moves all logits through memory, so the time grows with the
+vocabulary and shrinks with the bandwidth.
 """
 
 

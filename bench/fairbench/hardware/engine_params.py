@@ -33,8 +33,8 @@ class SGLangRules:
         touches_waiting: Whether passes that match no prefixes mark the cached prefixes of the
             requests at the head of the queue as used.
         splits: When a prompt, and the outputs recomputed with the prompt after a retraction, become
-            two nodes of the tree. The time is when the prompt is prefilled, when the request has
-            finished, or never.
+            two nodes of the tree: when the prompt is prefilled, when the request has finished, or
+            never.
     """
 
     drops_finished: bool = True
@@ -294,8 +294,8 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
 OTHER_GIB = 0.79
 """``OTHER_GIB`` is the memory in GiB that libraries, workspaces and input buffers take.
 
-Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 (H100), 0.79 (A100) and 0.77 GiB (RTX 4090) in
-addition to weights, KV cache and activations.
+Three logs of vLLM 0.19 with Llama-3.1-8B show 0.81 GiB (H100), 0.79 GiB (A100) and 0.77 GiB (RTX
+4090) in addition to weights, KV cache and activations.
 """
 
 BLOCK = 16  # tokens of a KV block

@@ -60,23 +60,23 @@ Reserve = Literal["arrival", "admission"]
 class DisaggregationParams:
     """The link between prefill and decode workers, and the reservation of decode memory.
 
-    The default bandwidth and latency are a line through two measurements of Mooncake with its vLLM
-    connector: 0.54 ms for 20 MB and 31.65 ms for 4.5 GB. The measured machine had eight network
-    cards of 200 Gbit/s, one card per GPU (144/8 GB/s). A card of 400 Gbit/s transfers 36 GB/s, and
-    the NVLink of an H100 transfers up to 450 GB/s.
+    The default bandwidth and latency follow from a line through two measurements of Mooncake with
+    its vLLM connector: 0.54 ms for 20 MB and 31.65 ms for 4.5 GB. The measured machine had eight
+    network cards of 200 Gbit/s, one card per GPU, and transferred 144/8 = 18 GB/s per GPU. A card
+    of 400 Gbit/s transfers 36 GB/s, and the NVLink of an H100 transfers up to 450 GB/s.
 
     Attributes:
         bandwidth_gb_s: Bandwidth of each GPU in one direction, in 10^9 bytes/s.
         latency_ms: Constant time of a transfer of KV cache.
         reserved_decode_tokens: SGLang's ``num_reserved_decode_tokens``, the memory that a decode
             worker keeps free for each of its requests.
-        reserve: The time at which an SGLang decode worker reserves memory for a prompt. The time is
-            the prompt's ``arrival``, first come first served, as SGLang documents, or its
-            ``admission``, in the order of the prefill queue. With vLLM, decode workers reserve
-            memory once the prompt is computed.
+        reserve: The time at which an SGLang decode worker reserves memory for a prompt. With
+            ``arrival``, prompts reserve memory first come, first served, as SGLang documents; with
+            ``admission``, prompts reserve memory in the order of the prefill queue. With vLLM,
+            decode workers reserve memory once the prompt is computed.
         charge_outputs: Whether all outputs are charged at the prefill worker's scheduler when a
-            request ends; by default, a prefill worker only charges the first token, which it
-            produces.
+            request ends; by default, the scheduler of a prefill worker only charges the first
+            token.
     """
 
     bandwidth_gb_s: Annotated[float, Gt(0)] = 18.0

@@ -1,9 +1,9 @@
 """The duration of a step, and the division of this GPU time among requests, in picoseconds.
 
-A request's own part is the time that the request adds to a step of one token. This part covers the
-computation of the request's new tokens, the attention, and the reads of the context, cached or not.
-The rest (launches, the host, weights that are read once for all requests) is the fixed cost of the
-step. All requests of the batch bear equal parts of the fixed cost.
+A request's own part is the time that the request adds to a step of one token. The request's own
+part covers the computation of new tokens, the attention, and the reads of the context, cached or
+not. The rest of the step's time (launches, the host, weights that are read once for all requests)
+is the fixed cost of the step. All requests of the batch bear equal parts of the fixed cost.
 """
 
 from __future__ import annotations

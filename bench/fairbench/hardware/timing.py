@@ -5,19 +5,20 @@ time of k decode steps is an exact integer sum. ``profiles/engine_profiles.json`
 of every profile and its error on held-out iterations; ``TimingProfile`` has the formula.
 
 A timing profile charges the same time for every token of decode context. vLLM uses FlashAttention 2
-on GPUs of compute capability 8.x. This kernel is slower in two cases, which its public code shows
-(``csrc/flash_attn``: ``flash_api.cpp``, ``flash_fwd_launch_template.h``). The tile scheduler of
-FlashAttention 3 (H100, H200) avoids both cases.
+on GPUs of compute capability 8.x. FlashAttention 2 is slower than a profile's formula in two cases,
+which its public code shows (``csrc/flash_attn``: ``flash_api.cpp``,
+``flash_fwd_launch_template.h``). The tile scheduler of FlashAttention 3 (H100, H200) avoids both
+slow cases of FlashAttention 2.
 
 1. A decode step that also prefills is a single call of the attention kernel. Only a call in which
-  every query has length 1 packs the query heads of a KV head into one tile
-  (``seqlenq_ngroups_swapped``). In a mixed call each query head reads the context separately
-  (vllm-project/vllm#58013 describes and repairs this behaviour). 2. A step that only decodes gives
-  each sequence and KV head one thread block for each split of the context. A block processes its
-  context in order, so the longest sequence may still run when all other blocks have finished. By
-  Graham's bound for list scheduling, the duration is at least the time of the mean load, and at
-  most this time plus the time of the longest block. The profile charges the middle of the two
-  bounds.
+   every query has length 1 packs the query heads of a KV head into one tile
+   (``seqlenq_ngroups_swapped``). In a mixed call each query head reads the context separately
+   (vllm-project/vllm#58013 describes and repairs this behaviour).
+2. A step that only decodes gives each sequence and KV head one thread block for each split of the
+   context. A thread block processes its context in order, so the longest sequence may still run
+   when all other blocks have finished. By Graham's bound for list scheduling, the duration of the
+   attention is at least the time of the mean load, and at most this time plus the time of the
+   longest block. The timing profile uses the middle of the lower and the upper bound.
 """
 
 from __future__ import annotations
@@ -78,9 +79,9 @@ class FlashAttention2(NamedTuple):
         """Return the context tokens whose attention takes as long as the tail of a decode step.
 
         The tail is the time in which only the longest sequence is computed, as a tile of
-        ``TILE_ROWS`` rows on one multiprocessor. The step has ``sequences`` sequences, the longest
-        with ``longest`` tokens of context. The duration of the tail is the result multiplied by a
-        profile's ``c_A``.
+        ``TILE_ROWS`` rows on one multiprocessor. The decode step has ``sequences`` sequences, the
+        longest with ``longest`` tokens of context. The duration of the tail is the result
+        multiplied by a profile's ``c_A``.
         """
         splits = 1
         if self.heads > self.kv_heads:
@@ -216,12 +217,12 @@ class TimingProfile:
              + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
 
     T is the number of new tokens and decode sequences, K the sum of the decode context lengths. A
-    mixture of experts reads the experts that at least one token chooses. The term c_w + c_e*(1 -
-    q_e^T) replaces c_w, where q_e is the fraction of experts that a token does not use. An
-    iteration that prefills takes at least c_l + c_lp*n_prefill, the time in which the host launches
-    its kernels while the GPU computes. The attention of SGLang's decode steps takes at least c_tail
-    times the longest context, which few thread blocks read (``tail_ps``). Coefficients that a
-    profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
+    mixture of experts reads the experts that at least one token chooses. In a mixture of experts,
+    the term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts that a token
+    does not use. An iteration that prefills takes at least c_l + c_lp*n_prefill, the time in which
+    the host launches its kernels while the GPU computes. The attention of SGLang's decode steps
+    takes at least c_tail times the longest context, which few thread blocks read (``tail_ps``).
+    Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
     profile_id: str
@@ -258,7 +259,7 @@ class TimingProfile:
         """Return the time in ps that a decode step saves on context shared by several sequences.
 
         Tokens shared by several sequences count once for each sequence except the first. If
-        ``shared_read`` is 1, the result is 0.
+        ``shared_read`` is 1, the saved time is 0.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 

@@ -70,7 +70,7 @@ class InFlightLimit:
 
 
 class Reacting(InFlightLimit):
-    """A client that runs one program until its ``reaction`` to a request starts the others."""
+    """A client that runs one program until its ``reaction`` to a request starts more programs."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)

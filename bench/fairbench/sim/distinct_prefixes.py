@@ -17,7 +17,8 @@ Answers: TypeAlias = dict[str, tuple[int, int, int, int, Prompt]]
 
 The first two fields of an answer are the node after which the answer begins, and the number of this
 node's tokens before the answer. The remaining fields are the answer's length in tokens, and the
-number and text of its prompt. If a prompt was dropped, it is empty here.
+number and text of its prompt. If the text of a prompt was dropped to save memory, the field is
+empty.
 """
 # A prompt of more than ``LONG`` segments is dropped when a later prompt has extended its answer.
 LONG = 64
@@ -28,10 +29,10 @@ class DistinctPrefixes:
     """The distinct prefixes of a run's prompts, as in one cache of the cluster without eviction.
 
     The prefixes form a tree with one node per distinct segment of a prefix. A node is a series of
-    consecutive tokens with one key; the node follows a position of its parent. The position is a
-    pair of the parent's number and the number of the parent's tokens before the node. Memory is
-    linear in the numbers of distinct prefixes and prompts. An answer is added to the tree when a
-    later prompt contains the answer.
+    consecutive tokens with one key; the node follows a position of its parent. The position of a
+    node is a pair of the parent's number and the number of the parent's tokens before the node.
+    Memory is linear in the numbers of distinct prefixes and prompts. An answer is added to the tree
+    when a later prompt contains the answer.
     """
 
     def __init__(self) -> None:

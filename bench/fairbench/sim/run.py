@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimulationProgress:
-    """How far a simulation is.
+    """The progress of a simulation.
 
     ``shares`` maps each client to its fraction of the service so far. ``measuring`` is true when
     the run has ended and the metrics are being computed.
