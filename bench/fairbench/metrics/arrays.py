@@ -43,10 +43,10 @@ def part_bounds(start_s: Floats) -> list[int]:
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """Return ``count`` consecutive whole numbers for each row, which begin with ``first``.
+    """Return for each row ``count`` consecutive whole numbers, the first of which is ``first``.
 
-    ``first`` and ``count`` have the shape (n_rows,). The first result is the index of the row that
-    each number belongs to; the second result is the numbers.
+    ``first`` and ``count`` have the shape (n_rows,). The first result is the index of the row to
+    which each number belongs, and the second result is the numbers.
     """
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
@@ -80,10 +80,10 @@ def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
 
 
 class Piecewise:
-    """Sums of linear functions of time, a sum for each client, read at given times in seconds.
+    """A sum of linear functions of time for each client, evaluated at given times in seconds.
 
-    A function (a "piece") contributes to the sum at the times in ``(start, end]``. The cost does
-    not depend on the length of a piece: n pieces cost O(n log times).
+    A function (a "piece") contributes to the sum at the times in ``(start, end]``. The running time
+    does not depend on the length of a piece: n pieces cost O(n log times).
     """
 
     def __init__(self, clients: int, times: Floats) -> None:
@@ -94,7 +94,7 @@ class Piecewise:
     def add_pieces(
         self, client: Ints, start_s: Floats, end_s: Floats, first: Floats, last: Floats
     ) -> None:
-        """Add a piece for each element of ``client``, which changes from ``first`` to ``last``."""
+        """Add a piece for each element of ``client``; its value goes from ``first`` to ``last``."""
         begin = np.searchsorted(self._times, start_s, "right")
         after = np.searchsorted(self._times, end_s, "right")
         kept = np.flatnonzero((after > begin) & ((first != 0) | (last != 0)))

@@ -1,7 +1,8 @@
 """Belady's rule: the fewest tokens that a cache of limited size must compute for given prompts.
 
-The order of the prompts is given. The cache first evicts the token whose next use is furthest in
-the future. No eviction policy computes fewer tokens in this order [Belady 1966].
+The cache receives the prompts in the given order. Under Belady's rule, the cache first evicts the
+token whose next use is furthest in the future. No eviction policy computes fewer tokens for the
+same order of prompts [Belady 1966].
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ class PrefixUses(NamedTuple):
 
     Nodes are numbered from 1, and row 0 of the arrays stands for the root.
 
-    - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of its parent.
-    - ``maker`` is the prompt whose answer begins the node, -1 if none does, and ``made_tokens`` the
-      tokens of that answer.
+    - ``parent`` and ``offset``: a node continues the first ``offset`` tokens of the node
+      ``parent``.
+    - ``maker`` is the prompt whose answer begins the node, or -1 if no answer does, and
+      ``made_tokens`` is the number of tokens of the answer.
     - ``end`` and ``used``: a prompt ends after the first ``used`` tokens of node ``end``.
     - ``used_ps`` is the time at which a prompt is looked up, and ``finished_ps`` is the time at
       which the answer to the prompt is complete.
@@ -38,7 +40,7 @@ class PrefixUses(NamedTuple):
 
 
 class _Stays(NamedTuple):
-    """Tokens that a cache keeps from one use to the next, and the times of the two uses."""
+    """Tokens that a cache keeps from one use to the next use, and the times of the two uses."""
 
     start_ps: Ints
     end_ps: Ints
@@ -94,9 +96,10 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 
 
 def _together(stays: _Stays) -> _Stays:
-    """Return the stays in order of start; equal stays are merged, and empty stays are left out.
+    """Return the stays of tokens in the cache, in order of start, without empty stays.
 
-    A stay of tokens in the cache is empty if the token is used twice at the same time.
+    Equal stays are merged. A stay of tokens in the cache is empty if the token is used twice at the
+    same time.
     """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]
@@ -110,7 +113,7 @@ def _together(stays: _Stays) -> _Stays:
 
 
 def _evicted(stays: _Stays, capacity: int) -> int:
-    """Return the fewest tokens that are evicted before their next use."""
+    """Return the fewest tokens that any policy evicts before their next use."""
     ends = np.argsort(stays.end_ps, kind="stable")
     ended = np.searchsorted(stays.end_ps[ends], stays.start_ps, "right")
     gone = np.append(0, np.cumsum(stays.tokens[ends]))[ended]

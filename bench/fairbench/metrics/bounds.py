@@ -20,9 +20,9 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
-    ``queue`` and ``at_s`` have one element for each event. In the methods, ``stretch`` is the
-    position of each row's times in the arrays of times. Many rows of a log have equal times. The
-    methods are fastest if the rows are sorted by queue.
+    ``queue`` and ``at_s`` have one element for each event. The argument ``stretch`` of the methods
+    is, for each row of a log, the position of the row's times in the arrays of times. Many rows of
+    a log have equal times. The methods of ``Instants`` are fastest if the rows are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
@@ -84,11 +84,11 @@ def sorted_positions(keys: Ints, values: Ints) -> Ints:
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """Return U = w_e * L_input + w_q * M, the largest debt of a client, in weighted tokens.
+    """Return the largest debt of a client in weighted tokens, U = w_e * L_input + w_q * M.
 
-    ``largest_input`` (L_input in the paper) is the most input tokens of any request. ``tokens`` is
-    M: the size of the KV pool in tokens, or the result of ``largest_remaining_output`` if this
-    result is larger.
+    In the formula, w_e and w_q are the prices of an input token and of an output token.
+    ``largest_input`` is L_input, the most input tokens of any request. ``tokens`` is M: the size of
+    the KV pool in tokens, or the result of ``largest_remaining_output`` if this result is larger.
     """
     return weights.extend * largest_input + weights.output * tokens
 
@@ -96,9 +96,11 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
     """Return U_v, the largest lead of a counter over the lowest counter of a waiting client.
 
-    The bound's unit U_v is in weighted tokens. If admission reserves the prompt and all outputs in
-    M, U_v is max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3). If admission reserves less, U_v is the
-    larger of this maximum and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
+    The bound's unit U_v is in weighted tokens. If admission reserves memory for the prompt and all
+    outputs in a KV pool of M tokens, U_v is max(w_p * L_input, w_q * M), with the prices w_p of
+    input and w_q of output ([VTC] Lemma 4.3). If admission reserves less memory, U_v is the larger
+    of max(w_p * L_input, w_q * M) and w_p * L_input + w_q * ``remaining``
+    (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.
@@ -120,16 +122,18 @@ def theorem_bound(
 ) -> float:
     """Return the largest service difference that a theorem allows between two backlogged clients.
 
-    The largest difference is in weighted tokens. For DLPM and D2LPM, the difference is 2 * |W| * (U
-    + Q^u) ([DLPM] Theorems 4.1, 5.1); for VTC, whose quantum is 0, the difference is 2 * |W| * U_v
-    ([VTC] Theorem 4.4). The proofs are in docs/appendix/theory.md.
+    The largest difference is in weighted tokens. For DLPM and D2LPM with |W| workers, quantum Q^u
+    and largest debt U (``dlpm_unit``), the difference is 2 * |W| * (U + Q^u) ([DLPM] Theorems 4.1,
+    5.1); for VTC, whose quantum is 0, the difference is 2 * |W| * U_v ([VTC] Theorem 4.4). The
+    proofs are in docs/appendix/theory.md.
 
-    If ``client_weights`` are given, the bound is on |W_f/w_f - W_g/w_g|: service divided by weight.
-    The bound for clients f and g is then |W| * (2 Q^u + U/w_f + U/w_g); the result is the bound for
-    the two clients of least weight. Every line of the two papers' proofs also holds with weights.
-    Under DLPM both clients are refilled by w Q^u equally often while both wait, and each credit
-    stays within (-U, w Q^u]. Under VTC a client's counter is at most U_v/w above the least counter
-    of a waiting client.
+    If ``client_weights`` are given, the bound limits |W_f/w_f - W_g/w_g|, the difference of two
+    clients f and g in service divided by weight. With weights, the bound for clients f and g is |W|
+    * (2 Q^u + U/w_f + U/w_g); the result is the bound for the two clients of least weight. Every
+    line of the two papers' proofs also holds with weights. Under DLPM, two clients that both wait
+    are refilled equally often, a client of weight w by w Q^u, and the client's credit stays within
+    (-U, w Q^u]. Under VTC, the counter of a client of weight w is at most U_v/w above the least
+    counter of a waiting client.
 
     Args:
         bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of

@@ -46,7 +46,7 @@ CATALOGUE: dict[str, Metric] = {metric.key: metric for metric in METRICS}
 
 
 def metric_of(key: str) -> Metric | None:
-    """Return the metric with a key, which may be a key inside ``clients``, else None."""
+    """Return the metric of a key, which may be a key inside ``clients``; None if unknown."""
     return CATALOGUE.get(metric_name(key)) or chosen_metric(metric_name(key))
 
 

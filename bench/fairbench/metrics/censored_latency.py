@@ -172,7 +172,8 @@ def _first_tokens(
     """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
     Requests that an unfinished program had yet to send count with the lower bound 0 s. A starved
-    client sends fewer requests, and without this rule would be judged only by the served requests.
+    client sends fewer requests, and without the lower bounds would be judged only by the served
+    requests.
     """
     clients = len(facts.clients)
     row, owner = _arrived_requests(requests, programs, arrived, clients)
@@ -237,7 +238,7 @@ def why_undefined(sample: Sample, lost: str) -> str:
 
 
 def noted(percentile: Percentile, reason: str = "", remark: str = "") -> Noted:
-    """Return a percentile as a metric's value, with ``reason`` if it is missing and ``remark``."""
+    """Return a percentile as a metric's value, with ``remark``, and ``reason`` if it is missing."""
     bounded = percentile.censored and isfinite(percentile.value_s)
     return Noted(percentile.value_s, reason, ">" if bounded else "", remark)
 
@@ -269,9 +270,9 @@ class WellBehaved:
     """The latencies of the well-behaved clients, without clients that are absent.
 
     A client is absent if no work of the client was in progress in the window, because nothing could
-    delay such a client. A client counts, with an undefined latency, if an earlier program of the
-    client still continues, because a waiting client may send nothing more. If every client was
-    absent, all clients count.
+    delay a client without work. A client counts, with an undefined latency, if an earlier program
+    of the client still continues, because a waiting client may send nothing more. If every client
+    was absent, all clients count.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts, lost: str) -> None:

@@ -55,7 +55,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 
     The first token comes after the run's shortest time to first token of a call with at least as
     many tokens to compute. All input of a call that was never admitted counts as tokens to compute.
-    Further tokens come at the pace of one of the fastest answers.
+    Tokens after the first token come at the pace of one of the fastest answers.
 
     Args:
         requests: The calls.
@@ -75,8 +75,9 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     """Return the times that all calls would have taken without waiting for admission.
 
     The estimated time from arrival to first token equals the actual time from admission to first
-    token. All further tokens come at the median pace. Lost time is the wait for admission, or the
-    whole time of a refused call. ``unhindered`` explains the arguments.
+    token. In the estimate, all tokens after the first token come at the median pace. The lost time
+    of a call is the wait for admission, or the whole time of a refused call. ``unhindered``
+    explains the arguments.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -167,7 +168,7 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     """Return whether queues were mostly empty in the window although tokens were slow.
 
     In an engine that admits every request, demand above capacity makes batches larger and steps
-    longer, and no queue forms. In this case, the scheduler has no requests to reorder.
+    longer, and no queue forms. Without a queue, the scheduler has no requests to reorder.
     """
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
@@ -186,9 +187,9 @@ def contended(
 ) -> bool:
     """Return whether some client got too little service in the window.
 
-    A client is short of service in three cases. At the window's end, the client lacked more than 5%
-    of its due service; the client's calls were queued for more than 5% of their time; or a call of
-    the client was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
+    A client got too little service in three cases. At the window's end, the client lacked more than
+    5% of its due service; the client's calls were queued for more than 5% of their time; or a call
+    of the client was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
 
     Args:
         requests: All calls of the run.
@@ -204,7 +205,7 @@ def contended(
 
 
 def served_at_once(requests: Requests) -> bool:
-    """Return whether tokens came at a usual pace, so that missing service is no shortage.
+    """Return whether tokens came at a usual pace, so that missing service is not a shortage.
 
     In larger batches, every answer becomes slightly slower. A batch hides a backlog
     (``hides_backlog``) only if answers take more than ``SLOW`` times as long per token as the run's
@@ -235,7 +236,7 @@ Times: TypeAlias = tuple[Ints, Floats, Floats]
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return the times of calls in a queue, and of calls in progress that were not refused."""
+    """Return the intervals of calls in a queue, and of calls in progress except refused ones."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # A call that waits in two queues counts once.

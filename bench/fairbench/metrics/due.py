@@ -50,13 +50,13 @@ class CallDelays:
 
 
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
-    """Return the weighted tokens that were due to each client before ``end_s`` and missing.
+    """Return the weighted tokens that were due to each client before ``end_s`` and not received.
 
     For calls that were made, the result is exact. Programs that the run's end cut off also have
     calls that were never sent. The due service of calls that were never sent is estimated from
     finished programs of the client. The estimate uses the fraction of demand that the finished
-    programs had requested at an equal age. A client without a finished program is estimated from
-    the finished programs of all clients.
+    programs had requested at the age of the unfinished program. A client without a finished program
+    is estimated from the finished programs of all clients.
     """
     calls, unmade = calls_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -78,9 +78,9 @@ def calls_of(
 ) -> tuple[CallDelays, list[tuple[Ints, Unmade]]]:
     """Return the calls that were sent, and the due service of calls that were never sent.
 
-    The list has an entry for each client with calls that were never sent. The entry has the rows of
-    the client's programs with such calls, and the due service of the calls. ``served`` returns how
-    long calls would have taken without delays.
+    The second result has an entry for each client with calls that were never sent. An entry has the
+    rows of the client's programs with calls never sent, and the due service of the calls.
+    ``served`` returns how long calls would have taken without delays.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
@@ -106,8 +106,8 @@ def _lengths(
     """Return each answer's full length in tokens, and the weighted tokens that programs never sent.
 
     A program's missing output is the program's output demand minus the answers so far. The missing
-    output is divided among unfinished calls and calls never sent, in proportion to the most tokens
-    that each call may still produce.
+    output of a program is divided among unfinished calls and calls never sent, in proportion to the
+    most tokens that each call may still produce.
     """
     count = len(programs)
 

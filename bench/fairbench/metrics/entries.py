@@ -1,8 +1,8 @@
 """The entries of the catalogue: each metric with its unit, direction, columns and function.
 
 The table ``METRICS`` has the metrics of every run; ``optional_entries`` has metrics that some runs
-lack. To add a metric, add an entry to this table. The function of an entry gets the ``RunData`` of
-a run; quantities that several metrics share are properties of ``RunData``.
+lack. To add a metric, add an entry to the table ``METRICS``. The function of an entry gets the
+``RunData`` of a run; quantities that several metrics share are properties of ``RunData``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Fair shares of clients and tenants: Jain's index, max-min allocations, and entitlements.
 
-In a max-min fair allocation, a client can get more only if a client that has no more gets less.
+In a max-min fair allocation, a client can get more only if another client, which has no more than
+the first client, gets less.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from fairbench.tenants import ROOT, SEPARATOR, lineage, named_below, parent_of, 
 def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """Return the max-min fair allocation, which sums to min(capacity, total demand).
 
-    No client gets more than it demands. A client could get more only if a client that has no more
-    got less. With positive ``weights``, allocations are compared after division by the client's
-    weight; None means equal weights. ``demands`` and the result have the shape (n_clients,).
+    No client gets more than it demands. A client could get more only if another client, which has
+    no more than the first client, got less. With positive ``weights``, allocations are compared
+    after division by the client's weight; None means equal weights. ``demands`` and the result have
+    the shape (n_clients,).
     """
     wanted = np.asarray(demands, dtype=np.float64)
     weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -115,14 +117,15 @@ class Shares:
     Amounts are weighted tokens, and arrays have the shape (n_clients,).
 
     - ``booked`` holds the unweighted tokens, from which service is computed in every ``View``.
-    - ``service`` is the service to clients, and ``actual`` the computed service.
+    - ``service`` is the input + 2 x output tokens of each client, and ``actual`` is the computed
+      service, without cached input.
     - ``demand`` is the due service in the window: the service received in the window, plus the
       shortfall at the window's end (``due.shortfall``).
     - ``entitlement`` is the max-min fair allocation of the total service among the clients'
       demands.
     - ``ratio`` is service divided by entitlement, NaN without an entitlement.
-    - ``contended`` tells whether some client was short of service; otherwise, ratios have no
-      meaning.
+    - ``contended`` tells whether some client was short of service; if no client was, the ratios
+      have no meaning.
     """
 
     window: Window
@@ -185,9 +188,9 @@ class TenantShares:
     """The fair division of service in a tree whose nodes are tenants and clients.
 
     ``tenants`` has one row for each tenant. ``client_shares`` and ``owners`` have an element per
-    client. The share is the client's service divided by the entitlement in the tree; the owner is
-    the client's owner, "" if the client's name contains the owner. ``worst`` is the lowest share of
-    any node, and ``even`` is Jain's index of the outermost nodes.
+    client. A client's share is the client's service divided by the entitlement in the tree; the
+    owner is "" if the client's name contains the owner. ``worst`` is the lowest share of any node,
+    and ``even`` is Jain's index of the outermost nodes.
     """
 
     tenants: list[dict[str, Any]]
@@ -261,7 +264,7 @@ class _Tree:
         return float(amounts[self.members[node]].sum())
 
     def entitlement(self, capacity: float) -> dict[str, float]:
-        """Return each node's entitlement to a part of ``capacity`` weighted tokens."""
+        """Return the part of ``capacity`` weighted tokens to which each node is entitled."""
         found = {ROOT: capacity}
         for tenant in [ROOT, *self.tenants]:
             below = list(self.children[tenant])

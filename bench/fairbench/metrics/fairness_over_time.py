@@ -1,10 +1,10 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
 A client's share of a whole run counts only the service that is still missing at the end. A flood
-whose backlog drains before the end leaves no trace in the share. In a sliding window, a client that
-waits while other clients are served loses share, even if the client is served later. Service counts
-as due at the times at which the engine would have given the service without waits for admission. A
-batch that slows all clients equally costs no client any share.
+whose backlog drains before the end leaves no trace in the share of the whole run. In a sliding
+window, a client that waits while other clients are served loses share, even if the client is served
+later. Service counts as due at the times at which the engine would have given the service without
+waits for admission. A batch that slows all clients equally costs no client any part of its share.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Timeline(NamedTuple):
       in ``times``.
     - ``waited_s`` and ``lasted_s`` are the seconds for which a client's calls had waited and had
       been in progress.
-    - ``refused`` is the number of refused calls before each bound.
+    - ``refused`` is the number of refused calls before each time in ``times``.
 
     ``request_cost`` is the mean size of each client's requests in weighted tokens, and ``weights``
     are the clients' weights.
@@ -90,7 +90,7 @@ class Timeline(NamedTuple):
         return len(self.times) - 1
 
     def window_cells(self, length_s: float) -> int:
-        """Return the number of cells of a window of ``length_s`` seconds, from one to all cells."""
+        """Return the number of cells in a window of ``length_s`` seconds, from one to all cells."""
         cell_s = float(self.times[-1] - self.times[0]) / self.cells
         return min(self.cells, max(1, round(length_s / cell_s)))
 
@@ -123,7 +123,7 @@ class Timeline(NamedTuple):
 def timeline(
     requests: Requests, programs: Programs, log: ServiceRows, facts: Facts, window: Window
 ) -> Timeline:
-    """Cut the window into cells of about a second.
+    """Cut the window into cells (intervals) of about a second.
 
     Precondition: the admissions of all answered requests are known (``with_admissions``).
     """
@@ -181,6 +181,7 @@ def judged_shares(
 ) -> Floats:
     """Return the share of each client in each window, at most 1; NaN if the client is not judged.
 
+    A client is not judged in a window in which it was hardly delayed or entitled to few requests.
     Arrays have the shape (n_clients, n_windows), and amounts are weighted tokens.
     """
     judged = held_up & (entitlement > 0)
@@ -205,11 +206,11 @@ def least_by_client(
 
 
 def backlogged_shares(line: Timeline) -> Floats:
-    """Return each client's service while backlogged, divided by the fair share in those cells.
+    """Return each client's service while backlogged, divided by the fair share at that time.
 
-    The fair share of a cell divides the cell's service anew among the clients, with the shortfalls
-    at that time as demands. Generalised processor sharing guarantees this share to a backlogged
-    client. The share of a client that never waited is NaN.
+    The fair share in a cell divides the cell's service anew among the clients, with the shortfalls
+    at that time as demands. Generalised processor sharing guarantees its fair share to a client
+    that is backlogged. The share of a client that never waited is NaN.
     """
     service, entitlement, held_up = line.window_shares(1)
     waiting = held_up & (entitlement > 0)
@@ -222,7 +223,7 @@ def backlogged_shares(line: Timeline) -> Floats:
 
 
 def _increase_over(values: Floats, cells: int) -> Floats:
-    """Return by how much each row of values grows over every window of ``cells`` cells."""
+    """Return by how much each row of values grows over every window of ``cells`` time cells."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 

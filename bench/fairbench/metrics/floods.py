@@ -36,7 +36,7 @@ class Flood(NamedTuple):
       ``end_s``.
     - ``share`` is the client's share of all demand during the flood, in weighted tokens.
     - ``multiple`` is the client's demand divided by the mean demand of the other clients during the
-      flood. Requests of larger floods do not count for this flood.
+      flood. Requests of larger floods do not count for a smaller flood.
     - ``requests`` is the number of the client's requests in the flood.
     - ``throughout`` is true if the flood lasts nearly the whole time of the traffic.
     - ``rest`` is the client's share of the demand that remains without the requests of larger
@@ -56,10 +56,10 @@ class Flood(NamedTuple):
 def floods(traffic: Traffic, most: int = MOST_FLOODS) -> list[Flood]:
     """Return at most ``most`` floods; the largest is first.
 
-    A flood's time is the time in which the client's demand exceeds ``HEAVY`` times the mean rate of
-    the other clients by most. Sessions come in bursts, so a flood must also be ``PEAK`` times as
-    large as the busiest time of an ordinary client. The search for the next flood leaves out the
-    requests of floods that were already found.
+    A flood lasts for the period in which the client's demand exceeds ``HEAVY`` times the mean rate
+    of the other clients by the largest amount. Sessions come in bursts, so a flood must also be
+    ``PEAK`` times as large as the busiest time of an ordinary client. The search for the next flood
+    leaves out the requests of floods that were already found.
     """
     if traffic.span_s <= 0:
         return []
@@ -96,10 +96,11 @@ def _largest(traffic: Traffic, left: Flags) -> Flood | None:
 def _window(
     traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
 ) -> list[tuple[float, Flood]]:
-    """Return a pair of excess demand and flood for the client; an empty list without a flood.
+    """Return the excess demand and the flood of the client as a pair in a list.
 
-    ``rows`` are the client's requests, ``limit`` is the demand per second above which demand is
-    excess, and ``others`` is the number of the run's other clients.
+    The list is empty without a flood. ``rows`` are the client's requests, ``limit`` is the demand
+    per second above which demand is excess, and ``others`` is the number of the run's other
+    clients.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -152,8 +153,8 @@ class Victim(NamedTuple):
     """A client (by index) whose requests were delayed by a flood.
 
     ``requests`` is the number of the client's requests in the period in which requests were
-    delayed. ``median_s`` is the median wait of these requests in seconds, and ``usual_s`` is the
-    client's usual wait in seconds.
+    delayed. ``median_s`` is the median wait in seconds of the client's requests in the period, and
+    ``usual_s`` is the client's usual wait in seconds.
     """
 
     client: int
@@ -167,8 +168,8 @@ class Harm(NamedTuple):
 
     ``victims`` are the delayed clients; the client with the longest median wait is first.
     ``median_s`` is the median wait of all requests of the delayed clients in the period, and
-    ``usual_s`` is the median of the requests' usual waits. If several floods did harm one after
-    another, ``parts`` has the harm of each flood.
+    ``usual_s`` is the median of the usual waits of the requests, in seconds. If several floods did
+    harm one after another, ``parts`` has the harm of each flood.
     """
 
     start_s: float

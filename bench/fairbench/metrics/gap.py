@@ -1,14 +1,14 @@
 """The largest difference in service between two clients while both wait at every worker.
 
-[DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound this difference. Service counts as charged
-at admission, without recomputed tokens. A joint backlog is an interval in which two clients both
-wait.
+[DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound the difference in service between two
+waiting clients. Service counts as charged at admission, without recomputed tokens. A joint backlog
+is an interval in which two clients both wait.
 
-The search for the largest gap has three levels. Time is divided into cells with the service of each
-client at the edges (``Cells``). The service at the edges bounds the difference within each pair of
-clients (``Pairs``). Only cells that may contain the largest difference are examined exactly,
-booking by booking (``Inside``). A booking is a number of tokens that counts for a client at one
-instant.
+The search for the largest gap has three levels. Time is divided into cells (intervals) with the
+service of each client at the edges (``Cells``). The service at the edges bounds the difference
+within each pair of clients (``Pairs``). Only cells that may contain the largest difference are
+examined exactly, booking by booking (``Inside``). A booking is a number of tokens that counts for a
+client at one instant.
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ class _Part(NamedTuple):
     """The rows of a part of the log in cells in which several clients wait, sorted by client.
 
     The part consists of the log's rows from ``begin`` up to ``after``. ``rows`` are indices of log
-    rows that belong to the part. ``first`` and ``reach`` number places by client and then by cell.
-    ``first`` is the first cell of each row, and ``reach`` is the last cell that this row or an
-    earlier row of its client touches.
+    rows that belong to the part. ``first`` and ``reach`` number the pairs of a client and a cell,
+    by client and then by cell. ``first`` is the first cell of each row, and ``reach`` is the last
+    cell that this row or an earlier row of the row's client touches.
     """
 
     begin: int
@@ -512,7 +512,7 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Return the service over weight after each booking: service at the edge, plus bookings."""
+        """Return service over weight after each booking: the service at the edge, plus bookings."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
@@ -532,7 +532,7 @@ class Gap(NamedTuple):
     """The largest difference in service over weight between two clients, and the two clients.
 
     ``first`` and ``second`` are indices of clients, and ``tokens`` is the difference in weighted
-    tokens over weight. The two clients waited together from ``start_s`` to ``end_s``.
+    tokens divided by weight. The two clients waited together from ``start_s`` to ``end_s``.
     """
 
     tokens: float
@@ -543,15 +543,16 @@ class Gap(NamedTuple):
 
 
 def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
-    """Return the largest range of W_f/w_f - W_g/w_g, over pairs and maximal joint backlogs.
+    """Return the largest range of W_f/w_f - W_g/w_g over client pairs and maximal joint backlogs.
 
-    W is a client's service and w its weight. The range over an interval is the largest |W_f(t1,
-    t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the interval. A backlog [a, e) includes the
-    bookings of iterations that end in (a, e] and of iterations that start in [a, e). The reason is
-    the order at one instant: an iteration ends, requests arrive, and a pass admits requests.
-    Service is measured in the ``View`` of the theorem's bound; without a bound, input counts as
-    charged at admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting
-    request on every worker at every instant of some interval.
+    W_f is the service of client f in weighted tokens, and w_f is the client's weight. The range
+    over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the
+    interval. A backlog [a, e) includes the bookings of iterations that end in (a, e] and of
+    iterations that start in [a, e). Bookings at the edges count in this way because, at one
+    instant, an iteration ends, requests arrive, and a pass admits requests, in this order. Service
+    is measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
+    admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
+    every worker at every instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()

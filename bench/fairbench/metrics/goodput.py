@@ -82,11 +82,11 @@ class ClientGoodput:
 
     - ``in_window`` counts the requests that finished in the window within their targets, and
       ``in_window_tokens`` their weighted tokens.
-    - The window's programs demanded ``asked`` requests of ``asked_tokens`` weighted tokens.
-      ``met`` of these requests, with ``met_tokens`` weighted tokens, met their targets.
+    - The window's programs demanded ``asked`` requests of ``asked_tokens`` weighted tokens. Of the
+      demanded requests, ``met`` requests with ``met_tokens`` weighted tokens met their targets.
     - ``computed`` is the number of tokens computed for requests of the window's programs: uncached
-      prompt tokens, recomputed tokens and output tokens. ``wasted`` of these tokens belong to
-      requests that missed their targets.
+      prompt tokens, recomputed tokens and output tokens. Of the computed tokens, ``wasted`` tokens
+      belong to requests that missed their targets.
     - ``slack_s`` is the slack in seconds of each finished request whose slack is finite.
     """
 
@@ -217,7 +217,7 @@ def met_ratio(counts: Sequence[ClientGoodput]) -> float:
 
 
 def median(values: Floats) -> float:
-    """Return the median of the values, or NaN if there are none."""
+    """Return the median of the values, or NaN if there are no values."""
     return float(np.median(values)) if len(values) else NAN
 
 
@@ -284,7 +284,7 @@ def _served(
 ) -> tuple[Floats, Floats]:
     """Return each client's service with useful outputs only, and its padding of inputs.
 
-    Both arrays are in weighted tokens and have the shape (n_clients,).
+    Both results are in weighted tokens and have the shape (n_clients,).
     """
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
@@ -297,7 +297,10 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Return, by client, a request's padding in weighted tokens, and an output token's price."""
+    """Return, by client, the padding of a request and the price of an output token.
+
+    Both are in weighted tokens.
+    """
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

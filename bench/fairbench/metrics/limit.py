@@ -104,10 +104,10 @@ class Makespan(NamedTuple):
 def least_makespan(tables: Tables, facts: Facts, work: LeastWork, alone_s: Floats) -> Makespan:
     """Return the time before which no scheduler could have finished the run's requests.
 
-    The time is the largest of three bounds: the work over the replicas, the work that arrives from
-    some time on, and the longest program alone. A program that waits for an earlier program of its
-    client counts as if it had arrived at the beginning. ``alone_s`` holds the ``alone_times`` of
-    the programs.
+    The least makespan is the largest of three bounds: the work over the replicas, the work that
+    arrives from some time on, and the longest program alone. A program that waits for an earlier
+    program of its client counts as if it had arrived at the beginning. ``alone_s`` holds the
+    ``alone_times`` of the programs.
     """
     arrival_s = program_arrivals(tables.programs, facts)
     ends_s = arrival_s + alone_s
@@ -131,8 +131,8 @@ class InMemory(NamedTuple):
 def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     """Return the highest hit rate of any eviction policy, and the least run time at this rate.
 
-    The order of the prompts is that of the run. Both values are NaN if all prefixes of the run's
-    prompts fit in memory.
+    The order of the prompts is the order in the run. Both results are NaN if all prefixes of the
+    run's prompts fit in memory.
 
     Tokens beyond the compulsory tokens cost the least price of a prompt token, without attention.
     Precondition: the facts contain prices, and the compulsory tokens are known.
@@ -182,7 +182,7 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
     """Return the largest service rate in the window, in tok/s, at a minimum fair share.
 
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
-    rest of the time goes to the clients whose service costs least. All requests of a client count
+    remaining GPU time goes to the clients whose service costs least. All requests of a client count
     as one mix of work. The result is NaN on a disaggregated cluster, and without a window.
     """
     clients, requests = len(facts.clients), tables.requests
@@ -293,7 +293,10 @@ class _Steps(NamedTuple):
 
 
 def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
-    """Return the busy time, the part beyond full decode batches, and the idle time of waits."""
+    """Return the busy time, the busy time beyond full decode batches, and the idle time of waits.
+
+    All three are in seconds.
+    """
     queued = waits(tables.requests, facts.horizon_s)
     union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
     times = np.stack([union.start, union.end], axis=1).ravel()
@@ -332,7 +335,7 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the maximum of a + (time of the programs that arrive from a on), over times a."""
+    """Return the maximum over times a of a plus the time of the programs that arrive from a on."""
     requests, programs = tables.requests, tables.programs
     order = np.argsort(arrival_s, kind="stable")[::-1]
     at = program_rows(requests, programs)

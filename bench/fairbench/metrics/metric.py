@@ -123,7 +123,7 @@ class Shown(NamedTuple):
 class Column(NamedTuple):
     """The column of a metric in one display; ``heading`` has one or two lines.
 
-    The other attributes have the meanings of ``Metric`` and ``Shown``.
+    The other attributes of a column have the meanings of ``Metric`` and ``Shown``.
     """
 
     key: str
@@ -171,7 +171,7 @@ class Metric:
       value.
     - ``when`` says whether a run has the metric. ``compute`` returns the value of a run that has
       the metric, and ``by_client`` returns a value for each client of the run, None for a client
-      without the metric. NaN means undefined.
+      without the metric. A value of NaN means undefined.
     - ``beside`` and ``clients_beside`` are the functions of a metric that a run has only beside
       other runs, in a comparison.
     - ``tail`` is the percentile of the metric if this percentile is high, else 0, because tables

@@ -541,7 +541,7 @@ def _incentive(rank: int) -> Metric:
 
 
 def _beside(metric: Metric) -> Metric:
-    """Return the metric, limited to comparisons, which add the metric to a run's summary."""
+    """Return the metric, limited to comparisons, which add the metric to the summary of a run."""
     page = "[comparisons](../guide/sweep.md#columns-of-a-comparison)"
     return replace(metric, page=page, when=lambda run: False)
 

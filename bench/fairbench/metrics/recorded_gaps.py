@@ -91,7 +91,7 @@ class Cause(NamedTuple):
 
 
 def prompts_of(requests: Requests) -> Prompts:
-    """Return when the prompts of answered requests were computed, as far as a log tells."""
+    """Return when the prompts of answered requests were computed, as far as known from a log."""
     rows = np.flatnonzero(np.isfinite(requests.first_token_s) & (requests.extend_tokens > 0))
     first_s, tokens = requests.first_token_s[rows], requests.extend_tokens[rows].astype(np.float64)
     admitted_s = requests.admitted_s[rows]
@@ -166,7 +166,8 @@ def _held_up_s(
 ) -> Floats:
     """Return the seconds of each gap beyond the usual gap, at most the time of the prompts.
 
-    The usual gap is the median of the client's gaps without prompts, or of all clients' gaps.
+    The usual gap is the median of the client's gaps without prompts, or else of all clients' gaps
+    without prompts.
     """
     gap_s, beside_s = end_s - begin_s, prompts.seconds_in(begin_s, end_s)
     alone = beside_s <= 0

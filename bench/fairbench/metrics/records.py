@@ -39,8 +39,8 @@ class Table:
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
         """Return a table of columns by name, cast to the types of the fields.
 
-        Columns that are not fields of the table are ignored. Raises DataError if a column without a
-        default is missing, or if the lengths of columns differ.
+        Columns that are not fields of the table are left out. Raises DataError if a column without
+        a default is missing, or if the lengths of columns differ.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
@@ -99,15 +99,15 @@ class Requests(Table):
     - ``demoted`` is 1 for requests that admission control put behind all other requests; None
       without admission control.
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
-      computes, -1 before the choice. ``reserved_s`` is the time at which this worker reserves
+      computes, -1 before the choice. ``reserved_s`` is the time at which the decode worker reserves
       memory, and ``computed_s`` the end of the prompt's computation. ``sent_s`` and ``received_s``
-      are start and end of the transfer of the KV cache. The columns about decode workers are None
-      if the same worker computes prompts and answers.
+      are the start and the end of the transfer of the KV cache to the decode worker. The columns
+      about decode workers are None if the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
-      answer of the run contains. The number is 0 for an unfinished request, and None if prompts are
-      unknown.
+      answer of the run contains. ``compulsory_tokens`` is 0 for an unfinished request, and None if
+      prompts are unknown.
     """
 
     request_id: Ints
@@ -146,7 +146,7 @@ class Programs(Table):
     """The programs of a run, one row per program.
 
     ``requests`` is the number of requests that the program has made; the columns ``demand_*`` are
-    the total demand of the program, whether sent or not.
+    the total demand of the program, including requests that were never sent.
     """
 
     program_id: Ints
@@ -164,11 +164,13 @@ class Programs(Table):
 class Service(Table):
     """A service log: one row for each client in each stretch of an unchanged batch.
 
-    A stretch consists of ``steps`` iterations of one worker. Each step lasts ``step_growth_s``
-    seconds longer than the step before, because contexts grow. A prefill iteration is a stretch of
-    one step. Rows of one worker belong to one stretch, or do not overlap in time.
+    A stretch consists of ``steps`` iterations of one worker. Each step of a stretch lasts
+    ``step_growth_s`` seconds longer than the step before, because contexts grow. A prefill
+    iteration is a stretch of one step. Rows of one worker belong to one stretch, or do not overlap
+    in time.
 
-    - ``input_tokens`` and ``extend_charged_tokens`` are booked at ``start_s``, the admission.
+    - ``input_tokens`` and ``extend_charged_tokens`` are booked at ``start_s``, the time of the
+      admission.
     - ``extend_tokens``, computed by the iteration, are booked at ``end_s``.
     - ``output_tokens / steps`` are booked at the end of every step.
     - ``recompute_tokens`` are tokens computed again after retractions; no other column counts these
@@ -279,7 +281,7 @@ class WorkPrices(NamedTuple):
 
     - ``token_s`` is the time for a prompt token in the linear layers of a full prefill batch.
     - ``request_s`` is the time for each request in a prefill batch.
-    - ``attention_s`` is the attention time for a new prompt token and one earlier token.
+    - ``attention_s`` is the attention time for one pair of a new prompt token and an earlier token.
     - ``read_s`` is the time to read a cached prompt token.
     - ``decode_token_s`` is the time for an output token in the largest batch, without attention.
     - ``context_s`` is the time in which a decode step reads a token of context.
@@ -337,10 +339,11 @@ class Facts:
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
     - ``workers`` is the number of workers, and ``pool_tokens`` the KV pool of one worker.
     - ``prefill_workers`` is the number of workers that only compute prompts; the prefill workers
-      have the lowest numbers. None means that every worker computes both prompts and answers.
+      have the lowest numbers. ``prefill_workers`` is None if every worker computes both prompts and
+      answers.
     - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
-      together. If ``bound`` is None, ``bound_unavailable`` says why.
+      together. If ``bound`` is None, ``bound_unavailable`` says why no theorem applies.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` the profile's decode
       step of a single request, and ``costs`` are all times of the profile. These three fields
       (``fit``, ``lone``, ``costs``) are None on real servers, and if the timing profile is unknown.
@@ -351,8 +354,8 @@ class Facts:
       pool.
     - ``prices`` are lower bounds on GPU times; None on real servers, and if unknown.
     - ``least_computed`` is the fewest prompt tokens that any eviction policy must compute with the
-      KV memory of all replicas and the run's order of requests. The field is None if all distinct
-      prefixes fit into memory, and if unknown.
+      KV memory of all replicas and the run's order of requests. ``least_computed`` is None if all
+      distinct prefixes fit into memory, and if unknown.
     - ``closed_loop`` are the clients that start a program only after an earlier program has ended.
     - ``failed`` is the number of requests that broke off, which the tables show as refused.
     - ``sessions`` tells whether programs are recorded sessions, with think time between calls.

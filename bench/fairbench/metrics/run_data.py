@@ -88,9 +88,8 @@ from fairbench.metrics.waiting import Backlog, unqueued_share
 class RunData:
     """A run's tables and facts, and the quantities from which the run's metrics are computed.
 
-    ``window`` is the window of the facts, cut at the end of the run; ``cut`` are the facts with
-    this window. ``measured`` holds measurements of a driver or a log that the tables do not
-    contain.
+    ``window`` is the window of the facts, cut at the end of the run; ``cut`` are the facts with the
+    cut window. ``measured`` holds measurements of a driver or a log that the tables do not contain.
     """
 
     def __init__(self, tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> None:
@@ -143,7 +142,7 @@ class RunData:
 
     @property
     def demoted(self) -> Ints:
-        """The element is 1 for each request that admission control demoted, else 0.
+        """An array with 1 for each request that admission control demoted, and 0 for all others.
 
         Precondition: the run has admission control.
         """
@@ -284,7 +283,8 @@ class RunData:
     def worst_shares(self) -> dict[float, Floats]:
         """Each client's share in its worst window, by the length of the windows in seconds.
 
-        The key 0 has the client's share over the time in which the client was backlogged.
+        The key 0 has the client's share over the time in which the client was backlogged, instead
+        of a window.
         """
         line = self.timeline
         if line is None:
@@ -421,7 +421,7 @@ class RunData:
     def session_shares(self) -> dict[float, Floats]:
         """The fraction of the fair share that each session received, by window length in seconds.
 
-        The key 0 has the share in the whole window, in which a session is judged if it is entitled
+        The key 0 has a session's share in the whole window; a session is judged if it is entitled
         to four mean calls. Every other key is the length of a window in seconds, with the share in
         the session's worst window.
         """
@@ -463,7 +463,7 @@ class RunData:
         return self.sides
 
     def busy_ratio(self, side: int) -> float:
-        """Return the busy fraction of prefill (``side`` 0) or decode (1) workers' time."""
+        """Return the busy fraction of prefill (``side`` 0) or decode (``side`` 1) workers' time."""
         workers = float(self.both_sides.workers[side])
         return ratio(float(self.both_sides.busy_s[side]), workers * self.facts.horizon_s)
 

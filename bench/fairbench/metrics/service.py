@@ -1,6 +1,6 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
-Tokens are booked at an instant. Tokens charged at admission are booked at the start of an
+Each token is booked at one instant. Tokens charged at admission are booked at the start of an
 iteration, computed extend (uncached input) tokens at the end of the iteration, and each output
 token at the end of the step that made the token. A stretch is a period of constant batch
 composition. A batch with requests of 64 clients is 64 consecutive rows of the log with equal times,
@@ -133,7 +133,8 @@ MOST_UNDER_WAY = 0.1
 class View(Enum):
     """Ways to measure service: the first three in weighted tokens, the last two in plain tokens.
 
-    w_e is the price of an input (extend) token, w_q the price of an output token.
+    In the views' formulas, w_e is the price of an input (extend) token, and w_q is the price of an
+    output token.
     """
 
     # Service to clients: w_e * input + w_q * output ([DLPM] §6.1).
@@ -181,8 +182,8 @@ class Booked(NamedTuple):
         If an edge of the window divides a prompt, the prompt's input is on one side of the edge and
         the prompt's computed tokens are on the other side. If prompts at an edge are more than
         ``MOST_UNDER_WAY`` of a client's tokens, the extend of the prompts admitted in the window
-        replaces the client's computed tokens. As a result, no client has more computed tokens than
-        input tokens.
+        replaces the client's computed tokens. With the replacement, no client has more computed
+        tokens than input tokens.
         """
         apart = np.abs(self.extend - self.charged) > MOST_UNDER_WAY * self.charged
         apart |= self.extend > self.input
@@ -234,7 +235,7 @@ def cumulative(
 
     At the same instant, ends of steps come before starts of iterations. With ``with_ends``, steps
     that end exactly at a time count as before the time. With ``with_starts``, iterations that start
-    at the time also count.
+    exactly at a time also count as before the time.
     """
     width = len(times) + 1  # The last column holds the bookings after the last time.
     cells = np.zeros(clients * width)
@@ -341,7 +342,7 @@ def gpu_time(log: ServiceRows) -> float:
 def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     """Return the seconds of GPU time of each client, shape (n_clients,); NaN if unknown.
 
-    The clients' parts add up to ``gpu_time``.
+    The GPU times of all clients add up to ``gpu_time``.
     """
     total = np.zeros(clients)
     for part in log.parts():
@@ -394,9 +395,9 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     Each request that produced output gets two rows. The prefill row lasts from admission to the
     first token. The input of an answer counts at the start of its row; the first token and the
     computed part of the input count at the end of the row. The decode row lasts from the first
-    token to the last token. Its tokens are divided evenly among at most ``DECODE_STEPS`` steps.
-    Metrics expand each step, so one step per token would take gigabytes. The rows are sorted by
-    start time and worker.
+    token to the last token. The tokens of a decode row are divided evenly among at most
+    ``DECODE_STEPS`` steps. Metrics expand each step, so one step per token would take gigabytes.
+    The rows are sorted by start time and worker.
 
     A simulated log has a row for each change of the batch, and rows of one worker do not overlap.
     In the estimated log of a live run, rows overlap, ``context_tokens`` is 0, and ``batch_size`` is

@@ -156,7 +156,7 @@ class RecordedSessions:
     def _samples(
         self, client: Ints, values: Floats, known: Flags, more: Flags, chosen: Flags
     ) -> list[Sample]:
-        """Return a sample per client: ``known`` values, lower bounds (``more``), else refused."""
+        """Return each client's sample: ``known`` values, lower bounds (``more``), refused calls."""
         by_client = (
             self._split(client[rows], values[rows]) for rows in (chosen & known, chosen & more)
         )
@@ -239,7 +239,7 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
 
 
 def _longest_so_far(values: Ints, session: Ints) -> Ints:
-    """Return the session's largest value up to each call; calls are in order of session."""
+    """Return the largest value of the session up to each call; calls are in order of session."""
     period = int(values.max(initial=0)) + 1
     longest: Ints = np.maximum.accumulate(values + session * period) - session * period
     return longest

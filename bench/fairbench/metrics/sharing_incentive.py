@@ -21,7 +21,7 @@ TWO_BOUNDS = "both latencies are only lower bounds"
 
 
 class RunBeside:
-    """The summary of a run, with results of other runs of the same configuration and seed.
+    """The summary of a run, with results of other runs of the same configuration and the same seed.
 
     - ``best_tok_s`` is the highest service rate of any scheduler, in weighted tokens/s.
     - ``alone`` has a row for each client that was simulated alone on its part of the cluster.
@@ -110,7 +110,10 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 
 
 def worst(ratios: Sequence[Noted]) -> Noted:
-    """Return the largest ratio of any client, which may be a bound; undefined if one ratio is."""
+    """Return the largest ratio of any client, or undefined if any ratio is.
+
+    The result may be a bound.
+    """
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:
         return undefined or Noted(NAN, NO_VICTIM)

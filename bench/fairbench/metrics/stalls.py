@@ -1,4 +1,4 @@
-"""Stalls: how long prompts hold up answers in progress, and whose prompts these are.
+"""Stalls: how long, and by whose prompts, answers in progress are held up.
 
 A batch with prompts delays every sequence that decodes on the replica. The delay of an answer is
 booked to the clients of the prompts, in proportion to the computed tokens.
@@ -112,7 +112,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return, by client, the token rate beside others' prompts over the rate without any."""
+        """Return the token rate beside others' prompts over the rate without, by client."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -271,7 +271,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
-    The time of a prompt counts evenly over its stretch.
+    The time of a prompt counts evenly over the stretch that computes the prompt.
     """
     at, first = np.unique(prompts.stretch, return_index=True)
     if not len(at):
@@ -367,7 +367,7 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return the stretch that ended with each request's first token, -1 if in another part.
+    """Return the stretch that ended with each request's first token, -1 for other parts' tokens.
 
     The stretch is the last stretch with prompts of the client before the client received the token.
     """

@@ -26,9 +26,10 @@ from fairbench.metrics.tables import Tables
 def summarize(tables: Tables, facts: Facts, measured: Measurements = NO_MORE) -> dict[str, Any]:
     """Return every metric of a run by JSON key; undefined numbers are null.
 
-    If a run stopped early, the window ends there. ``clients`` has a row for each client. ``notes``
-    has the reason for each null, by key (``clients.NAME.key`` inside ``clients``). ``censored``
-    lists the latencies that are lower bounds, which are printed as "> x s" and never rounded up.
+    If a run stopped early, the window ends when the run stopped. ``clients`` has a row for each
+    client. ``notes`` has the reason for each null, by key (``clients.NAME.key`` inside
+    ``clients``). ``censored`` lists the latencies that are lower bounds, which are printed as "> x
+    s" and never rounded up.
     """
     run = RunData(tables, facts, measured)
     chosen = (one for one in chosen_metrics(facts.percentiles) if one.key not in CATALOGUE)

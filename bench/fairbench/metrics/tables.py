@@ -130,8 +130,8 @@ class Memory(Table):
 
     - ``at_s`` is the time of the change in seconds, and ``worker`` the worker.
     - ``client`` holds ``change`` more tokens; a negative number means fewer tokens.
-    - ``holders`` is the number of clients that hold these tokens. A token counts 1 / ``holders``
-      for each of its clients.
+    - ``holders`` is the number of clients that hold the changed tokens. A token counts 1 /
+      ``holders`` for each of its clients.
     - ``by`` is the client whose requests evicted the tokens, or ``NOBODY`` without an eviction.
     """
 
@@ -218,7 +218,7 @@ class Tables:
 class RunResult:
     """The result of a run: its tables, as columns by name, and its summary.
 
-    - ``complete`` tells whether the run was not interrupted.
+    - ``complete`` is false if the run was interrupted.
     - ``memory`` is the table of the clients that hold KV memory, None if the run did not record the
       table.
     - ``about`` holds further facts that the manifest stores.

@@ -68,8 +68,8 @@ def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals; only intervals that strictly overlap are joined.
 
     If a wait in a queue ends at the instant at which the next wait begins, the queue was empty
-    during an admission pass. At an instant with such an empty queue, the client was not backlogged,
-    and the theorems require a backlog at every instant.
+    during an admission pass. At an instant at which the queue is empty, the client is not
+    backlogged, and the theorems require a backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
@@ -179,9 +179,9 @@ class Overlaps:
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
         """Return the rows of this table that overlap with rows of another table.
 
-        Each element of ``row`` is a row of ``others``; for each, the rows of the client in
-        ``client`` are searched. The result is a list of pairs in ascending order: an index into
-        ``row``, and a row of this table.
+        Each element of ``row`` is a row of ``others``; for each of these rows, the rows of the
+        client in ``client`` are searched. The result is a list of pairs in ascending order: an
+        index into ``row``, and a row of this table.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")
