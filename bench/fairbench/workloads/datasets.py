@@ -313,7 +313,7 @@ SCHEMAS: tuple[Schema, ...] = (
 
 
 MERGED = (LongQA.kind, ToolUse.kind)
-"""Program kinds whose data sets repeat a text for several questions, so entries are merged."""
+"""Program kinds whose data sets repeat a text for several questions; equal texts are merged."""
 
 NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 

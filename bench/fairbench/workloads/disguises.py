@@ -2,8 +2,8 @@
 
 A disguise keeps the useful text of a program and the number of calls. A client that sends the
 unchanged programs is the honest twin of the disguised client. A reaction uses only facts that a
-client of a server observes. The facts are start and end of a request, and the number of cached
-prompt tokens, which servers report at the end of an answer.
+client of a server observes. A client observes the start and end of a request, and the number of
+cached prompt tokens, which servers report at the end of an answer.
 """
 
 from __future__ import annotations
@@ -207,12 +207,12 @@ class EndedRequest(NamedTuple):
 Reaction: TypeAlias = Callable[[EndedRequest], bool]
 """A function that is called when a request of a client ends; the function may keep state.
 
-If the result is True, all waiting programs of the client start.
+If a reaction returns True, all waiting programs of the client start.
 """
 
 
 class AtRefill:
-    """A reaction that starts programs after a request that waited, as credit may be new again."""
+    """A reaction that starts programs after a request waited: the client may have new credit."""
 
     def __call__(self, ended: EndedRequest) -> bool:
         return ended.ttft_s >= LONG_S

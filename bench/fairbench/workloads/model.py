@@ -54,7 +54,8 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 
     The tables ``params`` and ``settings`` are also merged key by key. If the program kind differs,
     parameters are not inherited. A scenario replaces the inherited scenario with an equal name; a
-    workload without scenarios inherits all scenarios. Raises UsageError.
+    workload without scenarios inherits all scenarios. Raises UsageError if a key ``workload`` has
+    no valid name, or if files inherit in a circle.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), depth)
@@ -74,7 +75,8 @@ def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
 
     An entry of ``others`` describes clients that run another kind of program. The entry inherits
     the program, rate, parameters and arrivals of the named workload's well-behaved clients in
-    scenario ``s1``, or in the first scenario if ``s1`` is missing. Raises UsageError.
+    scenario ``s1``, or in the first scenario if ``s1`` is missing. Raises UsageError if the entry
+    names no workload.
     """
     own = dict(data)
     base = _inherited_tables(own.pop(INHERITED), 0)
@@ -139,11 +141,11 @@ class Group(FileTable):
 
 
 class Sizes(FileTable):
-    """The relative rates of clients: by Zipf's law, or a given share of the load for a few clients.
+    """The relative rates of clients: by Zipf's law, or a given share of the load for some clients.
 
-    With ``zipf``, the rate of client r = 1, 2, ... is proportional to r to the power of minus
-    ``zipf``; if ``zipf`` is 0, all clients have equal rates. Without ``zipf``, the first ``heavy``
-    clients together send the fraction ``heavy_share`` of all programs.
+    With ``zipf``, the rate of client number r (r = 1, 2, ...) is proportional to r to the power of
+    minus ``zipf``; if ``zipf`` is 0, all clients have equal rates. Without ``zipf``, the first
+    ``heavy`` clients together send the fraction ``heavy_share`` of all programs.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -187,10 +189,10 @@ class ClientPresence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random intervals.
 
     If intervals are random, a client alternates between present and absent. The lengths of the
-    intervals are exponential with the means ``stay_s`` and ``away_s`` in seconds, independently for
-    each client. The process is stationary, so a client is present at the beginning with probability
-    ``stay_s`` / (``stay_s`` + ``away_s``). Programs that would arrive while a client is absent are
-    not sent.
+    random intervals are exponential with the means ``stay_s`` and ``away_s`` in seconds,
+    independently for each client. The process of random intervals is stationary, so a client is
+    present at the beginning with probability ``stay_s`` / (``stay_s`` + ``away_s``). Programs that
+    would arrive while a client is absent are not sent.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None
@@ -363,14 +365,15 @@ class ServiceClass(FileTable):
 class Misbehaving(Group):
     """A group of heavy clients, and how they differ from well-behaved clients.
 
-    ``rate_multiple`` multiplies the program rate during the fraction ``until_fraction`` of the
-    run's beginning, or during the whole run if ``until_fraction`` is not given. ``arrivals`` and
+    ``rate_multiple`` multiplies the program rate during the first fraction ``until_fraction`` of
+    the run, or during the whole run if ``until_fraction`` is not given. ``arrivals`` and
     ``presence`` replace the arrivals and the presence that the workload and the scenario define.
 
     Each prompt begins with ``padding_tokens`` tokens of padding. ``padding_of`` is the number of
     another client: the padding begins like the first prompt of that client's latest program and
-    ends with text that no other client sends. If ``padding_fresh`` is set, the uncopied text is new
-    for each call. After its last call, a program sends the padding alone ``keep_alive`` times.
+    ends with text that no other client sends. If ``padding_fresh`` is set, the uncopied text of the
+    padding is new for each call. After its last call, a program sends the padding alone
+    ``keep_alive`` times.
 
     ``max_new_multiple`` multiplies the output limit that requests claim. ``output_multiple``
     multiplies the real output length; the additional tokens are not useful. A program waits while
@@ -443,7 +446,7 @@ class Scenario(FileTable):
     presence: ClientPresence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate for a timing profile: of its longest prefix in ``rates``, or ``rate``."""
+        """Return the rate for a profile: of its longest prefix in ``rates``, or else ``rate``."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate

@@ -42,8 +42,7 @@ class ClientPlan:
     programs. The padding of a disguise begins like the latest program of client number ``copied``,
     unless ``copied`` is None. ``in_flight`` limits the number of the client's running programs.
     With ``reaction``, waiting programs start when the function ``reaction`` returns True for an
-    ended request of the client. ``presence`` defines when the client is present; if it is None,
-    always.
+    ended request of the client. ``presence`` defines when the client is present; None means always.
     """
 
     index: int

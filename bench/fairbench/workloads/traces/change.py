@@ -133,7 +133,7 @@ def spread_out(table: TraceTable) -> TraceTable:
 
     Requests with equal times are spread evenly over the interval to the next recorded time. After
     the last recorded time, the interval is as long as the interval before. If all times of a table
-    are equal, it stays unchanged.
+    are equal, the table stays unchanged.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:

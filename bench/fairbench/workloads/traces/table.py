@@ -136,7 +136,7 @@ class TraceTable:
     """The requests of a trace as columns; row i of every column is request i.
 
     Attributes:
-        clients: Names of the clients; a code is a position in this list.
+        clients: Names of the clients; the code of a client is a position in this list.
         arrival_s: Time of arrival, in seconds after the first request.
         client: The code (number) of the client.
         input_tokens: Number of tokens in the prompt.

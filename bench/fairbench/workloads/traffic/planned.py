@@ -292,8 +292,8 @@ class Phases(PlannedKind):
 class Bursts(PlannedKind):
     """The kind ``bursts``: bursts at regular times.
 
-    Between bursts, the client has its usual rate. Each period starts at the client's rate and ends
-    with a burst.
+    Between bursts, the client has its usual rate. Each period of ``every_s`` seconds starts at the
+    client's rate and ends with a burst.
     """
 
     kind = "bursts"

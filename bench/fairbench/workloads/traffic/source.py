@@ -47,7 +47,7 @@ class TrafficLoad(NamedTuple):
     rate_given: bool = False
 
     def check_plain(self, of: str) -> None:
-        """Raise UsageError if a burstiness is given; ``of`` are arrivals with defined gaps."""
+        """Raise UsageError if a burstiness is given; the arrivals ``of`` have defined gaps."""
         if self.burstiness != 1:
             raise UsageError(
                 f"burstiness = {self.burstiness:g}: not supported for {of}; leave burstiness out"
