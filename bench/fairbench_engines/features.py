@@ -29,9 +29,9 @@ ADAPTERS = (
 class Feature(NamedTuple):
     """A feature of an engine: what works with the plugin, and the flags that request the feature.
 
-    ``sglang`` and ``vllm`` say what works in the engine of this name, and how the feature is
-    tested. ``flags`` are names in ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``; the
-    plugins refuse servers with the named features.
+    ``sglang`` and ``vllm`` say what works in SGLang and in vLLM, and how the feature is tested.
+    ``flags`` are names in ``sglang.OFF``, and ``paths`` are names in ``vllm.OFF``; the plugins
+    refuse servers with the named features.
     """
 
     name: str

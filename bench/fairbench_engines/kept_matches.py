@@ -62,9 +62,9 @@ Waiter = AttachedRequest[Spot]
 class KeptMatches(ABC):
     """A MatchCache that looks up a prompt in the engine's cache only if its match may have changed.
 
-    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. A call
-    that was not needed costs only a look-up. If such a call is missing, an outdated match stays in
-    the order of the queue.
+    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. An
+    unnecessary call of ``stored`` or ``lost`` costs only a look-up. If a call of ``stored`` or
+    ``lost`` is missing, an outdated match stays in the order of the queue.
     """
 
     def __init__(self) -> None:

@@ -165,8 +165,8 @@ class MirroredCache(ClientCache):
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
         """Claim the path to ``node`` for a request; ``last`` is true at the request's end.
 
-        The stored tokens of the request end at ``node``. ``private`` of these tokens no longer
-        count as the request's private memory.
+        The stored tokens of the request end at ``node``. Of the stored tokens, ``private`` tokens
+        no longer count as the request's private memory.
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:

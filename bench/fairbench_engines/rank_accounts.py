@@ -3,14 +3,14 @@
 Each rank of a server has its own queue and scheduler object. The host carries totals between ranks
 (``Totals``), and no rank waits for another rank.
 
-Let U and Q be the terms of the theorem for one rank (the quantum Q is 0 for VTC) and R the number
-of ranks. Let S be the largest charge to one client at all other ranks that a rank does not know
-yet. The service of two clients that wait at all ranks differs by at most 2(R U + Q + S). The bound
-is [DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S, or less:
+The service of two clients that wait at all R ranks differs by at most 2(R U + Q + S): U and Q are
+the terms of the theorem for one rank (the quantum Q is 0 for VTC), and S is the largest charge to
+one client at all other ranks that a rank does not know yet. The bound is at most the bound of
+[DLPM] Theorem 5.1, 2 R (U + Q), plus 2 S, for two reasons:
 
 - A rank serves the waiting client with the least known counter, or a client whose known credit is
-  positive. The client's true counter exceeds the known counter by at most S, and the client's
-  running requests at the R ranks add at most R U.
+  positive. The client's true counter exceeds the known counter by at most the unknown charges S,
+  and the client's running requests at the R ranks add at most R U.
 - All clients that wait at a refill get the same number of quanta, and a round that several ranks
   grant at the same time counts once.
 """

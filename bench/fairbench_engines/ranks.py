@@ -65,7 +65,7 @@ class RankLink:
         self.lag_s = 0.0  # age in seconds of another rank's latest totals when they were read
 
     def look(self, now_s: float) -> None:
-        """Apply the new totals of the other ranks, at most every ``EVERY_S``."""
+        """Apply the new totals of the other ranks, at most once every ``EVERY_S`` seconds."""
         if now_s < self._looked_s + EVERY_S:
             return
         self._looked_s = now_s
@@ -128,7 +128,7 @@ class RankLink:
         return sum(reader.charged for reader in self._readers.values())
 
     def tell(self, now_s: float, waiting: Collection[str], *, idle: bool) -> None:
-        """Publish this rank's totals if ``EVERY_S`` has passed or if the rank becomes idle."""
+        """Publish this rank's totals once per ``EVERY_S`` seconds, or if the rank becomes idle."""
         ends, self._was_idle = idle and not self._was_idle, idle
         if now_s < self._told_s + EVERY_S and not ends:
             return

@@ -182,7 +182,7 @@ class RealReplica(ABC):
     def _await_decode(
         self, contexts: Iterable[tuple[Req, int]], complete: Callable[[], list[Req]]
     ) -> None:
-        """Run a decode step of all running requests; ``contexts`` as in ``_decoding``.
+        """Run a decode step of all running requests; ``contexts`` is the argument of ``_decoding``.
 
         When the step ends, ``complete`` is called.
         """

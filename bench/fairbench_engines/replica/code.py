@@ -126,7 +126,7 @@ class OwnCode(ABC):
 
     @classmethod
     def installed(cls, python: str) -> dict[str, Any]:
-        """Return the version and digest of the engine's code in a Python.
+        """Return the version and digest of the engine's code in an installation of Python.
 
         The result has the keys of ``about``, except "policy". The function does not import the
         engine. Raises UsageError if the engine is not installed in that Python.

@@ -40,7 +40,7 @@ class PluginAdmission:
         self.theirs_preempts = False  # true if SGLang itself preempts requests of lower priority
 
     def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Wrap ``_get_new_batch_prefill_raw``: order the queue only if SGLang makes a pass."""
+        """Wrap ``_get_new_batch_prefill_raw``: order the queue only for an admission pass."""
         self.home.sweep(scheduler.waiting_queue)
         self.home.discover(scheduler.waiting_queue, self.now_s())
         self._scheduler = scheduler
@@ -71,7 +71,7 @@ class PluginAdmission:
         """Return whether a pass may admit or preempt a request.
 
         In every pass, SGLang marks the prefixes of waiting requests as used. If the pass is left
-        out, this method marks the prefixes.
+        out, ``_needs_pass`` marks the prefixes.
         """
         queue, now_s = scheduler.waiting_queue, self.now_s()
         if not queue or scheduler.chunked_req is not None:
@@ -88,7 +88,7 @@ class PluginAdmission:
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Wrap ``calc_priority``: from this call on, SGLang's loop asks fairbench's scheduler.
+        """Wrap ``calc_priority``: after this call, SGLang's loop asks fairbench's scheduler.
 
         On a decode server, there is no admission pass. A decode server sorts requests that have
         memory by priority.
@@ -136,7 +136,7 @@ class PluginAdmission:
     def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
         """Wrap ``preempt_to_schedule``, which SGLang calls if no slot is free for a candidate.
 
-        Return whether SGLang's loop continues with the candidate.
+        Return whether SGLang's loop continues with the candidate that found no slot.
 
         If requests have classes of priority, SGLang preempts requests of a lower class where
         possible. If SGLang preempts no request, fairbench's scheduler preempts requests, or names

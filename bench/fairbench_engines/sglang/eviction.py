@@ -110,7 +110,7 @@ class EvictableTree:
             self.mirror.touch(node)
 
     def _evict(self, params: Any, *_: Any, **__: Any) -> Any:
-        """Evict in the order of the mirror's policy; replaces SGLang's own method."""
+        """Evict in the order of the mirror's policy; this method replaces SGLang's own method."""
         return self._base.EvictResult(num_tokens_evicted=self._evicts(params.num_tokens))
 
     def _drop(self, node: ClaimedNode) -> None:

@@ -43,7 +43,7 @@ class Next(Enum):
 class SGLangHome(EngineHome):
     """The interface between the plugin's hooks and the scheduler.
 
-    The functions ``sort(refresh)`` and ``match(req)`` are those of LiveView.
+    The functions ``sort(refresh)`` and ``match(req)`` work as in LiveView.
     """
 
     view: LiveView | KeptView
@@ -218,7 +218,7 @@ class SGLangHome(EngineHome):
         return tracked.request
 
     def allocated(self, req: Req) -> None:
-        """Report memory for a prompt and a first token that a prefill server computes."""
+        """Report the memory of a prompt and of a first token that a prefill server computes."""
         self.admitted(req, 0)
         tracked = self._tracked[req]
         tracked.produced = max(tracked.produced, 1)

@@ -245,7 +245,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the cost model to an iteration; with overlap scheduling, its time is too long."""
+        """Fit the cost model to an iteration's time, which overlap scheduling makes too long."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -278,7 +278,8 @@ class Hooks:
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wrap ``flush_cache``: an idle server of one rank also gets a new scheduler.
 
-        If there are several ranks, the other ranks would still count this rank's charges.
+        With several ranks, the scheduler is kept, because the other ranks would still count this
+        rank's charges.
         """
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)

@@ -189,7 +189,7 @@ def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
 
 
 def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Before each call of ``owner``'s method ``name``, call ``hear`` with the same arguments."""
+    """Call ``hear`` with the arguments before each call of ``owner``'s method ``name``."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:
@@ -200,7 +200,7 @@ def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
 
 
 def after(owner: Any, name: str, hear: Callable[..., None]) -> None:
-    """Call ``hear`` with the result and the arguments of the method after each call."""
+    """Call ``hear`` with the result and the arguments after each call of the method."""
     method = getattr(owner, name)
 
     def watched(*args: Any, **named: Any) -> Any:

@@ -174,7 +174,7 @@ class VLLMHome(EngineHome):
             self._produce([theirs.request_id], [new])
 
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
-        """Divide a step's time among its requests before the results; then fit the cost model.
+        """Divide a step's time among its requests before the results are known; then fit the costs.
 
         A step that was scheduled during a previous step took the time since the end of the previous
         step.

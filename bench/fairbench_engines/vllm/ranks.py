@@ -17,7 +17,7 @@ FLAG = "--data-parallel-size"
 def check_ranks(config: Any, scheduler: LocalScheduler) -> None:
     """Raise UsageError unless all ranks run on this host, below one API server.
 
-    An engine core of a dense model sees a data-parallel size of 1. Because of this, the first
+    An engine core of a dense model sees a data-parallel size of 1. For this reason, the first
     process of the server checks the configuration and sets the variable ``FOLDER``.
     """
     parallel = config.parallel_config

@@ -119,8 +119,8 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def _rank_victims(self) -> None:
         """Set vLLM's priorities to fairbench's preemption order, before memory may run out.
 
-        vLLM's priority policy preempts the request with the highest number. Apart from that, the
-        number has no effect: fairbench's scheduler orders the queue.
+        vLLM's priority policy preempts the request with the highest number. The priority number has
+        no other effect, because fairbench's scheduler orders the queue.
         """
         if self.home.scheduler.retraction_order is None:
             return
@@ -174,7 +174,8 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def reset_prefix_cache(self, *args: Any, **named: Any) -> bool:
         """Wrap ``POST /reset_prefix_cache``: an idle server of one rank also gets a new scheduler.
 
-        If there are several ranks, the other ranks would still count this rank's charges.
+        With several ranks, the scheduler is kept, because the other ranks would still count this
+        rank's charges.
         """
         success = bool(super().reset_prefix_cache(*args, **named))
         if success and self.home.idle and self.home.ranks is None:

@@ -39,7 +39,7 @@ GROUP_BYTES = 4
 class VLLMLiveBatch:
     """A RunningView of the running requests of a vLLM scheduler.
 
-    A vLLM scheduler reserves no memory for outputs.
+    vLLM reserves no memory for the outputs of running requests.
     """
 
     def __init__(self, scheduler: Any, tracked: Mapping[Hashable, Tracked]) -> None:
@@ -76,7 +76,7 @@ class LiveQueue(QueueView):
     """A WaitingView in which preempted requests go to the head of the queue.
 
     ``matched(request)`` returns the number of cached tokens of a request. Only schedulers that are
-    ``cache_aware`` cause this call, and only for requests in ``ours``.
+    ``cache_aware`` cause calls of ``matched``, and only for requests in ``ours``.
     """
 
     def __init__(
@@ -222,11 +222,11 @@ def is_plain(manager: Any) -> bool:
 
 
 def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return the kept matches for vLLM's KV cache manager, or None if its look-ups differ.
+    """Return the kept matches for vLLM's KV cache manager, or None if its look-ups are different.
 
-    Kept matches need a look-up that follows the blocks from the first to the last. With a draft
-    model such as EAGLE, vLLM removes the last block of a match. A match may also grow when a block
-    other than the next block is cached.
+    Matches can be kept only if a look-up follows the blocks from the first to the last. With a
+    draft model such as EAGLE, vLLM removes the last block of a match. With a draft model, a match
+    may also grow when a block other than the next block is cached.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
     The first argument is the name of the engine. The second argument is a file descriptor through
     which the sockets of replicas arrive. If a third argument is ``SOURCE_ONLY``, the only operation
-    is ``source``, and the slow import of the engine is left out.
+    of the program is ``source``, and the slow import of the engine is left out.
     """
     # After Ctrl-C, the simulator itself closes the input of this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

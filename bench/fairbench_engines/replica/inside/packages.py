@@ -13,7 +13,7 @@ from types import ModuleType
 class FolderFinder(MetaPathFinder):
     """An import finder that finds only the given packages.
 
-    All other packages in these folders stay invisible.
+    All other packages in the folders stay invisible.
 
     Args:
         folders: The parent folder of each package, by the package's name.

@@ -27,7 +27,7 @@ class VirtualTime:
         self._now_s = now_ps / PS_PER_S
 
     def now_s(self) -> float:
-        """Return the simulator's time in seconds; equal calls between two ``set`` are equal."""
+        """Return the simulator's time in seconds, which changes only when ``set`` is called."""
         return self._now_s
 
     def seconds(self) -> float:

@@ -232,7 +232,7 @@ class VLLMScheduling:
         """Complete the oldest step in flight, and schedule more steps as far as vLLM allows.
 
         Returns (scheduled, hits, preempted, finished), with requests by number, or None if no step
-        had work. ``hits`` are the cached tokens of the requests that were admitted.
+        had work. ``hits`` are the cached tokens of the requests that the step has admitted.
         """
         scheduler, in_flight = self.scheduler, self._in_flight
         while True:
