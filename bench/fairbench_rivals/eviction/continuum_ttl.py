@@ -23,15 +23,15 @@ WAITS = 100
 
 
 class ContinuumTTL(EvictionPolicy):
-    """The policy pins the KV cache of a session between two turns for a time to live (TTL).
+    """A policy that pins the KV cache of a session between two turns for a time to live (TTL).
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
     scheduler.py). Candidates for the TTL are 0 and the known gaps between turns; the TTL is the
-    smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of the last 4,096 gaps
-    that are at most t. B is the benefit of a pin, Q x eta + 2 s. Q is the mean wait of the last 100
-    turns that returned after their pins had expired, and eta is ``TurnCorrelation.eta``. After at
-    most 100 observed gaps, the TTL (time to live) is 2 s. The last turn of a session is not pinned,
-    and neither are requests without a session.
+    smallest candidate t that maximises F(t) x B - t, where F(t) is the fraction of the last 4,096
+    gaps that are at most t, and B is the benefit of a pin. The benefit B of a pin is Q x eta + 2 s,
+    where Q is the mean wait of the last 100 turns that returned after their pins had expired, and
+    eta is ``TurnCorrelation.eta``. After at most 100 observed gaps, the TTL (time to live) is 2 s.
+    The last turn of a session is not pinned, and neither are requests without a session.
 
     Continuum keeps recorded gaps for each tool. Requests of fairbench do not name tools, so the
     policy treats all gaps as gaps of one tool. The policy does not include Continuum's own order of
@@ -124,7 +124,7 @@ class TurnCorrelation:
 
     @property
     def eta(self) -> float:
-        """The negative correlation between ended and remaining turns; 1 if it is undefined."""
+        """The negative correlation between ended and remaining turns; 1 if undefined."""
         n = self._n
         spread = (n * self._xx - self._x**2) * (n * self._yy - self._y**2)
         return (self._x * self._y - n * self._xy) / sqrt(spread) if spread > 0 else 1.0

@@ -32,12 +32,12 @@ class CrossBand(ClassQueues):
     class Params:
         """``order`` chooses the rule, and ``weights`` chooses how a priority p gets its weight.
 
-        - ``proportional``: the weight of p is p - (lowest p) + 1.
-        - ``linear``: the weight of p is the number of priorities minus the rank of p; the highest
-          priority has rank 0.
-        - ``explicit``: the weight of p is its value in ``shares``, or 1 without a value.
+        - ``proportional``: the weight of priority p is p minus the lowest priority, plus 1.
+        - ``linear``: the weight of a priority is the number of priorities minus the rank of the
+          priority; the highest priority has rank 0.
+        - ``explicit``: the weight of a priority is its value in ``shares``, or 1 without a value.
 
-        The lowest priority and the ranks are taken among all requests so far.
+        The lowest priority and the ranks are taken among the priorities of all requests so far.
         """
 
         order: Literal["priority-first", "interleaved"] = "priority-first"

@@ -35,10 +35,10 @@ class ExFairS(FlowPolicy):
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
     config/Config.py). A round of ExFairS lasts 60 s. At the end of a round, each client with an
     answer has the score 0.3 x (service / service of all clients) + 0.7 x (late answers / answers).
-    The service of an answer is input + 2 x output, and an answer after more than 5 s is late. With
-    d the difference between the two scores, the client with the highest score lowers its number by
-    int(10 x min(d, 0.5)), and the client with the lowest score raises its number by as much. The
-    clients with the second highest and the second lowest score follow, and so on as long as the
+    The service of an answer is input + 2 x output, and an answer after more than 5 s is late. The
+    client with the highest score lowers its number by int(10 x min(d, 0.5)), and the client with
+    the lowest score raises its number by as much, where d is the difference between the two scores.
+    The clients with the second highest and the second lowest score follow, and so on as long as the
     difference is above 0.1. The number of a client (its priority) changes at most once per round.
     All numbers of clients start at 0 and are kept between rounds.
 
@@ -67,7 +67,10 @@ class ExFairS(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params:
-        """The constants of ExFairS; times are in seconds. ``late_weight`` is the paper's alpha."""
+        """The constants of ExFairS; times are in seconds.
+
+        ``late_weight`` is the paper's alpha, the weight of late answers in a score.
+        """
 
         constants: ClassVar[tuple[str, ...]] = (
             "round_s",

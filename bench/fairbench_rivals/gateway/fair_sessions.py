@@ -40,18 +40,18 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     Each client has a counter of its service, as in VTC ([VTC] Alg. 2). Of the waiting clients, the
     client with the least counter resumes its longest waiting session, at the session's last replica
-    if possible, so that cached prefixes are used. No other session takes the memory for which this
-    session waits. A visit (a session's stay in memory) ends after ``turns`` turns, or when the
-    session has been idle for 30 s. An idle session whose visit has ended makes room for a waiting
-    session. The session waits before its next turn if the least counter of the waiting clients is
-    not above the counter of the session's client.
+    if possible, so that cached prefixes are used. No other session takes the memory for which the
+    chosen session waits. A visit (a session's stay in memory) ends after ``turns`` turns, or when
+    the session has been idle for 30 s. An idle session whose visit has ended makes room for a
+    waiting session. An active session waits before its next turn if the least counter of the
+    waiting clients is not above the counter of the session's client.
 
-    Bound: let K sessions fit into memory, and let a turn have at most L_in input and L_out output
-    tokens. While clients f and g wait, f resumes a session only if the counter of f is not above
-    the counter of g. After f has resumed a session, each of f's sessions in memory has at most
-    ``turns`` turns before the session waits. The counter of f is at most K turns (L_in + w_out
-    L_out) above the counter of g. (A session with sub-agents also waits only when none of its turns
-    runs.)
+    While clients f and g wait, f resumes a session only if the counter of f is not above the
+    counter of g. After f has resumed a session, each of f's sessions in memory has at most
+    ``turns`` turns before the session waits. As a result, if K sessions fit into memory and a turn
+    has at most L_in input and L_out output tokens, the counter of f is at most K turns (L_in +
+    w_out L_out) above the counter of g. (A session with sub-agents also waits only when none of its
+    turns runs.)
     """
 
     name = "fair-sessions"
@@ -207,6 +207,6 @@ class FairSessions(PlacementGate[VisitingSession]):
         return room
 
     def _furthest_ahead_first(self, sessions: list[VisitingSession]) -> list[VisitingSession]:
-        """Return sessions by their client's counter, the largest first; the longest idle first."""
+        """Return sessions by their client's counter, the largest first, and then by idle time."""
         counters = self.account.balances()
         return sorted(sessions, key=lambda one: (-counters[one.client], one.idle_since_s))

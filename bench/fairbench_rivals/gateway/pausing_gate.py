@@ -78,9 +78,9 @@ P = TypeVar("P", bound=PlacedSession)
 class PlacementGate(SessionGate[P]):
     """A gate that assigns each active session to a replica; paused sessions wait for free memory.
 
-    The room of a replica is its KV pool minus the tokens of its active sessions and minus 100 for
-    each session. All turns of an active session are sent to the session's replica. A subclass
-    decides when it pauses and resumes sessions.
+    The room of a replica is its KV pool minus the tokens of its active sessions and minus 100
+    tokens for each session. All turns of an active session are sent to the session's replica. A
+    subclass decides when it pauses and resumes sessions.
     """
 
     # A session that is idle for this number of seconds is forgotten.

@@ -30,7 +30,7 @@ class SessionCap(SessionGate[OpenSession]):
     class Params:
         """``most`` limits the open sessions of the cluster, ``idle_s`` the seconds between turns.
 
-        The issue names no numbers, so the defaults are fairbench's own.
+        Issue 2348 names no numbers, so the defaults are fairbench's own.
         """
 
         most: PositiveInt = 64

@@ -44,9 +44,9 @@ class SmgPriority(ClassQueues):
     The policy follows smg-project/smg @f8daa883, model_gateway/src/middleware/scheduler. The
     classes system, interactive, default and bulk are the priorities 2 and above, 1, 0, and -1 and
     below. Each class reserves max(floor, share x slots) slots. A class whose first request has
-    waited for too long goes before all classes that have not, and ignores reservations; of several
-    such classes, the lowest goes first. A request is refused if the queue of its class is full, or
-    after the time limit of the class. The policy does not distinguish clients.
+    waited for too long goes before all other classes, and ignores reservations; of several such
+    classes, the lowest goes first. A request is refused if the queue of its class is full, or after
+    the time limit of the class. The policy does not distinguish clients.
 
     If a request of the classes system or interactive finds no slot, smg also cancels a request of a
     lower class that has no first token yet. A gateway of fairbench cannot cancel a sent request, so

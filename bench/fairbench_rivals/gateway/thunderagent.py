@@ -36,9 +36,9 @@ class ThunderAgent(TickGate[PlacedSession]):
     class Params(PlacementParams):
         """``half_life_s`` is the half-life of idle sessions' tokens in the test for free memory.
 
-        The test decides whether paused sessions are resumed. If ``half_life_s`` is 0 (as
-        published), tokens do not decay. The class ``PlacementParams``
-        describes the other parameters.
+        The test for free memory decides whether paused sessions are resumed. If ``half_life_s`` is
+        0 (as published), tokens do not decay. The class ``PlacementParams`` describes the other
+        parameters.
         """
 
         half_life_s: NotNegative = 0.0

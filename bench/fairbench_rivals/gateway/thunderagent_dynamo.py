@@ -32,16 +32,16 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
 
     The rules are those of Dynamo's router (ai-dynamo/dynamo @08cda654,
     components/src/dynamo/thunderagent_router/router.py). A new session goes to the replica with the
-    least load among the replicas with room. For this load, the tokens of idle sessions halve every
-    second. Paused sessions are sorted by their present tokens. A turn that has waited for
-    ``forced_s`` seconds goes to the replica with the most free tokens, where the tokens of idle
+    least load among the replicas with room. In the load of a replica, the tokens of idle sessions
+    halve every second. Paused sessions are sorted by their present tokens. A turn that has waited
+    for ``forced_s`` seconds goes to the replica with the most free tokens, where the tokens of idle
     sessions also halve every second. A session that is idle for 600 s is forgotten.
 
     If a replica's pool is used by 80% to 95%, the turns of its sessions count as 2 s later than
     their arrival for 7.5 s. A turn that has waited at the gate counts as 1 s earlier. In Dynamo,
-    the changed times also order the queue of the engine; in fairbench, the times order only the
-    turns that wait for the saturation detector. Dynamo's limit on busy sessions, which an SGLang
-    worker may report, is not modelled.
+    the changed arrival times also order the queue of the engine; in fairbench, the times order only
+    the turns that wait for the saturation detector. Dynamo's limit on busy sessions, which an
+    SGLang worker may report, is not modelled.
     """
 
     name = "thunderagent-dynamo"

@@ -29,10 +29,10 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
     The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as
     described in zetxqx/thunderagent-original-verification (12-llm-d-router-pool @003b83dc,
     17-thunder-lease-pool @64146f69); the plugin's source was not read. Sessions that are paused go
-    before new sessions. In each group, the session with the fewest tokens is resumed first. If a
-    session does not fit, it is skipped. In the test for room, the tokens of idle sessions halve
-    every second. Every 5 s, full replicas pause sessions as in ThunderAgent. A session that is idle
-    for 3,600 s is forgotten.
+    before new sessions. Among paused sessions, and among new sessions, the session with the fewest
+    tokens is resumed first. If a session does not fit into memory, the session is skipped. In the
+    test for room, the tokens of idle sessions halve every second. Every 5 s, full replicas pause
+    sessions as in ThunderAgent. A session that is idle for 3,600 s is forgotten.
     """
 
     name = "thunderagent-llmd"

@@ -19,18 +19,18 @@ class Autellix(LocalScheduler):
     """A scheduler with priority queues that serves the programs with the least service first.
 
     The scheduler follows [Autellix] Alg. 1. A new call enters a queue by its program's service: the
-    sum over finished calls (``plas``), or the longest chain of calls (``atlas``). The calls of a
-    queue go in the order of arrival. A call that has run for its queue's quantum moves down one
-    queue. A call whose program has waited ``beta`` times the program's service time moves up to the
-    first queue. A waiting call preempts calls of lower queues. The policy is fair to programs, not
-    to clients, and ``atlas`` treats a wide program like a narrow program.
+    sum over the program's finished calls (``plas``), or the longest chain of its calls (``atlas``).
+    The calls of a queue go in the order of arrival. A call that has run for its queue's quantum
+    moves down one queue. A call whose program has waited ``beta`` times the program's service time
+    moves up to the first queue. A waiting call preempts calls of lower queues. The policy is fair
+    to programs, not to clients, and ``atlas`` treats a wide program like a narrow program.
 
     The Autellix paper leaves some values open, for which fairbench chooses as follows. There are
     ``queues`` queues; queue i ends at ``first_s`` x 2^i seconds of service, which is also the
     queue's quantum. The run time of a call is ``step_s`` per output token and ``prefill_token_s``
-    per uncached prompt token. Autellix swaps preempted calls to the host's memory and checks every
-    few steps; here preempted calls are recomputed, and ``preempt_every_s`` is the interval of the
-    checks.
+    per uncached prompt token. Autellix swaps preempted calls to the host's memory and checks for
+    preemptions every few steps; in fairbench, preempted calls are recomputed, and
+    ``preempt_every_s`` is the interval of the checks.
     """
 
     name = "autellix"

@@ -52,8 +52,8 @@ class CallTimes:
 class Promotions:
     """The times at which programs will have waited ``beta`` times their service time.
 
-    ``heap`` is sorted by these times. An entry with a time that is too early is corrected when its
-    time comes.
+    ``heap`` is sorted by the times of the promotions. An entry of the heap with a time that is too
+    early is corrected when its time comes.
     """
 
     def __init__(self, beta: float, programs: ProgramStates[ProgramTimes]) -> None:

@@ -17,7 +17,7 @@ class CentralWorker(FCFS):
     The replica reports the tokens that it produces to the router. Before each iteration that
     computes prompts, and after every ten decode steps, the replica sends its state and waits for
     the central scheduler. [DLPM] §5.1 says that engines make a batch after about ten decode steps.
-    Behind any other router, and in a real server, the scheduler is ``fcfs``.
+    Behind any other router, and in a real server, the scheduler works like ``fcfs``.
     """
 
     name = "central-worker"

@@ -15,9 +15,9 @@ class DFSWeight(FCFS):
     """A scheduler that orders requests by a walk over the prefix tree, to keep prefixes cached.
 
     The rule follows ``_dfs_weight_order`` in SGLang's base_prefix_cache.py. The walk first visits
-    the child with most waiting requests below it; equal children are visited in the order of their
-    entry into the tree. The requests that end at a node come after the requests below the node. A
-    queue of any length is sorted.
+    the child with the most waiting requests below it; equal children are visited in the order of
+    their entry into the tree. The requests that end at a node come after the requests below the
+    node. A queue of any length is sorted.
     """
 
     name = "dfs-weight"

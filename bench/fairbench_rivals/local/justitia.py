@@ -18,8 +18,8 @@ UNKNOWN_POOL_TOKENS = 100_000
 class FluidShares:
     """The virtual time of an ideal server that its programs share by weight at every instant.
 
-    Virtual time passes at ``rate`` over the total weight of the programs that the ideal server has
-    not finished.
+    Virtual time passes at the speed ``rate``, divided by the total weight of the programs that the
+    ideal server has not finished.
     """
 
     def __init__(self) -> None:
@@ -65,10 +65,10 @@ class Justitia(LocalScheduler):
     In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
     d^2 / 2. The cost of a program is the sum over the calls of the program, and is predicted when
     the first call arrives. A program's virtual finish is the virtual time at its arrival plus its
-    cost over its client's weight. Virtual time passes M / N times as fast as real time. M is the
-    size of the KV pool in tokens, and N is the number of programs that would be unfinished under
-    fair sharing. The policy is fair to
-    programs: a client with twice as many programs gets twice as much service.
+    cost over its client's weight. Virtual time passes M / N times as fast as real time, where M is
+    the size of the KV pool in tokens, and N is the number of programs that would be unfinished
+    under fair sharing. The policy is fair to programs: a client with twice as many programs gets
+    twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has the predictors
     ``oracle`` and ``average``. ``oracle`` predicts ``max_new_tokens`` as the output of the first
@@ -83,7 +83,7 @@ class Justitia(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``cost=tokens`` counts input + 2 x output instead of KV token-time."""
+        """Parameters: ``cost=tokens`` counts input + 2 x output tokens instead of KV token-time."""
 
         constants: ClassVar[tuple[str, ...]] = ("step_s",)
 

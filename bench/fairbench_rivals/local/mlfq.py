@@ -39,8 +39,8 @@ class MLFQ(LocalScheduler):
 
     The rules are those of hao-ai-lab/vllm-ltr @13bbf6ff (vllm/core/mlfq_scheduler.py), the baseline
     of "Efficient LLM Scheduling by Learning to Rank". A new request enters the back of level 0. At
-    the end of each iteration, a request that ran returns to the front of its level. If the request
-    has run for more than ``quantum_s`` x 2^level seconds at this level, the request moves down one
+    the end of each iteration, a request that ran returns to the front of its level. If a request
+    has run for more than ``quantum_s`` x 2^level seconds at its level, the request moves down one
     level, and its running time restarts at 0. The requests of the highest levels run first, in
     queue order. If memory or slots are short, requests of lower levels lose their memory, beginning
     with the last request of the lowest level.
@@ -143,7 +143,7 @@ class MLFQ(LocalScheduler):
         state.counted_s, state.steps = now_s, 0
 
     def _raise_starved(self, view: WaitingView, now_s: float) -> None:
-        """Move waiting requests that have not run for ``starved_s`` to the front of level 0."""
+        """Move waiting requests without a run for ``starved_s`` seconds to the front of level 0."""
         for request in list(self._waiting.within(view)):
             state = self._requests[request]
             if now_s - state.counted_s >= self.params.starved_s:

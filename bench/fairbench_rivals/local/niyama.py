@@ -20,19 +20,19 @@ class Niyama(LocalScheduler):
 
     The rules are those of Niyama's code (arXiv 2503.22562, later QoServe; microsoft/sarathi-serve
     @72339db, branch niyama_asplos2026, deadline_scheduler.py and sequence.py). fairbench's authors
-    had only the abstract of the paper. The sum of deadline and prefill is Niyama's hybrid
+    had only the abstract of the paper. Niyama calls the sum of deadline and prefill time hybrid
     prioritization. The value ``alpha_s=0`` is EDF, and a large value puts the shortest prompt
     first. With the code's 8 ms per token, a prompt of 650 tokens adds 5 s, which exceeds the
-    differences between the code's interactive deadlines. A further rule is eager relegation of late
-    requests. If the prefill of a request that has not run yet would end after its first token is
-    due, the request is relegated when its turn comes. A relegated request stays behind all other
-    requests. A relegated request waits for as long as requests arrive that can be in time, so the
-    wait is unbounded; ``relegate=false`` turns relegation off.
+    differences between the code's interactive deadlines. A further rule of Niyama is the eager
+    relegation of late requests. If the prefill of a request that has not run yet would end after
+    its first token is due, the request is relegated when its turn comes. A relegated request stays
+    behind all other requests. A relegated request waits for as long as requests arrive that can be
+    in time, so the wait is unbounded; ``relegate=false`` turns relegation off.
 
     The first-token deadline of a request that only has a deadline for its end is this deadline
     minus ``step_s`` x the expected output tokens. In Niyama's code the user supplies the expected
     output; without the user's value, the code assumes 0 (``outputs=none``). ``outputs=history``,
-    from the paper, is the mean plus ``sigmas`` standard deviations over the client's finished
+    from the paper, expects the mean plus ``sigmas`` standard deviations over the client's finished
     requests, and at most ``max_new_tokens``. A request without any deadline is due ``default_s``
     seconds after its arrival, as in the code's last tier. Prefill times come from the timing
     profile, or are ``1 / prefill_tok_s`` seconds per token without a profile; Niyama's code uses a

@@ -13,11 +13,11 @@ class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
     Prefill and decoding each have a virtual clock, which advances by duration / share. The class of
-    work (prefill or decoding) whose clock is behind runs next; at a tie, decoding runs. The clock
-    of the other class is raised, so that it is behind by at most this step. While only one class of
-    work can run, the steps of this class are free, and the clocks of both classes are reset. The
-    simulated SGLang runs one iteration at a time, so measured durations are charged, and no
-    estimates.
+    work (prefill or decoding) whose clock is behind runs next; at a tie, decoding runs. After a
+    step of one class, the clock of the other class is raised, so that it is behind by at most this
+    step. While only one class of work can run, the steps of this class are free, and the clocks of
+    both classes are reset. The simulated SGLang runs one iteration at a time, so measured durations
+    are charged, and no estimates.
     """
 
     name = "prefill-share"

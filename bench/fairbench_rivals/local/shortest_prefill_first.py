@@ -16,8 +16,8 @@ class ShortestPrefillFirst(FCFS):
     are ordered by the time at which they entered the queue. The rules are
     ``_sort_by_shortest_prefill`` and ``shortest_prefill_chunk_limit`` in schedule_policy.py, with
     pages of one token. A partly prefilled prompt gets a smaller chunk if waiting requests have less
-    work than the rest of this prompt, so that the pass computes these requests, too. A client with
-    long prompts may starve.
+    work than the rest of this prompt, so that the pass computes the waiting requests, too. A client
+    with long prompts may starve.
     """
 
     name = "shortest-prefill-first"

@@ -37,7 +37,7 @@ class AibrixPrefixCache(HistoryRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters of the load limit, the index and the match (see the class above)."""
+        """Parameters of the load limit, the index and the match, as ``AibrixPrefixCache`` says."""
 
         constants: ClassVar[tuple[str, ...]] = ("deviations", "imbalance")
 

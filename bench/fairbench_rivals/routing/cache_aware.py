@@ -21,18 +21,18 @@ class CacheAware(CountingRouter):
     If the requests in flight are imbalanced (most - least > ``balance_abs`` and most >
     ``balance_rel`` x least), the worker with the fewest requests in flight is chosen. If the
     requests in flight are balanced, the worker with the longest prefix is chosen, if the prefix is
-    more than the fraction ``cache_threshold`` of the prompt. Otherwise, ``sgl-router``
-    (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses the worker with
-    the smallest tree. The router ``smg`` (lightseekorg/smg @73da68c,
-    model_gateway/src/policies/cache_aware.rs, and its fork vllm-project/router) chooses the worker
-    with the fewest requests in flight. Among equal workers, the worker to which the fewest requests
-    were ever sent is chosen. ``sgl-model-gateway`` is the released version between them
-    (sgl-project/sglang @053b63f, sgl-model-gateway/src/policies/cache_aware.rs; the package
-    sglang-router 0.3.2, and vllm-router 0.1.17 by its choices). ``sgl-model-gateway`` follows the
-    rules of ``smg``, but ties go to the first worker of the list. All versions remember sent
-    prompts and learn of no evictions, so evicted prompts are still assumed to be cached. The router
-    does not distinguish clients. The original routers measure text in characters instead of tokens,
-    which changes no ratio.
+    more than the fraction ``cache_threshold`` of the prompt. If no prefix is long enough,
+    ``sgl-router`` (sgl-project/sglang @026f853, sgl-router/src/policies/cache_aware.rs) chooses the
+    worker with the smallest tree. If no prefix is long enough, the router ``smg`` (lightseekorg/smg
+    @73da68c, model_gateway/src/policies/cache_aware.rs, and its fork vllm-project/router) chooses
+    the worker with the fewest requests in flight. Among workers with equally few requests in
+    flight, the worker to which the fewest requests were ever sent is chosen. ``sgl-model-gateway``
+    is the released version between ``sgl-router`` and ``smg`` (sgl-project/sglang @053b63f,
+    sgl-model-gateway/src/policies/cache_aware.rs; the package sglang-router 0.3.2, and vllm-router
+    0.1.17 by its choices). ``sgl-model-gateway`` follows the rules of ``smg``, but ties go to the
+    first worker of the list. All versions remember sent prompts and learn of no evictions, so
+    evicted prompts are still assumed to be cached. The router does not distinguish clients. The
+    original routers measure text in characters instead of tokens, which changes no ratio.
 
     fairbench keeps two known defects of the router. The routers sgl-router and sgl-model-gateway
     break ties by the lowest number (``rotate_ties`` rotates equal workers), so new prompts go to an
@@ -53,8 +53,8 @@ class CacheAware(CountingRouter):
         ``kv_events``, smg learns the contents of caches and chooses the worker with the longest
         overlap, then the fewest requests in flight, then the smallest tree. In smg, the load also
         counts as imbalanced if the used fractions of KV pools differ by more than
-        ``balance_usage``, or if a fraction exceeds ``overload_usage``. With the value 1, a rule is
-        off.
+        ``balance_usage``, or if a fraction exceeds ``overload_usage``. A rule about KV pools is off
+        if its parameter is 1.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("balance_usage", "overload_usage", "rotate_ties")

@@ -106,7 +106,7 @@ class CentralRouter(PrefixRouter):
         return _is_open(room) and _needed(request) < room.tokens
 
     def _room(self, worker: int) -> Room | None:
-        """Return the room that the worker's next pass has after the requests sent already."""
+        """Return the room in the worker's next pass, minus the room for requests sent already."""
         load = None if self.setup.fleet is None else self.setup.fleet.load(worker)
         if load is None or load.room is None or load.queued is None:
             return None
@@ -234,7 +234,7 @@ class _OpenScan(ListScan):
     """A scan that ends when a worker has no more room, because all matches are then outdated.
 
     If no worker has room, the scan continues, because Algorithm 1 may still grant quanta to the
-    next candidate. The next candidate then finds no room and ends the pass.
+    next candidate, which then finds no room and ends the pass.
     """
 
     def __init__(self, order: list[Request], view: WaitingView, router: CentralRouter) -> None:

@@ -18,16 +18,16 @@ class Dynamo(CountingRouter):
 
     Generation 2 follows ai-dynamo/dynamo @07a6c9c,
     lib/kv-router/src/scheduling/selector/default.rs. The cost of a worker is ``prefill_scale`` x P
-    + U. P is the number of blocks that the worker must still prefill, including this request's
-    blocks, minus ``overlap_credit`` x this request's cached blocks. U is the number of prompt
-    blocks in use at the worker with this request; shared blocks count once. By default, outputs do
-    not count (``router_track_output_blocks`` is off). Dynamo sees from first tokens which requests
-    still wait for their prefill. If a worker reports n waiting requests, the router of fairbench
-    assumes that the last n requests sent to the worker wait. KV events tell the router which
-    prefixes are cached. Generation 1 (@00564be, kv_router/scheduler.rs) maximises 2 x cached
-    fraction of the prompt - KV usage - waiting requests / the highest number waiting at any worker.
-    At commit @00564be the router fails while no request waits; fairbench does not copy this defect.
-    The router does not distinguish clients.
+    + U, with P blocks to prefill and U blocks in use. P is the number of blocks that the worker
+    must still prefill, including the new request's blocks, minus ``overlap_credit`` x the request's
+    cached blocks. U is the number of prompt blocks in use at the worker, including the new request;
+    shared blocks count once. By default, outputs do not count (``router_track_output_blocks`` is
+    off). Dynamo sees from first tokens which requests still wait for their prefill. If a worker
+    reports n waiting requests, the router of fairbench assumes that the last n requests sent to the
+    worker wait. KV events tell the router which prefixes are cached. Generation 1 (@00564be,
+    kv_router/scheduler.rs) maximises 2 x cached fraction of the prompt - KV usage - waiting
+    requests / the highest number waiting at any worker. At commit @00564be the router fails while
+    no request waits; fairbench does not copy this defect. The router does not distinguish clients.
     """
 
     name = "dynamo"
@@ -35,7 +35,7 @@ class Dynamo(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: above 0, ``temperature`` draws workers by softmax over normalised costs."""
+        """Parameters: a ``temperature`` above 0 draws workers by softmax over normalised costs."""
 
         constants: ClassVar[tuple[str, ...]] = ("block_tokens", "overlap_credit", "prefill_scale")
 

@@ -96,7 +96,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         drop: Callable[[HistoryNode], None],
         enough: Callable[[], bool],
     ) -> None:
-        """Forget leaves until ``enough``, the lowest ``stamp`` first; None keeps a node."""
+        """Forget leaves, the lowest ``stamp`` first, until ``enough``; a stamp of None is kept."""
 
         def is_leaf(node: HistoryNode) -> bool:
             return all(stamp(child) is None for child in node.children.values())

@@ -23,9 +23,9 @@ class LlmD(HistoryRouter):
     worker's pool, holds the blocks sent to the worker. The load score is 0.5 if no request waits at
     the worker, and falls to 0 at ``queue_threshold`` waiting requests. The second published
     configuration, which knows the cached prefixes, is prefix_weight=2, load_weight=0,
-    queue_weight=1, kv_weight=1. The queue score is (most - waiting) / (most - least), and the KV
-    score is 1 - usage. The scheduler ignores clients; only llm-d's queue before the scheduler sees
-    clients.
+    queue_weight=1, kv_weight=1. The queue score is (most - waiting) / (most - least), computed from
+    the numbers of waiting requests at the workers, and the KV score is 1 - usage. The scheduler
+    ignores clients; only llm-d's queue before the scheduler sees clients.
 
     fairbench keeps one known defect: only the first 256 blocks count, so prompts that share 4,096
     tokens look the same (``max_prefix_blocks``; 0 counts all blocks).

@@ -22,9 +22,9 @@ class RayPrefix(HistoryRouter):
     The router follows ray-project/ray @1eec25d,
     ray/llm/_internal/serve/request_router/prefix_aware. Queues are balanced if the workers' numbers
     of requests in flight differ by at most ``imbalanced_threshold``. While queues are balanced, the
-    candidates are the workers to which the longest prefix was sent. If this prefix is less than the
-    fraction ``match_rate_threshold`` of the prompt, the candidates are the workers with the
-    smallest trees. While the queues of workers are imbalanced, the candidates are two random
+    candidates are the workers to which the longest prefix was sent. If the longest prefix is less
+    than the fraction ``match_rate_threshold`` of the prompt, the candidates are the workers with
+    the smallest trees. While the queues of workers are imbalanced, the candidates are two random
     workers. Among the candidates, the worker with the fewest requests in flight is chosen. The
     router does not distinguish clients.
 
