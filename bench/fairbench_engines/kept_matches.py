@@ -150,7 +150,7 @@ class KeptMatches(ABC):
                 del self._awaiting[awaited]
 
     def placed(self, waiter: Waiter) -> None:
-        """Handle a change of the queue position of an attached request."""
+        """Handle a change of the queue position of a request that has a match position."""
         if (spot := waiter.node) is None:
             return
         latest, following = spot.latest, self.refresh_stamp + 1

@@ -64,7 +64,7 @@ class RunningBatch:
     def by_client(self, steps_ago: int) -> InBatch:
         """Return each client's requests and context in the batch, ``steps_ago`` steps ago.
 
-        The returned object changes at the next call.
+        The next call overwrites the returned object.
         """
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
@@ -283,7 +283,7 @@ class DecodeRun:
         return done, end_ps
 
     def advance(self, steps: int, end_ps: int) -> None:
-        """Remove the first ``steps`` steps, which ended at ``end_ps``."""
+        """Remove the first ``steps`` steps of the run, which ended at ``end_ps``."""
         self.start_ps = end_ps
         self.first_ps += steps * self.growth_ps
         self.steps -= steps

@@ -178,7 +178,7 @@ EVERYONE = ""
 class Claimed(Protocol):
     """Cached tokens with ``holders``, the clients that claim the tokens.
 
-    - ``claimed_below`` counts, for each client, the children that the client claims.
+    - ``claimed_below`` counts, for each client, the children of the node that the client claims.
     - ``listed_for`` names the queues that have an entry for the node.
     - ``uses`` counts the finished requests whose tokens ended at the node or at an evicted node
       below.
@@ -230,7 +230,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Transfer a node's last use to the node's parent when a claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Split a node so that ``node`` is the part to evict first, of about ``tokens`` tokens."""
+        """Split a node; ``node`` becomes the part to evict first, of about ``tokens`` tokens."""
 
     def drop(self, node: Kept) -> None:
         """Free a spare copy of a node, or else the node, which must be an unclaimed leaf."""
@@ -444,7 +444,7 @@ class Claims(Generic[N]):
         return self.policy.rank(Leaf(access, node.uses, node.keep_s, awaited))
 
     def is_open_leaf(self, node: N, queue: str) -> bool:
-        """Return whether a queue's next eviction may take a claimed node.
+        """Return whether a claimed node may be the next node that is evicted from a queue.
 
         An open leaf has unused tokens, and either is a leaf of the queue's claims or has a spare
         copy.
@@ -494,7 +494,7 @@ class ClaimedNode(KVNode):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientCache(KVCache):
-    """The KV memory of an SGLang replica, with claims of clients that ``policy`` ends.
+    """The KV memory of an SGLang replica, in which ``policy`` ends the claims of clients.
 
     ``capacity`` is the size of the memory in tokens. ``others`` is an additional client that the
     policy does not know, or None. When memory is short, the client that the policy chooses loses

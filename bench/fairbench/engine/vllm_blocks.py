@@ -87,9 +87,9 @@ class RunCopy:
     """A copy in memory of the blocks of a tree node.
 
     ``users`` are the owners of requests that hold all blocks of the copy. Unused copies are linked
-    in the order of their eviction; within a copy, the last block is evicted first. In a cache that
-    numbers the returns of blocks, ``stamp`` is the number of the return at which the copy became
-    unused.
+    in the order of their eviction; within a copy, the last block is evicted first. If the cache
+    numbers all returns of blocks to the pool, ``stamp`` is the number of the return at which the
+    copy became unused.
     """
 
     __slots__ = ("after", "before", "node", "stamp", "users")
@@ -556,10 +556,11 @@ class ClientBlockCache(BlockCache):
     """A pool of ``blocks`` blocks of ``block_size`` tokens from which ``policy`` evicts.
 
     The policy chooses among the nodes that have an unused copy and no continuation, and the last
-    block of the chosen node is evicted. If vLLM keeps several copies of the same tokens, each copy
-    has its own last use. A look-up finds only the first copy of the tokens, so the other copies
-    count as never used. A node with several copies may lose a copy although the node's continuation
-    is cached. The ``owner`` of a block in use is the sequence of a running request.
+    block of the chosen node is evicted. If vLLM keeps several copies of the same tokens, the time
+    of the last use is recorded for each copy. A look-up finds only the first copy of the tokens, so
+    the other copies count as never used. A node with several copies may lose a copy although the
+    node's continuation is cached. The ``owner`` of a block in use is the sequence of a running
+    request.
     """
 
     knows_clients = True

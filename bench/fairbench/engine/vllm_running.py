@@ -233,8 +233,8 @@ class Step:
     number of sequences that decode in the step. ``preempted`` is true if a sequence lost its memory
     for lack of blocks. ``wished`` holds the sequences that the scheduler preempted. ``stalled``
     holds the decoding sequences that get no token in the step. A sequence is stalled if it lacked
-    blocks and preempted itself, which needs a scheduler with its own retraction order. A sequence
-    is also stalled if earlier prompts took the budget, which needs
+    blocks and was itself preempted, which happens only under a scheduler with its own retraction
+    order. A sequence is also stalled if earlier prompts used up the budget, which happens only with
     ``long_prefill_token_threshold``.
     """
 

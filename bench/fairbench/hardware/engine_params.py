@@ -147,7 +147,7 @@ class EngineLimits:
 
 
 def _common_settings(params: Any, limits: type[Any]) -> dict[str, Any]:
-    """Return the settings that are given and have the same name in the limits."""
+    """Return the given settings that the limits contain under the same names."""
     names = {field.name for field in fields(limits)}
     given = asdict(params).items()
     return {name: value for name, value in given if name in names and value is not None}
@@ -314,8 +314,8 @@ def vllm_pool_tokens(
     Args:
         pool: Memory of the weights and of a token.
         memory: Other memory of the server.
-        tokens: vLLM's ``max_num_batched_tokens``.
-        sequences: vLLM's ``max_num_seqs``.
+        tokens: The value of vLLM's ``max_num_batched_tokens``.
+        sequences: The value of vLLM's ``max_num_seqs``.
         block: Tokens of a KV block.
     """
     forward = tokens * memory.forward_bytes

@@ -105,7 +105,7 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
     Args:
         largest_input: L_input, the most input tokens of any request.
         pool: KV pool of a worker in tokens (M in the paper).
-        weights: w_p and w_q, the prices of an input token and of an output token.
+        weights: The prices w_p of an input token and w_q of an output token.
         remaining: Tokens that ``largest_remaining_output`` returned.
     """
     weighted = weights.extend * largest_input

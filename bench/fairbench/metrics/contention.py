@@ -92,7 +92,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def _paces_s(requests: Requests, least: int) -> Floats:
-    """Return the seconds per token after the first token of each finished, long enough answer."""
+    """Return the seconds per token after the first, for each long enough finished answer."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
     spent_s = (requests.finish_s - requests.first_token_s)[chosen]
     paces_s: Floats = spent_s / (requests.output_tokens[chosen] - 1)
@@ -165,7 +165,7 @@ def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
 
 
 def hides_backlog(summary: Mapping[str, Any]) -> bool:
-    """Return whether queues were mostly empty in the window although tokens were slow.
+    """Return whether queues were mostly empty in the window, although tokens came slowly.
 
     In an engine that admits every request, demand above capacity makes batches larger and steps
     longer, and no queue forms. Without a queue, the scheduler has no requests to reorder.
@@ -218,7 +218,7 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the fraction of their calls' time that clients waited in the queue; 0 without calls.
+    """Return the fraction of each client's call time spent in the queue; 0 without calls.
 
     The result has the shape (n_clients,).
     """
@@ -249,7 +249,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 
 
 def admission_unknown(requests: Requests) -> Flags:
-    """Return the answered calls whose admission time is not reported, as a mask.
+    """Return a mask of the answered calls whose admission time is not reported.
 
     In the tables, the admission time of such a call equals the time of the first token. A reported
     admission is earlier than the first token, because a prefill takes time.

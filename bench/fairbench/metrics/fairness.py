@@ -105,7 +105,7 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 
 
 def least(shares: Floats) -> float:
-    """Return the lowest share of any client that is not NaN, or NaN if every share is NaN."""
+    """Return the lowest share of any client, ignoring NaN; NaN if every share is NaN."""
     known = shares[~np.isnan(shares)]
     return float(known.min()) if len(known) else NAN
 

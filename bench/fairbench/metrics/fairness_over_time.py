@@ -3,8 +3,8 @@
 A client's share of a whole run counts only the service that is still missing at the end. A flood
 whose backlog drains before the end leaves no trace in the share of the whole run. In a sliding
 window, a client that waits while other clients are served loses share, even if the client is served
-later. Service counts as due at the times at which the engine would have given the service without
-waits for admission. A batch that slows all clients equally costs no client any part of its share.
+later. Service counts as due at the time at which a client would have received the service without
+waiting for admission. A batch that slows all clients equally costs no client any part of its share.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class Cells:
     A cell contains the bookings of engine iterations that end in (edge, next edge], and of
     iterations that start in [edge, next edge).
 
-    - ``tokens`` is each client's service at each edge, ``service`` this service over the client's
-      weight; both have the shape (n_clients, n_edges).
+    - ``tokens`` is each client's service at each edge, and ``service`` is the service divided by
+      the client's weight; both have the shape (n_clients, n_edges).
     - ``waits`` marks the cells in which a client was backlogged at some instant, ``begins`` the
       cells in which a backlog of the client began; both have the shape (n_cells, n_clients).
     """
@@ -91,7 +91,7 @@ class Cells:
         return self._risen(-high, -low)
 
     def _deviation(self) -> tuple[Floats, Floats]:
-        """Return lower and upper bounds, by cell, on each client's service minus the average.
+        """Return lower and upper bounds on each client's service minus the mean service, by cell.
 
         The average is taken over the waiting clients and rounded to whole tokens, whose sums are
         exact.
@@ -289,7 +289,7 @@ CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in me
 
 
 class Joint(NamedTuple):
-    """A table of joint backlogs, one per row: an interval in which two clients both wait.
+    """A table of joint backlogs; each row is an interval in which two clients both wait.
 
     ``first`` and ``second`` are the clients, ``start`` and ``end`` the interval in seconds, and
     ``low`` and ``high`` the first and last cell of the interval.
@@ -310,8 +310,8 @@ class Joint(NamedTuple):
 class Pairs:
     """The pairs of clients that wait together, with bounds on each client's lead.
 
-    ``promise`` is, for each row of the backlog, an upper bound on how far the row's client leads
-    any client.
+    ``promise`` is, for each row of the backlog, an upper bound on the lead of the row's client over
+    any other client.
     """
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
@@ -386,9 +386,9 @@ class Differences(NamedTuple):
     """Bounds on the service difference of two clients, in each cell of their joint backlogs.
 
     Arrays have one element per cell of a joint backlog, except ``begin``, the position of each
-    joint backlog's first cell. ``row`` is the joint backlog, and ``cell`` the cell. The difference
-    lies between ``least`` and ``most`` in the cell; ``edge`` is the difference at the cell's first
-    edge, or NaN if this edge lies before the joint backlog.
+    joint backlog's first cell. ``row`` is the number of the joint backlog, and ``cell`` is the
+    number of the cell. The difference lies between ``least`` and ``most`` in the cell; ``edge`` is
+    the difference at the cell's first edge, or NaN if this edge lies before the joint backlog.
     """
 
     row: Ints

@@ -69,7 +69,7 @@ def slack_of(requests: Requests, targets: Targets, costs: RequestCosts | None) -
 
 
 def _alone_s(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
-    """Return the latencies in seconds of each request on an idle replica, by name."""
+    """Return the latencies in seconds of each request on an idle replica, by latency name."""
     assert costs is not None, "multiples of the latency alone need a timing profile"
     sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
     each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))

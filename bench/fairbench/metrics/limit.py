@@ -82,7 +82,7 @@ class LeastWork(NamedTuple):
 
 
 def least_work(requests: Requests, prices: WorkPrices) -> LeastWork:
-    """Return the least GPU time of each request: compulsory tokens and full batches.
+    """Return the least GPU time of each request, for compulsory tokens and in full batches.
 
     Raises ValueError if the compulsory tokens of the requests are unknown.
     """

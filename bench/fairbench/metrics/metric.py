@@ -172,8 +172,8 @@ class Metric:
     - ``when`` says whether a run has the metric. ``compute`` returns the value of a run that has
       the metric, and ``by_client`` returns a value for each client of the run, None for a client
       without the metric. A value of NaN means undefined.
-    - ``beside`` and ``clients_beside`` are the functions of a metric that a run has only beside
-      other runs, in a comparison.
+    - ``beside`` and ``clients_beside`` are the functions of a metric that is computed only when a
+      run is compared with other runs.
     - ``tail`` is the percentile of the metric if this percentile is high, else 0, because tables
       show one high percentile (``shown_percentiles``).
     - ``verdict`` is true if a difference between schedulers is called better or worse, and false if

@@ -326,7 +326,7 @@ class RunData:
 
     @cached_property
     def memory_window(self) -> Window:
-        """The window of metrics of KV memory, which ends with the run at the latest."""
+        """The window of the metrics of KV memory, which is cut at the end of the run."""
         facts = self.facts
         return Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
 

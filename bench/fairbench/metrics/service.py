@@ -1,10 +1,10 @@
 """Service of each client over time, exact to the decode step, and GPU time.
 
 Each token is booked at one instant. Tokens charged at admission are booked at the start of an
-iteration, computed extend (uncached input) tokens at the end of the iteration, and each output
-token at the end of the step that made the token. A stretch is a period of constant batch
-composition. A batch with requests of 64 clients is 64 consecutive rows of the log with equal times,
-so the times are computed once for all these rows.
+iteration, and computed input tokens at the end of the iteration. Each output token is booked at the
+end of the decode step that produced the token. A stretch is a period of constant batch composition.
+A batch with requests of 64 clients is 64 consecutive rows of the log with equal times, so the times
+are computed once for all these rows.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
-    """Return the tokens that were booked in the half-open window, as input for every ``View``."""
+    """Return the tokens booked in the half-open window, from which each ``View`` is computed."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)

@@ -131,7 +131,7 @@ class TwoSides(NamedTuple):
 
 
 def sides_of(tables: Tables, facts: Facts) -> TwoSides | None:
-    """Return the prefill and decode sides of a run; None without disaggregated workers."""
+    """Return the busy times of prefill and decode workers; None for colocated replicas."""
     prefills, requests = facts.prefill_workers, tables.requests
     if prefills is None or requests.sent_s is None or requests.received_s is None:
         return None

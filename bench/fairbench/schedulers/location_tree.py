@@ -131,7 +131,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove all marks of a worker that has left the cluster; every node is visited."""
+        """Remove all marks of a worker that has left the cluster, in a walk over all nodes."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)

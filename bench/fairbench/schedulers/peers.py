@@ -20,7 +20,7 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 
 class Terms(NamedTuple):
-    """The limit on a client's lead over clients that wait at other gateways, between two messages.
+    """A limit on how far a client gets ahead of clients at other gateways between two messages.
 
     The allowed lead over a client that waits at another gateway grows by ``ahead_tok_s`` (tokens
     over weight) for each second since the last message about the waiting client. Between two
@@ -327,8 +327,9 @@ class LiftedCounters(Protocol):
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    The policy adds its charges to its ``account``. An amount that the policy adds when a request
-    arrives is a lift, which raises the counter of a returning client.
+    A ``CountsService`` policy adds the charges of requests to its attribute ``account``. An amount
+    that the policy adds when a request arrives is a lift, which raises the counter of a returning
+    client.
     """
 
     shares_counters: bool

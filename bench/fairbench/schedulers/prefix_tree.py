@@ -215,7 +215,7 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
 
 
 def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
-    """Return, as an edge, the ``tokens`` tokens of a prompt that begin at ``place``."""
+    """Return the ``tokens`` tokens of a prompt that begin at ``place``, as an edge."""
     if tokens <= 0:
         return ()
     index, upto = place
@@ -232,7 +232,7 @@ def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
 
 
 def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
-    """Return the two parts of an edge, cut ``upto`` tokens after its first segment's start."""
+    """Cut an edge ``upto`` tokens after the start of its first segment; return both parts."""
     for position, (key, end) in enumerate(edge):
         if upto < end:
             return (*edge[:position], Segment(key, upto)), edge[position:]

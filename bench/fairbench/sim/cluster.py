@@ -199,8 +199,8 @@ class Cluster:
             number: The number of the client.
             programs: Pairs of a time of arrival, in seconds, and a program, in order of time.
             in_flight: Largest number of programs that run at a time, or None for no limit.
-            reaction: How the client reacts to the ends of its requests, in place of a limit, or
-                None.
+            reaction: A function that reacts to the ends of the client's requests and replaces the
+                limit, or None.
         """
         self.arrivals_open += 1
         start: Callable[[Job], None] = self._start

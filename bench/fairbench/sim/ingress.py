@@ -292,7 +292,7 @@ def arrival_routers(params: RoutersParams, number: int, clients: Many[str], seed
 
 
 def _drawn(rng: Random, bounds: Many[float]) -> int:
-    """Draw the index of an interval, given the upper ``bounds`` of the intervals of 0 to 1."""
+    """Draw the index of one of the intervals of [0, 1] whose upper ends are ``bounds``."""
     drawn = rng.random()
     return next((at for at, bound in enumerate(bounds) if drawn < bound), len(bounds) - 1)
 

@@ -96,7 +96,7 @@ def _rows(batch: pa.RecordBatch, log: IntegerTable, where: str, clients: int) ->
 
 
 def _range(name: str, clients: int) -> tuple[int, int]:
-    """Return the smallest and largest valid value of a column; -1 stands for never or nowhere."""
+    """Return the smallest and largest valid value of a column; -1 means no time or no worker."""
     if name == "client":
         return 0, clients - 1
     if name == "status":

@@ -248,7 +248,7 @@ def engine_code(spec: ExperimentSpec) -> Iterator[EngineCode | None]:
 class Simulation:
     """The simulated cluster of one experiment. Call ``run`` once, and then ``result``.
 
-    ``slowdown`` is a factor on the time of every iteration. ``profile`` replaces the bundled timing
+    ``slowdown`` multiplies the time of every iteration. ``profile`` replaces the bundled timing
     profile, and ``worker_of`` replaces the engine of the experiment. ``code`` is an installed
     engine that decides with its own code, or None.
     """

@@ -252,7 +252,7 @@ def _trajectory(record: Mapping[str, Any]) -> Texts:
 
 
 def _react(record: Mapping[str, Any]) -> Texts:
-    """Return the exchanges of a ReAct trajectory; the agent wrote lines that begin with ``>``."""
+    """Return the exchanges of a ReAct trajectory, whose lines by the agent begin with ``>``."""
     task, *acts = ("\n" + _text_field(record, "text")).split("\n>")
     if not acts or not task.strip():
         raise ValueError("field 'text': must hold a task, followed by lines that begin with >")
@@ -320,7 +320,8 @@ NAMED = "; --dataset-map FIELD=NAME names another field of the file"
 JUDGE_ARTICLE_TOKENS = 2677
 """Target length in tokens of the articles that are joined to one input of the judge workload.
 
-Articles of the data set have 705 tokens on average, and inputs of the paper 2,701 tokens.
+Articles of the data set have 705 tokens on average, and inputs of the paper have 2,701 tokens on
+average.
 """
 
 

@@ -82,7 +82,7 @@ def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
 
 
 def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
-    """Return the expected number of programs of a client before a time, over all seeds."""
+    """Return the expected number of programs of a client before a time, averaged over seeds."""
     if plan.presence is None:
         return plan.arrivals.expected_programs(before_s)
     return plan.presence.expected_programs(plan.arrivals, before_s)

@@ -47,7 +47,7 @@ def settable_params(spec: WorkloadSpec) -> list[str]:
 
 
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
-    """Return a copy of the workload with changed parameters, as ``--set tot.branches=3`` sets.
+    """Return a copy of the workload with changed parameters, as ``--set tot.branches=3`` does.
 
     ``PARAM`` changes a parameter of all clients, except heavy clients that set this parameter
     themselves. ``misbehaving.PARAM`` changes a parameter of heavy clients only. Raises UsageError

@@ -98,7 +98,7 @@ class SGLangHome(EngineHome):
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """Handle a request that SGLang has appended to its queue.
 
-        Requests that were preempted for a higher priority are not ``retracted`` in SGLang's sense.
+        SGLang does not mark requests that were preempted for a higher priority as ``retracted``.
         """
         request = self._tracked[req].request
         if retracted or req in self._running:
@@ -232,7 +232,7 @@ class SGLangHome(EngineHome):
     ) -> None:
         """Divide an iteration's time among prompts (request, cached, new tokens) and decodes.
 
-        Call this method before the results of the iteration are ``produced``.
+        Call this method before the method ``produced`` receives the results of the iteration.
         """
         if self._times is None:
             return

@@ -2,8 +2,8 @@
 
 Without the plugin, SGLang matches every waiting request in every pass. The match of a waiting
 request changes only where a prefix was inserted or evicted. A match also counts as a use of the
-prefix for LRU eviction. The plugin marks each matched prefix as used once per pass, at the turn of
-the last request that would have used the prefix.
+prefix for LRU eviction. In each pass, the plugin marks a matched prefix as used once, at the
+position of the last waiting request that matches the prefix.
 """
 
 from __future__ import annotations

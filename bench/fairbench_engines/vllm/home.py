@@ -164,7 +164,7 @@ class VLLMHome(EngineHome):
             self.remove_request(theirs)
 
     def produced(self, outputs: Collection[Any]) -> None:
-        """Charge the new output tokens of a step; ``outputs`` are of vLLM's EngineCoreOutput."""
+        """Charge the new output tokens of a step; ``outputs`` are EngineCoreOutput objects."""
         self._produce(map(REQUEST_ID, outputs), map(len, map(NEW_TOKEN_IDS, outputs)))
 
     def last_output(self, theirs: Theirs) -> None:
@@ -176,8 +176,8 @@ class VLLMHome(EngineHome):
     def took(self, started_s: float, ended_s: float, parts: list[StepPart]) -> None:
         """Divide a step's time among its requests before the results are known; then fit the costs.
 
-        A step that was scheduled during a previous step took the time since the end of the previous
-        step.
+        The time of a step that was scheduled during the previous step begins at the end of the
+        previous step.
         """
         started_s, self._ended_s = max(started_s, self._ended_s), ended_s
         if self._times is not None:

@@ -195,7 +195,7 @@ def _parts(requests: Mapping[str, Any], new_tokens: Mapping[str, int]) -> list[S
     """Return each request's part of a step that has just been scheduled.
 
     Args:
-        requests: vLLM's requests by name.
+        requests: The requests of vLLM, by name.
         new_tokens: The number of tokens that the step computes, by name of the request.
     """
     scheduled, tokens = [requests[name] for name in new_tokens], new_tokens.values()

@@ -124,7 +124,7 @@ class PlacementGate(SessionGate[P]):
         self.sessions.forget_idle(lambda session: session.idle_s(now_s) >= self.FORGET_S)
 
     def loads(self, tokens: Callable[[PlacedSession], float]) -> dict[int, Use]:
-        """Return the use of each replica; ``tokens`` returns the tokens that a session counts."""
+        """Return the use of each replica; ``tokens`` is a function that counts a session."""
         assert self.setup.fleet is not None, f"{self.name} needs to see the workers"
         uses = dict.fromkeys(self.setup.fleet.workers(), Use(0.0, 0))
         for worker, session in self.active():

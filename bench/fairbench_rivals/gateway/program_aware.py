@@ -21,8 +21,8 @@ class ProgramAware(FlowPolicy):
     ``half_life_s`` seconds. Service and waiting time are scaled so that the waiting clients' lowest
     value is 0 and the highest is 1. The client with the least service goes first, unless its
     request is by far the youngest. With the default weights, the client with the most service never
-    goes before a client without service, even after the longest wait. A stream of new clients can
-    therefore starve an old client.
+    goes before a client without service, even after the longest wait. Under the default weights, a
+    stream of new clients can starve an old client.
     """
 
     name = "program-aware"

@@ -28,9 +28,10 @@ class SessionCap(SessionGate[OpenSession]):
 
     @dataclass(frozen=True)
     class Params:
-        """``most`` limits the open sessions of the cluster, ``idle_s`` the seconds between turns.
+        """``most`` limits the number of open sessions in the cluster.
 
-        Issue 2348 names no numbers, so the defaults are fairbench's own.
+        ``idle_s`` is the time in seconds after which an idle session is closed. Issue 2348 names no
+        numbers, so the defaults are fairbench's own.
         """
 
         most: PositiveInt = 64

@@ -97,7 +97,7 @@ class SessionGate(FlowPolicy, Generic[S]):
         """Act on a session that has become idle, because its last unfinished turn has ended."""
 
     def tick(self, now_s: float) -> bool:
-        """Pause or resume sessions at a regular time; return whether any session changed."""
+        """Pause or resume sessions in a periodic check; return whether any session changed."""
         return False
 
     def review(self, now_s: float) -> None:

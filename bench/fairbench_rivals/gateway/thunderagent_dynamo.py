@@ -22,7 +22,7 @@ DEMOTED_TICKS = 1.5
 
 @dataclass(slots=True, eq=False)
 class DemotableSession(PlacedSession):
-    """A session whose turns count as later than their arrival until ``demoted_until_s``."""
+    """A session whose turns count as if they had arrived later, until ``demoted_until_s``."""
 
     demoted_until_s: float = 0.0
 
@@ -37,7 +37,7 @@ class ThunderAgentDynamo(TickGate[DemotableSession]):
     for ``forced_s`` seconds goes to the replica with the most free tokens, where the tokens of idle
     sessions also halve every second. A session that is idle for 600 s is forgotten.
 
-    If a replica's pool is used by 80% to 95%, the turns of its sessions count as 2 s later than
+    While 80% to 95% of a replica's pool is used, the turns of its sessions count as 2 s later than
     their arrival for 7.5 s. A turn that has waited at the gate counts as 1 s earlier. In Dynamo,
     the changed arrival times also order the queue of the engine; in fairbench, the times order only
     the turns that wait for the saturation detector. Dynamo's limit on busy sessions, which an

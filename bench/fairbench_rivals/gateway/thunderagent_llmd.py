@@ -31,8 +31,8 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
     17-thunder-lease-pool @64146f69); the plugin's source was not read. Sessions that are paused go
     before new sessions. Among paused sessions, and among new sessions, the session with the fewest
     tokens is resumed first. If a session does not fit into memory, the session is skipped. In the
-    test for room, the tokens of idle sessions halve every second. Every 5 s, full replicas pause
-    sessions as in ThunderAgent. A session that is idle for 3,600 s is forgotten.
+    test for free memory, the tokens of idle sessions halve every second. Every 5 s, full replicas
+    pause sessions as in ThunderAgent. A session that is idle for 3,600 s is forgotten.
     """
 
     name = "thunderagent-llmd"
@@ -69,7 +69,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
         @property
         def wait_s(self) -> float:
-            """The value of ``after_s``, or the default of the rule ``resume``; inf without one."""
+            """The value of ``after_s``, or the default of the rule ``resume``, or else inf."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params

@@ -110,7 +110,7 @@ class Autellix(LocalScheduler):
         return call.queue, call.place
 
     def _lower(self, queue: int, view: WaitingView) -> list[Request]:
-        """Return the running calls of lower queues, beginning with the last call of the lowest."""
+        """Return the running calls of lower queues, beginning with the last of the lowest queue."""
         running = [one.request for one in view.running if self._calls[one.request].queue > queue]
         return sorted(running, key=self._queue_place, reverse=True)
 

@@ -60,7 +60,7 @@ class _Program:
 
 
 class Justitia(LocalScheduler):
-    """A scheduler that serves the program with the earliest virtual finish; no preemption.
+    """A scheduler that serves the program with the earliest virtual finish, without preemption.
 
     In [Justitia], the cost of a call with p prompt and d output tokens is the KV token-time p d +
     d^2 / 2. The cost of a program is the sum over the calls of the program, and is predicted when

@@ -134,7 +134,7 @@ class Account(ABC):
         """
 
     def charge_each(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch at once, client by client."""
+        """Charge each client for the decode steps of a whole batch."""
         for client, requests in running.items():
             self.charge(client, each * steps * requests)
 

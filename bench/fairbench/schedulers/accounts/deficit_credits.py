@@ -210,7 +210,7 @@ class Credits(Account):
         return self.of[client] - self.loans.get(client, 0)
 
     def call_in(self, waiting: Collection[str]) -> None:
-        """Cancel all loans, unless all clients with positive credit wait at other ranks."""
+        """Cancel this rank's loans, unless all clients in credit wait at other ranks."""
         if not self.loans:
             return
         if not self._lends() or any(self._without_loan(client) > 0 for client in waiting):
@@ -370,7 +370,7 @@ class Turns:
 class RelaxedTurns(Turns):
     """Turns in which a client whose request found no room does not count as waiting.
 
-    With these relaxed turns, [DLPM] Theorem 4.1 does not hold.
+    With ``RelaxedTurns``, [DLPM] Theorem 4.1 does not hold.
     """
 
     bounded = False

@@ -37,7 +37,7 @@ def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
 
 
 def own_cost(name: str) -> Cost | None:
-    """Return the cost function that a setting names, or None for weighted tokens.
+    """Return the cost function that a setting names; None if weighted tokens are the cost.
 
     A cost must be a number of at least 0 that does not fall as the numbers of tokens grow. Raises
     UsageError for an unknown name, a file that cannot be run, or an invalid cost function.

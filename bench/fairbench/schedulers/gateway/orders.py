@@ -17,7 +17,8 @@ Matched = Callable[[Request], int]
 class Order(ABC):
     """A ranking of requests; the lowest rank goes first, and equal ranks go by arrival.
 
-    ``ttl_s`` is the longest time in seconds that a request may wait in the queue; inf is no limit.
+    ``ttl_s`` is the longest time in seconds that a request may wait in the queue; inf means no
+    limit.
     """
 
     name: ClassVar[str]

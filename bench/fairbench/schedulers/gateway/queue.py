@@ -29,7 +29,7 @@ class OutputsAhead:
     Without charges in advance, the queue would send all requests of a client before the first
     answer has ended. A client whose requests were all sent would have no waiting request, and the
     lift at the client's next arrival ([VTC] lines 8-13) would cancel its lead over other clients.
-    Precondition: the scheduler ``refunds_tokens``.
+    Precondition: the scheduler declares ``refunds_tokens``.
     """
 
     def __init__(self, scheduler: LocalScheduler) -> None:
@@ -611,6 +611,6 @@ class Gateway(HoldsRequests):
         return self._bands[priority]
 
     def _forget_gone(self) -> None:
-        """Remove requests that are not queued any more from the head of the heap of end times."""
+        """Remove the entries of requests that are no longer queued from the head of the heap."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

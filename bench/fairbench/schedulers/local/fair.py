@@ -124,8 +124,8 @@ class FairScheduler(LocalScheduler):
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Return running requests by their clients' lead; each client's newest request comes first.
 
-        The client that is furthest ahead in service comes first. ``preempt=fair`` makes this method
-        the ``retraction_order``.
+        The client that is furthest ahead in service comes first. ``preempt=fair`` makes
+        ``furthest_ahead_first`` the ``retraction_order``.
         """
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}

@@ -32,8 +32,8 @@ class RPM(LocalScheduler):
     class Params:
         """Parameters of the limit on requests per minute.
 
-        ``limit`` is the number of requests per client and minute. The docstring of the class
-        explains ``window`` and ``over``.
+        ``limit`` is the number of requests per client and minute. The docstring of ``RPM`` explains
+        ``window`` and ``over``.
         """
 
         limit: PositiveInt = 20

@@ -162,8 +162,8 @@ class Filling:
     until every client has used up its credit at other workers: quantum x clients tokens. A nearly
     idle worker has fewer than ``below`` requests in flight. A nearly idle worker takes the request
     if the worker that Algorithm 2 chose has at least ``QUEUES_FROM`` times ``below`` requests in
-    flight. Only workers where the client has positive credit are filled, so every credit stays
-    within the bounds of Algorithm 2.
+    flight. Only workers where the client has positive credit receive requests by this rule, so
+    every credit stays within the bounds of Algorithm 2.
 
     Args:
         fleet: The live workers and their requests in flight.

@@ -441,11 +441,12 @@ def dispatch_charging(
     Args:
         extend_weight: Price of a prompt token.
         output_weight: Price of an output token.
-        charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only the
-            part that the chosen worker has not cached. ``split`` and ``owner`` charge the uncached
-            part to the clients that share the prefix at the worker, as in ``SharedCharges``. With
-            ``gpu-time``, the expected GPU time of the prompt is charged; at the end of the request,
-            the true GPU time of the whole request replaces this charge.
+        charge: With ``input``, the full prompt is charged ([DLPM] Alg. 2 line 16); with
+            ``uncached``, only the part that the chosen worker has not cached is charged. With
+            ``split`` or ``owner``, the uncached part is charged to the clients that share the
+            prefix at the worker, as in ``SharedCharges``. With ``gpu-time``, the expected GPU time
+            of the prompt is charged; at the end of the request, the true GPU time of the whole
+            request replaces this charge.
         ahead: Whether the mean length of a client's answers is charged at dispatch, and the
             difference between the mean and the true length at the end. By default, outputs are
             charged when a request has ended (line 22), so a client's credit falls slowest at the

@@ -95,7 +95,7 @@ FIELDS = (
 )
 """The fields of records that a replay reads."""
 CALLED = {"csv": "lines", "jsonl": "lines", "vtc": "vtc-columns"}
-"""Names of trace formats, by the name of the layout of records, where the names differ."""
+"""Names of trace formats that differ from the names of the layouts, by layout."""
 LARGEST = {"input_tokens": MAX_INPUT, "output_tokens": MAX_OUTPUT, "max_tokens": MAX_OUTPUT}
 WHOLE = "must be a whole number of tokens from 0 to"
 

@@ -29,10 +29,11 @@ from fairbench.workloads.traffic.source import (
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of ``for_s`` seconds at ``multiple`` (to ``to_multiple``) times the client's rate.
+    """A phase of ``for_s`` seconds at ``multiple`` times the client's rate.
 
-    If ``on_s`` is above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence alternate.
-    The last phase continues without end, at the multiple that it reached.
+    If ``to_multiple`` is given, the rate changes linearly to ``to_multiple`` times the client's
+    rate. If ``on_s`` is above 0, ``on_s`` seconds of traffic and ``off_s`` seconds of silence
+    alternate. The last phase continues without end, at the multiple that it reached.
     """
 
     for_s: Annotated[float, Gt(0)]
@@ -78,7 +79,7 @@ class Piece(NamedTuple):
 
 
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
-    """Yield the pieces of a client's rate in order of time, without pieces of rate 0.
+    """Yield the linear pieces of a client's rate in order of time, without pieces of rate 0.
 
     The iterator ends only if no further program arrives. If ``repeat`` is set, the phases start
     again after the last phase; otherwise the last phase continues without end.

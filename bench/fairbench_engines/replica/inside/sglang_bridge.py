@@ -55,7 +55,7 @@ def has_policy(name: str) -> bool:
 
 
 class SGLangWorker:
-    """SGLang's part of a replica: a SGLang scheduler, which identifies requests by number.
+    """SGLang's part of a replica: an SGLang scheduler, which identifies requests by number.
 
     If ``hooks`` are given, the fairbench scheduler in the hooks decides.
     """

@@ -335,7 +335,9 @@ def configured(
 
 
 class SGLangScheduling:
-    """A SGLang scheduler with an empty KV pool. Precondition: ``configured`` was called.
+    """An SGLang scheduler with an empty KV pool.
+
+    Precondition: ``configured`` was called.
 
     - ``hooks`` are hooks of fairbench's plugin; if given, the plugin decides. With hooks,
       ``policy`` must be "fcfs".
