@@ -26,7 +26,8 @@ class Match(NamedTuple):
 
     ``depth`` is the number of cached tokens of the prompt. ``at`` identifies the place in the tree
     at which the cached prefix ends. ``awaited`` identifies the next part of the prompt, which would
-    extend the match if the cache had this part. If there is no such part, ``awaited`` is None.
+    extend the match if the cache had this part. If the match covers the whole prompt, ``awaited``
+    is None.
     """
 
     depth: int

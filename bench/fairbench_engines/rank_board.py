@@ -87,7 +87,7 @@ class RankBoard:
         return float(self._columns["charged"][: len(self._slots)].sum())
 
     def tell(self, version: int, now_s: float) -> None:
-        """Publish that this version of the board is complete."""
+        """Publish the version of the board that was just completed."""
         self._columns["told_s"][0] = now_s
         self._columns["version"][0] = version
 

@@ -24,8 +24,9 @@ class RunningBatch:
 
     ``steps`` counts the decode steps of the batch. The length of a sequence's output is
     ``produced``, its output tokens when it joined the batch, plus one token for each later step. A
-    sum over the batch changes by the size of the batch in each step, so only the sum's value at
-    step 0 is stored. ``index`` maps each client to its number in the service log.
+    sum over the batch, such as the total context, changes by the size of the batch in each step, so
+    only the sum's value at step 0 is stored. ``index`` maps each client to its number in the
+    service log.
     """
 
     def __init__(self, index: dict[str, int] | None = None) -> None:

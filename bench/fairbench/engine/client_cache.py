@@ -623,7 +623,7 @@ class ClientCache(KVCache):
 
 
 class ClientPool(Protocol):
-    """A cache that knows clients, and that a ``MemoryShare`` can read."""
+    """A cache that records the claims of clients, and that a ``MemoryShare`` can read."""
 
     @property
     def free(self) -> int: ...
@@ -636,7 +636,7 @@ class ClientPool(Protocol):
 
 
 class WaitingSequences(Protocol):
-    """A waiting queue that knows the sequence of each request."""
+    """A waiting queue that returns the engine's sequence of each request."""
 
     def sequence_of(self, request: Request) -> Sequence: ...
 

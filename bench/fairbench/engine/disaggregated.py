@@ -682,7 +682,7 @@ class VLLMDecode(DecodeWorker):
     A request may take memory if fewer requests run than the limit allows, and if enough blocks for
     the whole prompt are free. The request that joined last is preempted first, and the decode
     worker computes its prompt and outputs again. In this model, a separate iteration recomputes
-    preempted requests, whereas vLLM mixes such work with decoding.
+    preempted requests, whereas vLLM mixes the recomputation with decoding.
     """
 
     def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:

@@ -41,7 +41,7 @@ class AttachedRequest(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the position that the request had in the queue at the refresh of this number."""
+        """Return the position that the request had in the queue at refresh number ``refresh``."""
 
 
 class MatchCache(Protocol[N]):
@@ -378,7 +378,7 @@ class KVCache(PrefixTree[KVNode]):
     def refresh(self, waiters: Iterable[KVWaiter]) -> None:
         """Match the given waiting requests with the cache again.
 
-        A refresh also counts as a use of the cached prefixes of all other attached requests.
+        A refresh also counts as a use of the cached prefixes of all other waiting requests.
         ``_refreshed`` returns the last use of a waiting request's prefix when the value is needed.
         """
         self._stamp += 1

@@ -8,10 +8,10 @@ tries to start a minibatch (a prefill batch) at three times: when the server is 
 [VTC-artifact], slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model, and the coroutine of a step resumes before
-the coroutine that reads the socket. For this reason, the engine sees a request that arrives during
-a step one decision late. After a step in which a request ends, arrivals are seen at once, because
-the removal of the request from the batch lets the reader run. While idle, the server looks for
-requests every 10 ms.
+the coroutine that reads the socket. Because the coroutine of the step resumes first, the engine
+sees a request that arrives during a step one decision late. After a step in which a request ends,
+arrivals are seen at once, because the removal of the request from the batch lets the reader run.
+While idle, the server looks for requests every 10 ms.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class LightLLMWorker(EngineLoop[KVNode]):
     def _read_at_once(self) -> bool:
         """Return whether the next decision sees a request that arrives now.
 
-        A decision does not see the requests that arrive in the last step before the decision.
+        The engine decides without the requests that arrive in the last step before the decision.
         """
         if self._run is None:
             return bool(self._prefilling)

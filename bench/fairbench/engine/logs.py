@@ -236,7 +236,7 @@ class OpenStretches:
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
-        """Add a stretch whose rows begin at ``row``; return the number of its rows."""
+        """Add a stretch of steps whose rows begin at ``row``; return the number of its rows."""
         count, steps = len(batch.clients), stretch.steps
         self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
@@ -248,7 +248,7 @@ class OpenStretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Return the rows of a block of the log, and remove the stretches.
+        """Return the rows of a block of the log, and remove the block's stretches of steps.
 
         The rows of a stretch begin at the position that ``add`` received, and the rows ``others``
         fill the remaining positions. The result is stored column by column, like a block.
@@ -346,8 +346,8 @@ class ServiceLog(IntegerTable):
       ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
       been computed.
     - Each step of a decode stretch yields ``output_tokens / steps`` tokens, and lasts
-      ``step_growth_ps`` longer than the previous step. The time of each decode step can therefore
-      be recomputed. ``context_tokens`` is the sum of the context lengths at the first step of a
+      ``step_growth_ps`` longer than the previous step. The columns suffice to recompute the time of
+      each decode step. ``context_tokens`` is the sum of the context lengths at the first step of a
       stretch.
     - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
       decoding requests.

@@ -11,7 +11,7 @@ from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.prefix_tree import Place
 
 Sums: TypeAlias = tuple[float, float, float]
-"""``Sums`` has the values ``each``, ``read`` and ``numbered`` of a ``DecodeTime`` at one step."""
+"""A ``Sums`` tuple has the sums ``each``, ``read`` and ``numbered`` of a ``DecodeTime``."""
 
 NO_TIME: Sums = (0.0, 0.0, 0.0)
 
@@ -41,7 +41,7 @@ class DecodeTime:
             fixed_ps: The part of ``took_ps`` that is not spent on reading context.
             requests: Number of requests in the batch.
             context: Context of all requests in the first of the decode steps, in tokens.
-            first: Number of the first of these decode steps.
+            first: Number of the first of the decode steps.
             steps: Number of decode steps.
         """
         grown = steps * (steps - 1) // 2

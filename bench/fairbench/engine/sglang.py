@@ -268,9 +268,9 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _retract(self) -> None:
         """Retract one request after the other until the next decode step has memory.
 
-        Like SGLang, the method first evicts all cached tokens that are not in use. Requests are
-        then retracted until each remaining request has memory for 20 more steps. At least one
-        request keeps running.
+        Like SGLang, the method first evicts all cached tokens that are not in use. After the
+        eviction, requests are retracted until each remaining request has memory for 20 more steps.
+        At least one request keeps running.
         """
         self._end_stretch()
         batch, cache = self.batch, self.cache

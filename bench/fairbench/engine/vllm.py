@@ -2,8 +2,8 @@
 
 The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step in three
 parts. Running requests get tokens and blocks (part 1), waiting requests are admitted with the rest
-of the budget (part 2), and requests are preempted for lack of memory or by a scheduler (part 3).
-The step then computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
+of the budget (part 2), and requests are preempted for lack of memory or by a scheduler (part 3). A
+step computes chunks of prompts besides decoding (part 4), or only decodes (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.
@@ -505,7 +505,7 @@ class AsyncVLLMReplica(VLLMReplica):
       that ends before ``max_new_tokens`` keeps its slot and blocks for one more step, whose token
       is discarded.
     - Charges for outputs, and ends of requests, reach the scheduler after the next decision.
-    - A block of decoded tokens is found in the cache one step later.
+    - Other requests find a block of decoded tokens in the cache one step later.
 
     The batch, the block tables and the running list have the state after the last decided step.
     """

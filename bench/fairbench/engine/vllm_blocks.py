@@ -113,7 +113,7 @@ class RunCopy:
         self.before = self.after = None
 
     def split(self, upper: BlockNode) -> RunCopy:
-        """Return a copy for node ``upper`` with equal users, which is evicted after this copy."""
+        """Return an equally used copy for node ``upper``, which is evicted after this copy."""
         copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
@@ -460,7 +460,7 @@ class BlockCache(BlockTree):
         self._report()
 
     def use(self, copy: RunCopy, owner: object) -> None:
-        """Record that one more request, of ``owner``, uses a cached copy."""
+        """Record that one more request, which belongs to ``owner``, uses a cached copy."""
         if copy.users:
             self.shared += copy.node.blocks
         else:

@@ -39,7 +39,7 @@ class BlockTables:
     """The KV blocks of all running requests, by request.
 
     As in vLLM, a block is stored in the cache when the step that will fill the block is scheduled.
-    Other requests may therefore find a new block in the same step.
+    Because the block is stored early, other requests may find a new block in the same step.
     """
 
     def __init__(self, cache: BlockCache, *, reserve_full: bool, watermark_blocks: int) -> None:

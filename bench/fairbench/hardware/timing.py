@@ -216,13 +216,13 @@ class TimingProfile:
              + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
              + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
 
-    T is the number of new tokens and decode sequences, K the sum of the decode context lengths. A
-    mixture of experts reads the experts that at least one token chooses. In a mixture of experts,
-    the term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts that a token
-    does not use. An iteration that prefills takes at least c_l + c_lp*n_prefill, the time in which
-    the host launches its kernels while the GPU computes. The attention of SGLang's decode steps
-    takes at least c_tail times the longest context, which few thread blocks read (``tail_ps``).
-    Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
+    T is the number of new tokens and decode sequences, and K is the sum of the decode context
+    lengths. A mixture of experts reads the experts that at least one token chooses. In a mixture of
+    experts, the term c_w + c_e*(1 - q_e^T) replaces c_w, where q_e is the fraction of experts that
+    a token does not use. An iteration that prefills takes at least c_l + c_lp*n_prefill, the time
+    in which the host launches its kernels while the GPU computes. The attention of SGLang's decode
+    steps takes at least c_tail times the longest context, which few thread blocks read
+    (``tail_ps``). Coefficients that a profile lacks (c_pf, c_e, c_l, c_lp, c_tail) are 0.
     """
 
     profile_id: str

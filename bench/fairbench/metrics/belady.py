@@ -98,8 +98,8 @@ def _paths(uses: PrefixUses) -> tuple[Ints, Ints, Ints]:
 def _together(stays: _Stays) -> _Stays:
     """Return the stays of tokens in the cache, in order of start, without empty stays.
 
-    Equal stays are merged. A stay of tokens in the cache is empty if the token is used twice at the
-    same time.
+    Equal stays of tokens are merged. A stay of tokens in the cache is empty if the token is used
+    twice at the same time.
     """
     real = stays.start_ps < stays.end_ps
     start_ps, end_ps, tokens = stays.start_ps[real], stays.end_ps[real], stays.tokens[real]

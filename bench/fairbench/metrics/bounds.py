@@ -20,9 +20,9 @@ Side: TypeAlias = Literal["left", "right"]
 class Instants:
     """The distinct times of events at each queue, in seconds; integers identify the queues.
 
-    ``queue`` and ``at_s`` have one element for each event. The argument ``stretch`` of the methods
-    is, for each row of a log, the position of the row's times in the arrays of times. Many rows of
-    a log have equal times. The methods of ``Instants`` are fastest if the rows are sorted by queue.
+    ``queue`` and ``at_s`` have one element for each event. In the methods, ``stretch`` gives, for
+    each row of a log, the index of the row's times in the arrays of times. Many rows of a log have
+    equal times. The methods of ``Instants`` are fastest if the rows are sorted by queue.
     """
 
     def __init__(self, queue: Ints, at_s: Floats) -> None:
@@ -41,8 +41,8 @@ class Instants:
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
         """Return, for each row, whether an instant of the row's queue lies in (start, end].
 
-        ``queue``, ``stretch`` and the result have the shape (n_rows,), ``start_s`` and ``end_s``
-        the shape (n_stretches,).
+        ``queue``, ``stretch`` and the result have the shape (n_rows,), and ``start_s`` and
+        ``end_s`` have the shape (n_stretches,).
         """
         first = sorted_positions(self._keys, self._key(queue, start_s, stretch, "right"))
         after = sorted_positions(self._keys, self._key(queue, end_s, stretch, "right"))
@@ -52,7 +52,8 @@ class Instants:
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
         """Return, for each instant, the sum of the amounts that arrived since the previous instant.
 
-        ``queue``, ``stretch`` and ``amount`` have the shape (n_rows,), ``at_s`` (n_stretches,).
+        ``queue``, ``stretch`` and ``amount`` have the shape (n_rows,), and ``at_s`` has the shape
+        (n_stretches,).
         """
         count = len(self._keys)
         if not count:

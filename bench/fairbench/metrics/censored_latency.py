@@ -154,7 +154,7 @@ def _program_latencies(programs: Programs, arrived: Flags, facts: Facts) -> list
     clients, arrival_s = len(facts.clients), programs.arrival_s
 
     def by_client(status: int, latency_s: Floats) -> Iterator[Floats]:
-        """Yield, by client, the latencies of the arrived programs with this status."""
+        """Yield, by client, the latencies of the arrived programs with the given status."""
         chosen = arrived & (programs.status == status)
         return _split_by_client(programs.client[chosen], latency_s[chosen], clients)
 

@@ -251,8 +251,8 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 def admission_unknown(requests: Requests) -> Flags:
     """Return a mask of the answered calls whose admission time is not reported.
 
-    In the tables, the admission time of such a call equals the time of the first token. A reported
-    admission is earlier than the first token, because a prefill takes time.
+    If the admission time of a call is not reported, the tables contain the time of the first token
+    instead. A reported admission is earlier than the first token, because a prefill takes time.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown

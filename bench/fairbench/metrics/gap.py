@@ -5,10 +5,10 @@ waiting clients. Service counts as charged at admission, without recomputed toke
 is an interval in which two clients both wait.
 
 The search for the largest gap has three levels. Time is divided into cells (intervals) with the
-service of each client at the edges (``Cells``). The service at the edges bounds the difference
-within each pair of clients (``Pairs``). Only cells that may contain the largest difference are
-examined exactly, booking by booking (``Inside``). A booking is a number of tokens that counts for a
-client at one instant.
+service of each client at the edges (``Cells``). The service at the edges of a cell bounds the
+difference within each pair of clients (``Pairs``). Only cells that may contain the largest
+difference are examined exactly, booking by booking (``Inside``). A booking is a number of tokens
+that counts for a client at one instant.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ MANY_CELLS = 2**13  # In a run with few clients, the search uses at most this nu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Time divided at ``edge_s`` (seconds), with the service of each client at the edges.
+    """Cells of time with the edges ``edge_s`` in seconds, and each client's service at the edges.
 
     A cell contains the bookings of engine iterations that end in (edge, next edge], and of
     iterations that start in [edge, next edge).
 
     - ``tokens`` is each client's service at each edge, and ``service`` is the service divided by
       the client's weight; both have the shape (n_clients, n_edges).
-    - ``waits`` marks the cells in which a client was backlogged at some instant, ``begins`` the
-      cells in which a backlog of the client began; both have the shape (n_cells, n_clients).
+    - ``waits`` marks the cells in which a client was backlogged at some instant, and ``begins``
+      marks the cells in which a backlog of the client began; both have the shape (n_cells,
+      n_clients).
     """
 
     edge_s: Floats
@@ -61,12 +62,12 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return, for each end of an iteration in ``at_s``, the cell of the end."""
+        """Return the time cell in which each end of an iteration in ``at_s`` counts."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return, for each start of an iteration in ``at_s``, the cell of the start."""
+        """Return the time cell in which each start of an iteration in ``at_s`` counts."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
@@ -144,7 +145,8 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
     """Return the edges of cells, which are instants at which log rows end while two clients wait.
 
-    The first edge lies before the first backlog, the last edge at the end of the last backlog.
+    The first edge lies before the first backlog, and the last edge lies at the end of the last
+    backlog.
     """
     ends = [np.empty(0)]
     for part in log.parts():
@@ -167,7 +169,7 @@ BOOKINGS_AT_ONCE = 2**20
 
 
 class Places(NamedTuple):
-    """Pairs of a client and a cell, both given by index; arrays have an element per pair."""
+    """Pairs of a client and a time cell, both given by index; arrays have one element per pair."""
 
     client: Ints
     cell: Ints
@@ -226,7 +228,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return the rows that may have bookings in the places, as indices of places and rows."""
+        """Return rows that may book tokens in the places, as indices of places and of rows."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -291,8 +293,8 @@ CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in me
 class Joint(NamedTuple):
     """A table of joint backlogs; each row is an interval in which two clients both wait.
 
-    ``first`` and ``second`` are the clients, ``start`` and ``end`` the interval in seconds, and
-    ``low`` and ``high`` the first and last cell of the interval.
+    ``first`` and ``second`` are the clients, ``start`` and ``end`` are the bounds of the interval
+    in seconds, and ``low`` and ``high`` are the interval's first and last cell.
     """
 
     first: Ints
@@ -303,7 +305,7 @@ class Joint(NamedTuple):
     high: Ints
 
     def take(self, rows: slice | Ints) -> Joint:
-        """Return the joint backlogs that have these row numbers."""
+        """Return the joint backlogs with the given row numbers."""
         return Joint._make(column[rows] for column in self)
 
 
@@ -450,7 +452,7 @@ class Inside:
     def ranges(self, joint: Joint, above: float) -> Floats:
         """Return the range of the clients' service difference over each joint backlog.
 
-        The largest range in the result is exact, and so is every range greater than ``above``.
+        The largest returned range is exact, and so is every returned range greater than ``above``.
         Ranges of all other joint backlogs are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
@@ -548,9 +550,9 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     W_f is the service of client f in weighted tokens, and w_f is the client's weight. The range
     over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the
     interval. A backlog [a, e) includes the bookings of iterations that end in (a, e] and of
-    iterations that start in [a, e). Bookings at the edges count in this way because, at one
-    instant, an iteration ends, requests arrive, and a pass admits requests, in this order. Service
-    is measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
+    iterations that start in [a, e). Bookings at the edges of a backlog count because, at one
+    instant, an iteration ends, then requests arrive, and then a pass admits requests. Service is
+    measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
     admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
     every worker at every instant of some interval.
     """

@@ -299,7 +299,7 @@ def _prices(
 ) -> tuple[Floats, Floats]:
     """Return, by client, the padding of a request and the price of an output token.
 
-    Both are in weighted tokens.
+    Both results are in weighted tokens.
     """
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():

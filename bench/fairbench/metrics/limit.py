@@ -179,11 +179,12 @@ def alone_times(requests: Requests, programs: Programs, prices: WorkPrices) -> F
 
 
 def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, share: float) -> float:
-    """Return the largest service rate in the window, in tok/s, at a minimum fair share.
+    """Return the largest service rate in the window, in tok/s, given a minimum fair share.
 
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
-    remaining GPU time goes to the clients whose service costs least. All requests of a client count
-    as one mix of work. The result is NaN on a disaggregated cluster, and without a window.
+    remaining GPU time goes to the clients whose service costs least. The work of all requests of a
+    client is treated as one uniform mix. The result is NaN on a disaggregated cluster, and without
+    a window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:
@@ -295,7 +296,7 @@ class _Steps(NamedTuple):
 def _steps(tables: Tables, facts: Facts, prices: WorkPrices) -> _Steps:
     """Return the busy time, the busy time beyond full decode batches, and the idle time of waits.
 
-    All three are in seconds.
+    All returned times are in seconds.
     """
     queued = waits(tables.requests, facts.horizon_s)
     union = merged(queued.start, np.minimum(queued.end, facts.horizon_s))
@@ -349,7 +350,7 @@ def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Flo
 
 
 def on_all_replicas_s(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:
-    """Return the least times in which the replicas can do these amounts of work."""
+    """Return the least times in which the replicas can do the given amounts of work."""
     if facts.prefill_workers is None:
         return (prefill_s + decode_s) / facts.workers
     others = facts.workers - facts.prefill_workers

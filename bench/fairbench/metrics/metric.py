@@ -107,7 +107,7 @@ class Shown(NamedTuple):
     - ``position`` sets the order of columns in the display.
     - ``heading`` and ``form`` replace the heading and the form of the metric.
     - ``dropped`` is the order in which a table that is too wide drops columns: the column with the
-      lowest number first. A column whose value is None is never dropped.
+      lowest number first. A column whose ``dropped`` is None is never dropped from a table.
     - ``note`` explains a headline; ``{latency}`` in a note stands for the subject of the run's
       latencies.
     """

@@ -39,9 +39,10 @@ class Timed(Protocol):
 
 
 class Stretches(NamedTuple):
-    """The stretches of a log, in the order of the log.
+    """The stretches (periods of an unchanged batch) of a log, in the order of the log.
 
-    ``of_row`` is the index of each row's stretch, ``rows`` the number of rows of each stretch.
+    ``of_row`` is the index of each row's stretch, and ``rows`` is the number of rows of each
+    stretch.
     """
 
     start_s: Floats
@@ -321,7 +322,7 @@ def _step_bookings(
 
 
 def one_per_stretch(log: Service) -> Service:
-    """Return a log with a single row per stretch, even if the batch has several clients."""
+    """Return a log with one row per period of an unchanged batch, whatever the batch's clients."""
     order = np.lexsort((log.start_s, log.worker))
     worker, start_s = log.worker[order], log.start_s[order]
     new = np.ones(len(order), np.bool_)

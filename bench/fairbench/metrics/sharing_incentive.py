@@ -1,4 +1,4 @@
-"""A run beside other runs: shares of the best total, and the sharing incentive of clients."""
+"""Metrics of a run beside other runs: shares of the best total, and the sharing incentive."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def incentive(shared: ClientRow, alone: ClientRow | None, percent: int, *, censo
 def worst(ratios: Sequence[Noted]) -> Noted:
     """Return the largest ratio of any client, or undefined if any ratio is.
 
-    The result may be a bound.
+    The returned ratio may be a lower bound or an upper bound.
     """
     undefined = next((one for one in ratios if not isfinite(one.value)), None)
     if undefined or not ratios:

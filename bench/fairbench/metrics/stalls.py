@@ -1,7 +1,7 @@
 """Stalls: how long, and by whose prompts, answers in progress are held up.
 
-A batch with prompts delays every sequence that decodes on the replica. The delay of an answer is
-booked to the clients of the prompts, in proportion to the computed tokens.
+A batch that computes prompts delays every sequence that decodes on the replica. The delay of an
+answer is booked to the clients of the prompts, in proportion to the computed tokens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Answers(NamedTuple):
 class Rows(NamedTuple):
     """The rows of one worker's log, each of one client in one stretch, in order of time and client.
 
-    - ``stretch`` is the position of the row's stretch in ``Steps``.
+    - ``stretch`` is the index in ``Steps`` of the stretch of steps to which the row belongs.
     - ``prompt_s`` is the time for which the client's prompts delay sequences that decode.
     """
 
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The log stretches of one worker, shape (stretches,).
+    """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
     - ``first_s`` is the end of the stretch's first step, ``later`` the number of later steps, and
       ``rest_s`` the mean duration of a later step.
@@ -271,7 +271,7 @@ def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps
 def _held_up_s(answers: Answers, steps: Steps, prompts: Rows) -> Floats:
     """Return the seconds for which the given prompts held up each answer, shape (answers,).
 
-    The time of a prompt counts evenly over the stretch that computes the prompt.
+    The time of a prompt counts evenly over the period in which the prompt is computed.
     """
     at, first = np.unique(prompts.stretch, return_index=True)
     if not len(at):
@@ -344,7 +344,7 @@ def _add_gaps(gaps: Gaps, requests: Requests, steps: Steps, rows: Rows) -> None:
 
 
 class OtherPrompts:
-    """The prompt tokens of other clients, by stretches of one worker's log."""
+    """The prompt tokens of other clients, for each stretch of steps in one worker's log."""
 
     def __init__(self, rows: Rows, stretches: int) -> None:
         self._stretches = stretches
@@ -386,7 +386,7 @@ def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
 
 
 def _keys(client: Ints, stretch: Ints) -> Ints:
-    """Return one number for each pair of client and stretch, in the order of the stretches."""
+    """Return one number for each pair of a client and a stretch of steps, in order of stretches."""
     return (stretch << 32) + client
 
 

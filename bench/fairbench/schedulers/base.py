@@ -281,7 +281,7 @@ class LocalScheduler(HasParts, ABC):
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
         """Return the time at which the host makes another admission pass, or None for no pass.
 
-        The host calls this method only for a scheduler that is not ``work_conserving``, when the
+        The host calls ``wake_s`` only for a scheduler that is not ``work_conserving``, when the
         worker is idle and requests wait. At the returned time, an admission pass takes place even
         if no request arrives or ends.
         """
@@ -303,8 +303,8 @@ class LocalScheduler(HasParts, ABC):
     def forget(self, client: str) -> None:
         """Delete the state of a client without requests, so that memory use stays bounded.
 
-        Once more than 10,000 clients are idle, a gateway calls this method for the clients that
-        have been idle for longest.
+        Once more than 10,000 clients are idle, a gateway calls ``forget`` for the clients that have
+        been idle for longest.
         """
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -385,7 +385,8 @@ class Router(ABC):
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         """Record the time of a request's first token on the host's clock.
 
-        The host does not call this method if the host did not see the first token of the request.
+        The host does not call ``on_first_token`` if the host did not see the first token of the
+        request.
         """
 
     @property
@@ -405,7 +406,7 @@ class Router(ABC):
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         """Handle a request that failed because its worker did no work for the request.
 
-        The host calls this method instead of ``on_finish``, and may route the request again. The
+        The host calls ``on_failure`` instead of ``on_finish``, and may route the request again. The
         router should refund the charge that the dispatch caused.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
@@ -464,8 +465,8 @@ class Parts(Protocol):
     def on_read(self, request: Request, read: Read) -> None:
         """Correct the charge of a prompt that was charged in full although a part was cached.
 
-        Only a queue before the servers (``gateway``) calls this method, because the queue must
-        charge a prompt before the cached part is known. The queue calls this method once for each
+        Only a queue before the servers (``gateway``) calls ``on_read``, because the queue must
+        charge a prompt before the cached part is known. The queue calls ``on_read`` once for each
         request, before ``on_finish``, and the scheduler charges or refunds the difference between
         the charged and the real prompt tokens.
         """
@@ -473,20 +474,21 @@ class Parts(Protocol):
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         """Return all running requests, in the order in which a full KV pool takes their memory.
 
-        If a scheduler lacks this method, the engine's own order applies.
+        If a scheduler lacks ``retraction_order``, the engine's own order applies.
         """
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the limit on prompt and output tokens together in the next step.
 
-        Only engines whose steps mix prompts and outputs (vLLM) call this method. The engine's own
-        limit on a step's tokens applies as well, and every running request gets an output token.
+        Only engines whose steps mix prompts and outputs (vLLM) call ``step_tokens``. The engine's
+        own limit on a step's tokens applies as well, and every running request gets an output
+        token.
         """
 
     def pass_s(self) -> float:
         """Return the seconds for which a scheduling pass blocks the worker.
 
-        Only simulated engines call this method, before each iteration that computes prompts and
+        Only simulated engines call ``pass_s``, before each iteration that computes prompts and
         after each ``steps_per_pass`` decode steps. The next iteration starts later by the returned
         number of seconds.
         """
@@ -494,31 +496,31 @@ class Parts(Protocol):
     def sort_queue(self, queue: SortableQueue) -> Sequence[Request] | None:
         """Return all waiting requests in a new order, or None to leave the queue unchanged.
 
-        Only the simulated SGLang calls this method, before ``select`` in each pass. If a scheduler
-        has this method, its ``select`` yields the requests in queue order.
+        Only the simulated SGLang calls ``sort_queue``, before ``select`` in each pass. If a
+        scheduler has the method ``sort_queue``, its ``select`` yields the requests in queue order.
         """
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
         """Return the largest chunk of the prompt that this pass continues, or None for no limit.
 
         ``left`` is the number of prompt tokens not computed yet, ``budget`` the number of tokens in
-        a chunk. The host calls this method after ``sort_queue``.
+        a chunk. The host calls ``chunk_limit`` after ``sort_queue``.
         """
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
         """Return whether the batch decodes now, before more prompts are computed.
 
-        Only the simulated SGLang calls this method, without mixed chunks, when the engine could
-        either prefill or decode. ``oldest`` is the request whose prompt is computed next in queue
-        order. ``left`` is the number of prompt tokens of ``oldest`` that are not computed yet,
-        including tokens that may be cached.
+        Only the simulated SGLang calls ``decodes_first``, without mixed chunks, when the engine
+        could either prefill or decode. ``oldest`` is the request whose prompt is computed next in
+        queue order. ``left`` is the number of prompt tokens of ``oldest`` that are not computed
+        yet, including tokens that may be cached.
         """
 
     def on_iteration(self, prompt_tokens: int, start_ps: int, end_ps: int) -> None:
         """Record the times of an iteration in picoseconds; ``prompt_tokens`` is 0 for decoding.
 
-        Only simulated engines call this method. One call may stand for several decode steps, except
-        after ``decodes_first``.
+        Only simulated engines call ``on_iteration``. One call may stand for several decode steps,
+        except after ``decodes_first``.
         """
 
 

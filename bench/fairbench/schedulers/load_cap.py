@@ -11,9 +11,9 @@ request and each token of context. The cost of a batch is measured in tokens of 
     cost = sum over running requests of (prompt + expected output / 2 + request_tokens)
 
 A unit (``unit_tokens``) is the cost of a batch whose decode time equals the fixed time. A step of a
-batch of n units takes n + 1 times as long as an empty step. The efficiency of the step is n / (n +
-1), the fraction of the time beyond the fixed time. The cost of a batch and the load cap follow from
-the timing profile of the engine's GPU.
+batch of n units takes n + 1 times as long as an empty step. The efficiency of a step of n units is
+n / (n + 1), the fraction of the step's time beyond the fixed time. The cost of a batch and the load
+cap follow from the timing profile of the engine's GPU.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class RecentNode(LocationNode):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BoundedTree(LocationTree[RecentNode]):
-    """A location tree of at most ``limit`` nodes, or of one prompt's nodes if these are more.
+    """A location tree of at most ``limit`` nodes, or of one prompt's nodes if they are more.
 
     Adding a prompt counts as a use of all nodes on the prompt's path, for every worker. Beyond the
     limit, the tree removes the least recently used leaf, and with the leaf its marks. Because only

@@ -2,8 +2,8 @@
 
 An eviction policy by client (``ClientEviction``) takes cached tokens from clients above their
 share. The policy cannot take tokens that running requests use, so a client with many running
-requests holds memory that other clients lack. For this reason, ``MemoryShare`` limits clients at
-admission by two rules:
+requests holds memory that other clients lack. To protect the memory of other clients,
+``MemoryShare`` limits clients at admission by two rules:
 
 - A request is *within the share* of its client if the client's share covers the tokens that the
   client's running requests pin, plus the tokens that the request would add to the pinned tokens. A

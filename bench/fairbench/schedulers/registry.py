@@ -2,9 +2,9 @@
 
 To add a scheduler, write a file with its class, and add a line to the table in this file.
 
-This file need not change for a user's scheduler. A user can add a scheduler in two ways. Either the
-environment variable ``FAIRBENCH_SCHEDULERS`` names the scheduler's file (``:`` separates several
-files), or the scheduler is installed with an entry point in the group
+A user's scheduler requires no change of this file. A user can add a scheduler in two ways. Either
+the environment variable ``FAIRBENCH_SCHEDULERS`` names the scheduler's file (``:`` separates
+several files), or the scheduler is installed with an entry point in the group
 ``fairbench.local_schedulers`` or ``fairbench.routers``. The name of the entry point is the name of
 the scheduler. An environment variable, not a flag, names the files, so that every process of a run
 knows the files, including processes of a sweep, emulated workers and SGLang servers.

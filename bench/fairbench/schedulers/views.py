@@ -79,9 +79,10 @@ class RunningView(Protocol):
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
         """Return whether this pass could admit the request if ``without`` did not run.
 
-        The engine's own test of memory and its load cap decide the result. The test counts the
-        admissions of this pass and the memory reserved for outputs. In engines that cannot preempt
-        requests, the result is always False. Each call iterates over the whole batch.
+        The engine's own test of memory and its load cap decide the result. The test of room counts
+        the admissions of the present pass and the memory reserved for outputs. In engines that
+        cannot preempt requests, the result is always False. Each call iterates over the whole
+        batch.
         """
 
 

@@ -3,8 +3,8 @@
 A client's part is 1/n of the speed and KV pool of every replica. Because every replica is divided,
 any n can divide a cluster of any number of replicas, and requests are routed as in the whole
 cluster. One part of a replica takes n times as long for each iteration, fixed costs included, and
-holds 1/n of the requests. The number n is the sum of all weights over the client's weight, or the
-number of clients if all weights are equal.
+holds 1/n of the requests. The number n of parts is the sum of all weights divided by the client's
+weight, or the number of clients if all weights are equal.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def simulate_alone(
       request.
     - ``censored`` names the percentiles that are only lower bounds.
 
-    The scheduler that ``spec`` names has no effect. Only requests that also count in the shared run
-    count. If ``interrupted`` returns true, the rows of some clients are missing.
+    The scheduler that ``spec`` names has no effect. A request counts only if the request also
+    counts in the shared run. If ``interrupted`` returns true, the rows of some clients are missing.
     """
     plans = spec.client_plans()
     source = spec.source()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
-"""A function that begins a program, and calls the second argument when the program ends."""
+"""A function that begins a program, and calls its second argument when the program ends."""
 
 
 class InFlightLimit:

@@ -131,7 +131,7 @@ def ingress_of(
 def reports_of(
     spec: ExperimentSpec, clock: Clock, router: Router, worker: int
 ) -> Callable[[Prompt, int], None] | None:
-    """Return a worker's ``on_evict`` function, or None if the router needs no such reports."""
+    """Return a worker's ``on_evict`` function, or None if the router needs no eviction reports."""
     if not router.wants_evictions:
         return None
     params = make_params("cluster", ClusterParams, spec.settings)

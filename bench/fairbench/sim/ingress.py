@@ -175,7 +175,7 @@ class Gossip:
 
 
 class SumLedger:
-    """A service that knows the totals of all routers, and tells a router before each decision."""
+    """A service that stores all routers' totals, and informs a router before each decision."""
 
     def __init__(self, clock: Clock, peers: Many[Peer]) -> None:
         self._clock = clock

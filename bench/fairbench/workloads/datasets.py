@@ -64,8 +64,8 @@ class Texts:
 class Schema:
     """A layout of records that give input for programs of one ``kind``.
 
-    ``shape`` is the name of the layout in messages. A record has this layout if the record has all
-    fields in ``marks``. ``read`` is a function that returns the texts of a record.
+    ``shape`` is the name of the layout in messages. A record has the layout of a schema if the
+    record has all fields in ``marks``. ``read`` is a function that returns the texts of a record.
     """
 
     kind: str

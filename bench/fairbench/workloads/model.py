@@ -301,7 +301,7 @@ def _checked_name(name: str) -> str:
 
 
 def _client_name(name: str) -> str:
-    """Return a client name, which must be plain, or have tenants such as ``org/team/user``."""
+    """Return a client name, which must be plain or contain tenants (``org/team/user``)."""
     if re.fullmatch(r"client-\d+", name):
         raise ValueError(
             "must not have the form client-N, which is reserved for clients without a name"
@@ -446,7 +446,7 @@ class Scenario(FileTable):
     presence: ClientPresence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate for a profile: of its longest prefix in ``rates``, or else ``rate``."""
+        """Return the rate of the profile's longest prefix in ``rates``, or else ``rate``."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate

@@ -88,8 +88,8 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
 def _check_keys(data: Any, model: type[BaseModel], where: str = "") -> None:
     """Raise UsageError for an unknown key in any table, with the nearest known key.
 
-    Wrong types are not checked here, because pydantic reports them. ``where`` is the path of the
-    table in the file, or "" for the whole file.
+    The function does not check types, because pydantic reports wrong types. ``where`` is the path
+    of the table in the file, or "" for the whole file.
     """
     for one in data if isinstance(data, list) else ():
         _check_keys(one, model, where)

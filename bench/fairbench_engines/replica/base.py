@@ -215,7 +215,7 @@ class RealReplica(ABC):
         return 0
 
     def _end_stretch(self) -> None:
-        """Record the stretch in the service log, because the batch of requests will change."""
+        """Record the stretch of decode steps in the service log, because the batch will change."""
         if self._stretch is not None and self._stretch.steps:
             batch = InBatch(self.log.index)
             for client, (requests, context) in self._first.items():

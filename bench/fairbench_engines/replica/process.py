@@ -39,7 +39,7 @@ sys.exit(main(sys.argv[1:]))
 def python_of(named: str) -> str:
     """Return the path of the Python that ``--engine-code`` names.
 
-    Raises UsageError if this program does not exist.
+    Raises UsageError if the named program does not exist.
     """
     if named == INSTALLED:
         return sys.executable

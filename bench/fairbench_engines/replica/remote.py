@@ -1,4 +1,4 @@
-"""A replica whose engine runs in another process, with the Python that has the engine."""
+"""A replica whose engine runs in another process, in a Python with the installed engine."""
 
 from __future__ import annotations
 

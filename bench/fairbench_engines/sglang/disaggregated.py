@@ -23,7 +23,7 @@ ALLOCATION = "sglang.srt.disaggregation.decode.DecodePreallocQueue"
 
 @dataclass(eq=False)
 class Disaggregation:
-    """The hooks of one prefill or decode server's queues; a hook first receives what it wraps.
+    """The hooks of one prefill or decode server; their first argument is the wrapped function.
 
     ``ready`` contains the requests to which a decode server could give memory.
     """

@@ -1,7 +1,8 @@
 """Cache eviction by fairbench's policies inside SGLang, for each request that takes KV memory.
 
 A tree is SGLang's RadixCache, whose nodes are objects, or SGLang's UnifiedRadixCache, whose nodes
-are numbers. In this module, *handle* means a node of either kind.
+are numbers. In this module, a *handle* is a node of SGLang's tree, given as an object or as a
+number.
 """
 
 from __future__ import annotations

@@ -245,7 +245,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: SGLangHome, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """Fit the cost model to an iteration's time, which overlap scheduling makes too long."""
+        """Fit the cost model to an iteration's time, which is too long under overlap scheduling."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return

@@ -101,7 +101,7 @@ class BlockEviction:
 
     @contextmanager
     def _for(self, name: str) -> Iterator[VLLMHolding]:
-        """Attribute all blocks that vLLM uses or takes inside the context to this request."""
+        """Attribute to a request all blocks that vLLM uses or takes in the ``with`` block."""
         if (mine := self._held.get(name)) is None:
             known = self._config.clients
             request = claiming(self._request_of(name) or UNKNOWN, known)
@@ -113,7 +113,7 @@ class BlockEviction:
             self._taking = self._unknown
 
     def allocate(self, request: Theirs, *args: Any, **named: Any) -> Any:
-        """Wrap ``allocate_slots``: attribute the allocated blocks to this request."""
+        """Wrap ``allocate_slots``: attribute the allocated blocks to the request."""
         with self._for(request.request_id):
             return self._allocate(request, *args, **named)
 
@@ -148,7 +148,7 @@ class BlockEviction:
             mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
 
     def free(self, ordered_blocks: Iterable[Theirs]) -> None:
-        """Wrap ``free_blocks``: record that a request no longer needs these blocks."""
+        """Wrap ``free_blocks``: record that a request no longer needs the freed blocks."""
         theirs = list(ordered_blocks)
         self._free(theirs)
         self.mirror.give_back(one for one in theirs if not one.is_null)

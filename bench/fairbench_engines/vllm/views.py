@@ -226,7 +226,7 @@ def kept_blocks(manager: Any) -> KeptBlocks | None:
 
     Matches can be kept only if a look-up follows the blocks from the first to the last. With a
     draft model such as EAGLE, vLLM removes the last block of a match. With a draft model, a match
-    may also grow when a block other than the next block is cached.
+    may also grow when a block is cached that is not the next block of the match.
     """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))

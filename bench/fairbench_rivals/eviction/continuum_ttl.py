@@ -95,7 +95,7 @@ class ContinuumTTL(EvictionPolicy):
 
 @dataclass(slots=True)
 class PinnedSession:
-    """A session that has further turns, with the number of ended turns and the end of the pin.
+    """The state of a session with further turns: the number of ended turns, and the pin's end.
 
     ``ended_s`` is the time at which the last turn ended, and is inf while the next turn runs.
     """

@@ -49,7 +49,8 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         - ``urgent``: like ``origin``, but after ``after_s`` (15) seconds of waiting, the session
           goes before all others, the longest wait first, and may move.
         - ``age``: like ``urgent``, but the session may not move to another replica.
-        - ``wait-cap``: like ``origin`` for ``after_s`` seconds (8), then like ``most-room``.
+        - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
+          (default 8), and then like ``most-room``.
         - ``lease``: like ``origin``, and idle tokens never decay. Full replicas pause no session
           every 5 s; instead, a session that does not fit takes the room of idle sessions, the
           longest idle first. A waiting session takes room from sessions that have been idle for

@@ -17,7 +17,7 @@ class DFSWeight(FCFS):
     The rule follows ``_dfs_weight_order`` in SGLang's base_prefix_cache.py. The walk first visits
     the child with the most waiting requests below it; equal children are visited in the order of
     their entry into the tree. The requests that end at a node come after the requests below the
-    node. A queue of any length is sorted.
+    node. The scheduler sorts a queue of any length.
     """
 
     name = "dfs-weight"

@@ -13,7 +13,7 @@ class RandomOrder(FCFS):
     """A scheduler that shuffles the waiting queue in each pass.
 
     The rule follows ``_sort_randomly`` in SGLang's schedule_policy.py. SGLang shuffles the queue
-    with Python's global random stream. This scheduler uses the random stream ``setup.shuffle``,
+    with Python's global random stream. ``RandomOrder`` uses the random stream ``setup.shuffle``,
     which the host provides.
     """
 

@@ -20,7 +20,7 @@ class ActiveNode(LocationNode):
 
 
 class ActiveTree(LocationTree[ActiveNode]):
-    """A prefix tree with ``active_tokens``, each worker's prompt tokens in use, counted once."""
+    """A prefix tree that counts ``active_tokens``, each worker's distinct prompt tokens in use."""
 
     def __init__(self) -> None:
         super().__init__(ActiveNode)

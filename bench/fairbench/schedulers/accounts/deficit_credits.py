@@ -38,9 +38,9 @@ class Credits(Account):
     that a client of weight 1 receives at a refill.
 
     If ``welcomes`` is set, a client joins with a credit of one quantum instead of 0. A client that
-    left the list after the last refill joins with its former credit instead. A client gets at most
-    one quantum for joining between two refills, so the bounds of [DLPM] Theorems 4.1 and 4.2 still
-    hold.
+    left the list after the last refill joins with its former credit instead of a quantum. A client
+    gets at most one quantum for joining between two refills, so the bounds of [DLPM] Theorems 4.1
+    and 4.2 still hold.
 
     With ``tenants``, a client has positive credit only if all its tenants have positive credit,
     too. All siblings below a tenant are granted their quanta at the same time.

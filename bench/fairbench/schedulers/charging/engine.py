@@ -150,14 +150,14 @@ class GPUCharges:
     def admission_charge(self, request: Request, extend_tokens: int) -> int:
         """Return the charge at admission: the time to prefill the prompt alone in an iteration.
 
-        The unit is picoseconds.
+        The charge at admission is in picoseconds.
         """
         return self._prepay(request, extend_tokens, 0.0)
 
     def dispatch_charge(self, request: Request, extend_tokens: int) -> int:
         """Return the charge at dispatch: the prefill time without an iteration's fixed time.
 
-        The unit is picoseconds.
+        The charge at dispatch is in picoseconds.
         """
         return self._prepay(request, extend_tokens, self._costs.prefill_s(0, 1))
 

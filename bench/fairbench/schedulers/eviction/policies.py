@@ -137,8 +137,9 @@ class ClientEviction(LRU):
         """Return the client (victim) that loses cached tokens.
 
         The victim is a client that claims more than its entitlement. A client above its entitlement
-        is no candidate if running requests use all its tokens. If no client above its entitlement
-        is a candidate, the victim is the claimant that uses the largest part of its entitlement.
+        cannot be the victim if running requests use all its tokens. If no client above its
+        entitlement can be the victim, the victim is the claimant that uses the largest part of its
+        entitlement.
         """
         everyone = list(claimants)
         above = [one for one in everyone if one.after > self.entitled(one.client)]

@@ -21,8 +21,8 @@ class DRR(SharePolicy):
     starves. Unless prices are corrected, the charges over weight of two waiting clients differ by
     less than a quantum plus the highest price of a request of each client. Clients are charged
     prices (``PriceParams``), which may differ from the work that the cluster does. In a tree of
-    tenants, the child nodes of each tenant take turns by the same rule. InferGrid's "deficit round
-    robin" is a different rule, ``infergrid-drr``.
+    tenants, the child nodes of each tenant take turns by deficit round robin, too. InferGrid's
+    "deficit round robin" is a different rule, ``infergrid-drr``.
     """
 
     name = "drr"

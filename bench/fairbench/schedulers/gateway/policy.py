@@ -20,13 +20,14 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 class FlowPolicy(LocalScheduler):
     """A policy that chooses the client whose request the gateway sends next.
 
-    An ``Order`` then chooses one of the client's requests. A flow is the requests of one client in
-    one band, and a band is all requests of one priority. Each band (priority) has a policy object
-    of its own. Any ``LocalScheduler`` can order a band; a FlowPolicy also learns the time at which
-    a request ends. A policy with ``orders_bands`` receives the requests of all priorities; its
-    ``priorities`` map clients to priorities that override the priorities of requests. A policy with
-    ``needs_sessions`` decides by the session of a request. ``detector`` names the policy's default
-    saturation detector if the policy does not use the usual default.
+    After the policy has chosen a client, an ``Order`` chooses one of the client's requests. A flow
+    is the requests of one client in one band, and a band is all requests of one priority. Each band
+    (priority) has a policy object of its own. Any ``LocalScheduler`` can order a band; a FlowPolicy
+    also learns the time at which a request ends. A policy with ``orders_bands`` receives the
+    requests of all priorities; its ``priorities`` map clients to priorities that override the
+    priorities of requests. A policy with ``needs_sessions`` decides by the session of a request.
+    ``detector`` names the policy's default saturation detector if the policy does not use the usual
+    default.
 
     Two methods of a policy, ``place`` and ``given_up``, are optional. ``place(request, now_s)``
     returns the worker for a request that is sent now, or None if the router chooses.

@@ -1,8 +1,8 @@
 """Gateway policies and detectors by name, and the parameters of gateway and admission control.
 
-To add a policy, write a module like ``drr`` and add a line here. To add a detector, write a class
-in ``saturation`` and add a line here. Any local scheduler is also a policy under its own name,
-including users' schedulers.
+To add a policy, write a module like ``drr`` and add a line to the table in this file. To add a
+detector, write a class in ``saturation`` and add a line to the table in this file. Any local
+scheduler is also a policy under its own name, including users' schedulers.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class GatewayParams:
     - ``ttl_s`` is the time in seconds after which a queued request is refused.
     - ``band_requests`` limits the queued requests of each band, and ``max_requests`` limits the
       queued requests of all bands together. A request that arrives at a full gateway displaces the
-      latest request of the lowest band if this band has a lower priority than the new request.
-      Otherwise, the gateway refuses the new request.
+      latest request of the lowest band if this band has a lower priority than the new request. If
+      no queued request has a lower priority, a full gateway refuses the new request.
     - ``priority`` maps clients to priorities, which override the priorities of the clients'
       requests; larger numbers go first. A band is served only if no request of a higher band can be
       sent.

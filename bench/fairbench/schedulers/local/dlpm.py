@@ -29,9 +29,9 @@ class DLPM(FairScheduler):
     ``select`` implements lines 16 to 22 of Algorithm 1, ``Turns`` implements CHECKREFILL (lines 3
     to 8), and ``Prices`` has the charges (lines 23 and 26). Clients get a quantum when no waiting
     client has a positive credit. Algorithm 1, as the paper prints it, does not end in two cases. In
-    this class, the algorithm always ends. A pass over the whole queue without an admission ends the
-    selection (line 17), and refills that leave all clients in debt are repeated in a single step
-    (line 7).
+    the class ``DLPM``, the algorithm always ends. A pass over the whole queue without an admission
+    ends the selection (line 17), and refills that leave all clients in debt are repeated in a
+    single step (line 7).
     """
 
     name = "dlpm"

@@ -108,8 +108,9 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
         """The parameters of ``UrgentDLPM``, and ``within``, the requests that deadlines order.
 
         With ``within=client``, deadlines order the requests of each client. ``within=credit``
-        orders the requests of all clients with positive credit by deadline. Deadlines then decide
-        which client with positive credit goes first, but do not change the clients' shares.
+        orders the requests of all clients with positive credit by deadline. With ``within=credit``,
+        deadlines decide which client with positive credit goes first, but do not change the
+        clients' shares.
         """
 
         within: Literal["client", "credit"] = "client"

@@ -32,8 +32,8 @@ class EDF(LocalScheduler):
 
     A request without room preempts running requests if, without the preemption, the request would
     be late within ``rescue_s`` seconds (``Victims``). When memory runs out, the engine retracts
-    requests in the same order. The preemption rules are new in fairbench; the order is the
-    classical order (Jackson 1955, Liu and Layland 1973).
+    requests in the order of ``Victims``, too. The preemption rules are new in fairbench; the order
+    is the classical order (Jackson 1955, Liu and Layland 1973).
     """
 
     name = "edf"

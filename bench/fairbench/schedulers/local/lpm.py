@@ -21,8 +21,9 @@ class LPM(LocalScheduler):
     class Params:
         """Parameters: ``queue_limit`` is the longest queue that LPM matches and sorts.
 
-        A queue that is longer keeps its order. SGLang's own limit is 128 (since PR #1896), which
-        makes LPM similar to FCFS under load. 0 means no limit, as in the papers.
+        A queue that is longer than ``queue_limit`` keeps its order. SGLang's own limit is 128
+        (since PR #1896), which makes LPM similar to FCFS under load. 0 means no limit, as in the
+        papers.
         """
 
         queue_limit: NotNegativeInt = 0
@@ -40,9 +41,10 @@ class LPM(LocalScheduler):
 class ClientCappedLPM(LPM):
     """Longest cached prefix first among clients with fewer running requests than their limit.
 
-    This policy is a baseline for policies that give clients credits. The limit counts requests
-    without regard to their cost, and leaves room unused while only clients at their limit wait. If
-    the requests of some clients at their limit fill the engine, the remaining clients may starve.
+    ``ClientCappedLPM`` is a baseline for policies that give clients credits. The limit counts
+    requests without regard to their cost, and leaves room unused while only clients at their limit
+    wait. If the requests of some clients at their limit fill the engine, the remaining clients may
+    starve.
     """
 
     name = "lpm-client-cap"

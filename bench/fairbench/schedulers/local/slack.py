@@ -156,11 +156,11 @@ class Victims:
     requests with later deadlines that would still be in time after a pause until the rescued
     request has ended. Among requests that can pause, the victim with the most time to spare goes
     first; the time to restore the victim's memory is subtracted. A request that was preempted is
-    spared until it has produced ``progress`` more tokens. A request that arrived at least
-    ``aging_s`` seconds ago is always spared. No request is preempted if the freed memory would not
-    be enough. With ``swaps``, the victims' KV memory is copied to CPU memory if copying is quicker
-    than recomputing. With ``always_swaps``, the victims' KV memory is copied whenever CPU memory
-    has room.
+    not preempted again until it has produced ``progress`` more tokens. A request that arrived at
+    least ``aging_s`` seconds ago is never preempted. No request is preempted if the freed memory
+    would not be enough. With ``swaps``, the victims' KV memory is copied to CPU memory if copying
+    is quicker than recomputing. With ``always_swaps``, the victims' KV memory is copied whenever
+    CPU memory has room.
     """
 
     slack: Slack
@@ -182,7 +182,7 @@ class Victims:
     ) -> list[Running]:
         """Return the requests to preempt for a request, in order; [] if all free too little.
 
-        The list is also empty unless the request would be late within the next ``rescue_s``
+        The result is also empty unless the request would be late within the next ``rescue_s``
         seconds. Requests that this pass has ``admitted`` keep their memory.
         """
         if not self.is_urgent(request, due_s, now_s):

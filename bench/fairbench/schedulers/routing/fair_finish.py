@@ -94,7 +94,7 @@ class FairFinish(PrefixRouter):
         return worker
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
-        """Return the request's work at each worker, for at least one uncached token."""
+        """Return the request's work at each worker, with at least one prompt token uncached."""
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
 
         def cost(held_tokens: int, workers: int) -> Costs:

@@ -110,7 +110,7 @@ class WorkerBacklog:
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return the work of all clients that is done once this client's work ``done`` is done."""
+        """Return the work of all clients that is complete when the client has received ``done``."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()

@@ -98,7 +98,7 @@ class Fleet:
         self._recount(worker, 1)
 
     def end_request(self, request: Request, worker: int) -> bool:
-        """Count one request less in flight at its worker.
+        """Remove a request from the requests in flight at its worker.
 
         Returns False if the request was not in flight.
         """

@@ -187,9 +187,9 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Send future requests for half of the load below the prefix ``key`` to the GPU ``to``.
 
     The load of a child node is the load of the window's requests whose prompts pass through the
-    child ([Preble] Alg. 2). A child with a single request is not moved, because perhaps no more
-    requests will come. For requests that end at the prefix itself, the router chooses the GPU with
-    less load.
+    child ([Preble] Alg. 2). A child node with a single request stays at its GPU, because perhaps no
+    more requests will come. For requests that end at the prefix itself, the router chooses the GPU
+    with less load.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

@@ -284,7 +284,10 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Share the credits from now on. Raises UsageError for a tree of tenants."""
+        """Share the credits with other routers from now on.
+
+        Raises UsageError for a tree of tenants.
+        """
         if self.credits.in_tree:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"

@@ -80,7 +80,7 @@ class Program(Job):
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
         """Return the index of the data set's item for a program, by default ``number``.
 
-        A kind overrides this method if several programs use one item of the data set.
+        A kind overrides ``pick`` if several programs use one item of the data set.
 
         Args:
             params: Parameters of the program kind.

@@ -107,9 +107,9 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` block identities made from the identities ``ids`` of a text.
 
     If a prompt has more identities than wanted, the last block stands for all further text. If a
-    prompt has too few identities, more identities are derived from the last block. A text with less
-    than half the wanted blocks was shortened in the log; the missing text is unknown and gets no
-    blocks.
+    prompt has too few identities, more identities are derived from the last block. A text with
+    fewer than half of the wanted blocks was shortened in the log; the missing text is unknown and
+    gets no blocks.
     """
     if wanted > 2 * len(ids):
         return ids

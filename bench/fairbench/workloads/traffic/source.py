@@ -65,8 +65,8 @@ class TrafficLoad(NamedTuple):
 class TrafficKind(Protocol):
     """A kind of arrivals, constructed with an object of its frozen dataclass ``Params``.
 
-    A method raises UsageError for a load that the kind does not support, such as a rate for
-    recorded times.
+    The methods of a kind raise UsageError for a load that the kind does not support, such as a rate
+    for recorded times.
     """
 
     def usual(self, load: TrafficLoad) -> ArrivalSource:

@@ -146,7 +146,7 @@ def _write(answers: BinaryIO, answer: Any) -> None:
 
 
 def _end_with_parent(sleep: Callable[[float], None]) -> None:
-    """Start a thread that ends this process after its parent, even if the engine loops forever."""
+    """Start a thread that ends this process once the parent has ended, even in an endless loop."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -160,9 +160,9 @@ def _end_with_parent(sleep: Callable[[float], None]) -> None:
 def failure(error: Exception) -> dict[str, Any]:
     """Return the type and text of an error, and the file, line and function that raised the error.
 
-    ``fits`` is false if the error shows that the engine differs from the supported releases. In
-    such an error, a call of the engine by this package failed, or the engine used an attribute that
-    a stand-in of this package lacks.
+    ``fits`` is false if the error shows that the engine differs from the supported releases. If
+    ``fits`` is false, a call of the engine by this package failed, or the engine used an attribute
+    that a stand-in of this package lacks.
     """
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1]

@@ -40,7 +40,7 @@ class TokenIds:
     def prompt(self, ids: Sequence[int]) -> tuple[tuple[Any, int], ...]:
         """Return the segments (key, length) that token ids stand for.
 
-        This method is the inverse of ``of``.
+        ``prompt`` is the inverse of ``of``.
         """
         starts, runs = self._runs
         segments: list[tuple[Any, int]] = []
