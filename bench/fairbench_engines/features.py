@@ -1,6 +1,6 @@
 """The table of features on the releases page: what works with the plugin in each engine.
 
-The plugins' own tables of refused features decide whether the page calls a feature refused.
+The page calls a feature refused if a plugin's own table lists the feature as refused.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Reader:
         return bool(self._columns["version"][0] != self.version)
 
     def read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the charges and raises that have changed, by client."""
+        """Return the charges and the raised levels that have changed, by client."""
         self.version = int(self._columns["version"][0])
         self._read_names()
         return self._changed("charged"), self._changed("raised")

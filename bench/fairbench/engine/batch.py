@@ -263,7 +263,7 @@ class DecodeRun:
         return self.start_ps + steps * self.first_ps + growth
 
     def steps_before(self, time_ps: int) -> tuple[int, int]:
-        """Return how many steps end before ``time_ps``, and the end of the last such step (ps)."""
+        """Return how many steps end before ``time_ps``, and the end (ps) of the last such step."""
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps

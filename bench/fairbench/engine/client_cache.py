@@ -239,8 +239,8 @@ class ClaimedMemory(Protocol[Kept]):
 class Claims(Generic[N]):
     """The claims on the nodes of ``memory``; ``policy`` decides which claim ends next.
 
-    ``others`` is an additional client that the policy does not know, or None. When memory is short,
-    the client that the policy chooses loses cached tokens first.
+    ``others`` is an additional client that owns tokens but is unknown to the policy, or None. When
+    memory is short, the client that the policy chooses loses cached tokens first.
     """
 
     def __init__(
@@ -496,9 +496,9 @@ class ClaimedNode(KVNode):
 class ClientCache(KVCache):
     """The KV memory of an SGLang replica, in which ``policy`` ends the claims of clients.
 
-    ``capacity`` is the size of the memory in tokens. ``others`` is an additional client that the
-    policy does not know, or None. When memory is short, the client that the policy chooses loses
-    cached tokens first.
+    ``capacity`` is the size of the memory in tokens. ``others`` is an additional client that owns
+    tokens but is unknown to the policy, or None. When memory is short, the client that the policy
+    chooses loses cached tokens first.
     """
 
     knows_clients = True

@@ -228,7 +228,10 @@ class SGLangReplica(EngineLoop[KVNode]):
         return True
 
     def _tail_ps(self) -> int:
-        """Return the time (ps) that long sequences (by length on joining) add to a step."""
+        """Return the time (ps) that long sequences add to a step.
+
+        The length of a sequence is the length at the time when the sequence joined the batch.
+        """
         sequences = self.batch.sequences
         return self._profile.tail_ps([one.request.input_tokens + one.produced for one in sequences])
 

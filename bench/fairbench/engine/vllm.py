@@ -419,7 +419,10 @@ class VLLMReplica(EngineLoop[BlockNode]):
 
 
 def longest_ps(profile: TimingProfile, batch: RunningBatch) -> int:
-    """Return the time (ps) that the longest sequence (on joining) adds to a decode step."""
+    """Return the time (ps) that the longest sequence adds to a decode step.
+
+    The length of a sequence is the length at the time when the sequence joined the batch.
+    """
     if profile.vllm_attention is None or not batch.size:
         return 0
     longest = max(one.request.input_tokens + one.produced for one in batch.sequences)

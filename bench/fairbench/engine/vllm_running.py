@@ -256,9 +256,10 @@ class RunningList:
 
     Normally, only the last sequence may be prefilling, because an incomplete prompt takes the rest
     of every budget, so that no other request is admitted. With ``long_prefill_token_threshold``,
-    any sequence may be prefilling. All other sequences decode, and are members of ``batch``. With
-    asynchronous scheduling, ``batch`` has the state after the step that runs. The running step
-    gives each sequence in ``pending`` a token, and the last token to each sequence in ``ending``.
+    any sequence may be prefilling. All other sequences of the running list decode, and are members
+    of ``batch``. With asynchronous scheduling, ``batch`` has the state after the step that runs.
+    The running step gives each sequence in ``pending`` a token, and the last token to each sequence
+    in ``ending``.
     """
 
     def __init__(self, cache: BlockCache, limits: VLLMLimits, index: dict[str, int]) -> None:

@@ -239,7 +239,7 @@ class MatchedQueue(ABC, Generic[N]):
     view; the host calls ``admit`` for each admitted request, and then ``end_pass``.
 
     Args:
-        cache: Cache whose prefixes the waiting requests are matched with.
+        cache: The cache against which the waiting requests are matched.
         cache_aware: Whether requests can be sorted by their cached prefix.
         in_batch: Whether a cold request (at most 32 cached tokens) comes last if an earlier cold
             request has equal first tokens.
@@ -460,7 +460,8 @@ class MatchedQueue(ABC, Generic[N]):
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
         """Make the first request of each group its leader, and add the changes to ``changed``.
 
-        The leader of a group is sorted by its match, and all other requests of the group come last.
+        The leader of a group is sorted by its match with the cache, and all other requests of the
+        group come last.
         """
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):

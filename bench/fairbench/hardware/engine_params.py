@@ -312,7 +312,7 @@ def vllm_pool_tokens(
     largest number of sequences.
 
     Args:
-        pool: Memory of the weights and of a token.
+        pool: The memory that the weights and one token of KV cache take.
         memory: Other memory of the server.
         tokens: The value of vLLM's ``max_num_batched_tokens``.
         sequences: The value of vLLM's ``max_num_seqs``.

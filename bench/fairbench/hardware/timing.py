@@ -131,7 +131,7 @@ class VLLMMemory:
 
     Attributes:
         total_gib: The GPU's total memory, as PyTorch reports it.
-        gpu_memory_utilization: The setting of vLLM with this name.
+        gpu_memory_utilization: The value of vLLM's setting with this name.
         forward_bytes: Activations of each token in the forward pass.
         hidden_bytes: Hidden states of each token that sampling keeps.
         logits_bytes: Logits and probabilities of each sequence.

@@ -56,7 +56,7 @@ def key_of(name: str) -> str:
 
 
 def known_key(name: str) -> str:
-    """Return the summary key for a user's name of a metric; an unknown name is a UsageError."""
+    """Return the summary key for a user's name of a metric; raise UsageError if unknown."""
     if metric_of(key_of(name)) is None:
         raise unknown_name("metric", name, CATALOGUE)
     return key_of(name)

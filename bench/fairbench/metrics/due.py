@@ -258,7 +258,7 @@ class _RequestedPart:
         self._something = bool(amounts.sum())
 
     def part_by(self, at_s: Floats) -> Floats:
-        """Return the fraction of demand requested before each age ``at_s``, 0 without demand."""
+        """Return the fraction of demand requested before each age ``at_s``; 0 if no demand."""
         if not self._something:
             return np.zeros(len(at_s))
         place = np.searchsorted(self._ages_s, at_s, "left")

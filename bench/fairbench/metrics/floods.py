@@ -270,7 +270,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the usual peak of all clients but ``client``, over periods of ``long_s`` seconds.
+    """Return the usual peak demand, in ``long_s`` seconds, of all clients except ``client``.
 
     The usual peak is the third quartile of the clients' peaks, in weighted tokens.
     """

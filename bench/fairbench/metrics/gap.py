@@ -104,7 +104,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return upper bounds on the rise of each client's value since its backlog began.
+        """Return upper bounds on each client's increase of a value since its backlog began.
 
         The value in each cell lies between ``low`` and ``high``.
         """
@@ -176,7 +176,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Bookings of tokens; each array has one element per booking.
+    """Bookings (tokens that count for a client at an instant); one array element per booking.
 
     ``place`` is an index into the searched ``Places``, ``at_s`` is the instant in seconds, and
     ``kind`` tells whether the booking comes at an END or a START.

@@ -330,7 +330,7 @@ def program_rows(requests: Requests, programs: Programs) -> Ints:
 
 
 def program_arrivals(programs: Programs, facts: Facts) -> Floats:
-    """Return the earliest time of each program that no scheduler can change, in seconds."""
+    """Return the earliest possible arrival of each program under any scheduler, in seconds."""
     waits_for = np.isin(programs.client, list(facts.closed_loop))
     return np.where(waits_for, 0.0, programs.arrival_s)
 

@@ -103,7 +103,7 @@ class RunData:
         self.cut = replace(facts, window=self.window)
 
     def count_status(self, status: int) -> int:
-        """Return how many requests have a status."""
+        """Return how many requests have the given status."""
         return int(np.count_nonzero(self.requests.status == status))
 
     @cached_property

@@ -3,7 +3,7 @@
 A high percentile is mostly chance unless several latencies lie above it. A percentile needs at
 least three larger latencies: a P99 needs 300 latencies, and a P95 needs 60 latencies. The summary
 of a single run always shows the P99; if the latencies are too few, the P99 is marked, and the P95
-follows. Other tables show either the P99 or the P95.
+follows. All tables except the summary of a single run show either the P99 or the P95.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Gaps:
     def add(
         self, client: Ints, gap: Ints, gap_s: Floats, tokens: Floats, beside: Flags | None = None
     ) -> None:
-        """Add tokens that came after gaps: ``gap`` is the position of each token's ``gap_s``.
+        """Add tokens that came after gaps; ``gap`` is the index of each token's gap in ``gap_s``.
 
         ``beside`` tells for each token whether prompts of other clients were computed in the gap
         before the token.

@@ -153,7 +153,7 @@ SHARES = {"share": 0.0, "share_60s": SESSION_WINDOW_S}
 
 
 def _stalls_of(run: RunData) -> dict[str, Any]:
-    """Return which clients stall which clients, and the prompts of the longest recorded stalls."""
+    """Return which clients stall which clients, and whose prompts caused the longest stalls."""
     found: dict[str, Any] = {}
     names = [client.name for client in run.facts.clients]
     if run.stalls is not None and run.stalls.matrix_s is not None:

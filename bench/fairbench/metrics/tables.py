@@ -144,7 +144,7 @@ class Memory(Table):
 
 
 class SavedColumns(NamedTuple):
-    """The columns of each table as files store the columns: with names instead of numbers."""
+    """The columns of each table in the form that files store, with names instead of numbers."""
 
     requests: dict[str, Any]
     programs: dict[str, Any]

@@ -15,7 +15,7 @@ from fairbench.metrics.records import REFUSED, Floats, Ints, Requests
 class Traffic(NamedTuple):
     """Requests in order of arrival; arrays have one element per request.
 
-    - ``clients`` are the names of the clients, ``client`` is an index into ``clients``.
+    - ``clients`` are the names of the clients, and ``client`` is an index into ``clients``.
     - ``arrival_s`` is the time in seconds at which the request arrived.
     - ``tokens`` is the size in weighted tokens (input + 2 x output).
     - ``wait_s`` is the time to first token in seconds: infinite for a request without an answer,

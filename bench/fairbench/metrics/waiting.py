@@ -67,8 +67,8 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 def merged(start: Floats, end: Floats) -> Intervals:
     """Return the union of intervals; only intervals that strictly overlap are joined.
 
-    If a wait in a queue ends at the instant at which the next wait begins, the queue was empty
-    during an admission pass. At an instant at which the queue is empty, the client is not
+    If a wait in a queue ends at the instant at which the next wait begins, the queue was empty in
+    between, during an admission pass. At an instant at which the queue is empty, the client is not
     backlogged, and the theorems require a backlog at every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]

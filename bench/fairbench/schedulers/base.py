@@ -503,8 +503,8 @@ class Parts(Protocol):
     def chunk_limit(self, left: int, budget: int) -> int | None:
         """Return the largest chunk of the prompt that this pass continues, or None for no limit.
 
-        ``left`` is the number of prompt tokens not computed yet, ``budget`` the number of tokens in
-        a chunk. The host calls ``chunk_limit`` after ``sort_queue``.
+        ``left`` is the number of prompt tokens not computed yet, and ``budget`` is the number of
+        tokens in a chunk. The host calls ``chunk_limit`` after ``sort_queue``.
         """
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:

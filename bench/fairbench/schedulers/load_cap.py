@@ -166,7 +166,7 @@ class NoCap(LoadCap):
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the load cap that a setting of an engine means.
+    """Return the load cap that an engine's setting selects.
 
     Raises UsageError if the costs of steps are unknown.
     """

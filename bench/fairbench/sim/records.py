@@ -175,7 +175,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _batches(path: Path) -> list[pa.RecordBatch]:
-    """Return the complete batches of a file, mapped into memory; no batches without a file."""
+    """Return the complete batches of a file, mapped into memory; none if the file is missing."""
     import pyarrow as pa
 
     try:

@@ -164,7 +164,7 @@ def no_collector() -> Iterator[None]:
     """Turn off Python's garbage collector in the ``with`` block, which saves a third of the time.
 
     Objects from before the block are frozen with ``gc.freeze``, unless a caller has done so
-    already. An explicit collection in the block examines only the objects of the block. A
+    already. An explicit collection in the ``with`` block examines only the objects of the block. A
     collection of all imported objects would take longer than the simulation of a few hundred
     requests.
     """

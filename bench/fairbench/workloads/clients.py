@@ -178,7 +178,7 @@ def _sizes_of_plain_clients(scenario: Scenario, count: int) -> list[tuple[int, f
 
 
 def _load_of_size(load: TrafficLoad, multiple: float) -> TrafficLoad:
-    """Return the load of a client that is ``multiple`` times as large as the average client's load.
+    """Return the load of a client whose load is ``multiple`` times the average client's.
 
     ``load`` is the load of a client of average size. The request rate and the number of programs
     are multiplied by ``multiple``.

@@ -25,7 +25,7 @@ def workload_names() -> list[str]:
 def load_workload(ref: str) -> WorkloadSpec:
     """Load a workload: ``ref`` is a bundled name, or a path (with a slash, or ending in .toml).
 
-    Raises UsageError for an unknown name, DataError (file, line or key) for an invalid file.
+    Raises UsageError for an unknown name, and DataError (file, line or key) for an invalid file.
     """
     file, shown = file_of("workload", ref, SPECS)
     data = read_toml(file, shown)

@@ -71,7 +71,7 @@ class SGLangHome(EngineHome):
 
     @staticmethod
     def name_of(theirs: Req) -> Req:
-        """Return the request object itself, which is its own key in SGLang."""
+        """Return the request object itself, which serves as the key of the request."""
         return theirs
 
     def accepts(self, req: Req, now_s: float) -> bool:

@@ -88,7 +88,7 @@ class Hooks:
             self.home.kept_view(self._tree, self.order)
 
     def by_target(self) -> dict[str, Hook]:
-        """Return every hook, by the function that it wraps."""
+        """Return all hooks, by the function that each hook wraps."""
         more = self.eviction.by_target(BATCH) if self.eviction else {}
         return (
             more

@@ -40,7 +40,7 @@ class ExFairS(FlowPolicy):
     the lowest score raises its number by as much, where d is the difference between the two scores.
     The clients with the second highest and the second lowest score follow, and so on as long as the
     difference is above 0.1. The number of a client (its priority) changes at most once per round.
-    All numbers of clients start at 0 and are kept between rounds.
+    The priority numbers of all clients start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the

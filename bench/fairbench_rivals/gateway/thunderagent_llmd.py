@@ -70,7 +70,7 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
 
         @property
         def wait_s(self) -> float:
-            """The value of ``after_s``, or the default of the rule ``resume``, or else inf."""
+            """The value of ``after_s``, or the default of the rule ``resume``; inf for no limit."""
             return self.after_s or AFTER_S.get(self.resume, inf)
 
     params: Params

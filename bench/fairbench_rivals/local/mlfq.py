@@ -53,7 +53,7 @@ class MLFQ(LocalScheduler):
     request that vllm-ltr would keep in memory without running it is preempted. Preemption copies
     the KV values to the host, as in vllm-ltr, or discards them if the host has no room. No request
     is preempted if the memory of all lower levels would not suffice. The running time counts from
-    an admission to the end of a run, and steps between two passes count as equally long. An
+    an admission to the end of a run, and all steps between two passes count as equally long. An
     iteration in which no request waits does not count among the 100 iterations.
     """
 

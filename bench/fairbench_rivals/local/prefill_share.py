@@ -60,9 +60,9 @@ NEWEST = 0.2  # weight of the latest prefill in the mean time per prompt token
 class PrefillTimeShareAuto(PrefillTimeShare):
     """A prefill share that follows the pressure on prefill and on decoding, from 20% to 80%.
 
-    The pressure on decoding is the time since the last decode step over the duration of this step.
-    The pressure on prefill is the age of the oldest request without a complete prompt, over the
-    time to compute the rest of its prompt.
+    The pressure on decoding is the time since the last decode step, divided by the duration of this
+    step. The pressure on prefill is the age of the oldest request without a complete prompt,
+    divided by the time to compute the rest of the prompt.
     """
 
     name = "prefill-share-auto"

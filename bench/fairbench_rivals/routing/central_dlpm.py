@@ -1,7 +1,7 @@
 """Centralised DLPM, the strawman of [DLPM] §5.1: one queue and one credit per client for a cluster.
 
-``CentralRouter`` knows the replicas, and ``CentralOrder`` the queue and the credits. The local
-scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision of the
+``CentralRouter`` knows the replicas, and ``CentralOrder`` knows the queue and the credits. The
+local scheduler ``CentralWorker`` reports outputs, and makes a replica wait for each decision of the
 router.
 """
 
@@ -42,7 +42,7 @@ class CentralRouter(PrefixRouter):
     class Params(DLPM.Params):
         """The parameters of DLPM, whose quantum and rules order the router's queue.
 
-        The router charges a request once, by client, and keeps running requests.
+        The router charges each request once, to its client, and does not preempt running requests.
         """
 
         constants: ClassVar[tuple[str, ...]] = (

@@ -152,7 +152,7 @@ class ClientEviction(LRU):
 
 
 class LFU(EvictionPolicy):
-    """Eviction of the leaf that the fewest requests used, and of equals the least recently used.
+    """Eviction of the least frequently used leaf; of equals, the least recently used one goes.
 
     SGLang's radix cache offers the policy LFU besides LRU.
     """

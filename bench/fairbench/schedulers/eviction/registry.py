@@ -32,7 +32,10 @@ EVICTIONS = {
     "retention": f"{_HERE}.policies:Retention",
 }
 ALL_EVICTIONS = with_registered(EVICTIONS, EVICTION_GROUP)
-"""``ALL_EVICTIONS`` has ``module:class`` of each policy by name, including installed policies."""
+"""``ALL_EVICTIONS`` maps each eviction policy's name to ``module:class``.
+
+Installed policies are included.
+"""
 
 
 @dataclass(frozen=True)

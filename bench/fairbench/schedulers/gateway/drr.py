@@ -18,11 +18,11 @@ class DRR(SharePolicy):
     """Deficit round robin: a turn grants a client a quantum, which pays for its next requests.
 
     A client without queued requests loses its remaining credit, but keeps a debt. No client
-    starves. Unless prices are corrected, the charges over weight of two waiting clients differ by
-    less than a quantum plus the highest price of a request of each client. Clients are charged
-    prices (``PriceParams``), which may differ from the work that the cluster does. In a tree of
-    tenants, the child nodes of each tenant take turns by deficit round robin, too. InferGrid's
-    "deficit round robin" is a different rule, ``infergrid-drr``.
+    starves. Unless prices are corrected, the charges (divided by weight) of two waiting clients
+    differ by less than a quantum plus the highest price of a request of each client. Clients are
+    charged prices (``PriceParams``), which may differ from the work that the cluster does. In a
+    tree of tenants, the child nodes of each tenant take turns by deficit round robin, too.
+    InferGrid's "deficit round robin" is a different rule, ``infergrid-drr``.
     """
 
     name = "drr"

@@ -151,7 +151,7 @@ class HoldsRequests(Protocol):
         """Call ``send`` for each request that may be sent to a worker now, in order."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the time in seconds of the next call that needs no event, or None for no call."""
+        """Return the time (s) at which the host must call without an event, or None if never."""
 
     def moved(self, request: Request, worker: int | None) -> None:
         """Record which worker a sent request has, or None while the request has no worker."""
@@ -600,7 +600,7 @@ class Gateway(HoldsRequests):
 
     @property
     def ahead(self) -> float:
-        """The largest lead of a client that was served over a client that waited elsewhere."""
+        """The largest lead of a served client over a client that waited at another router."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 

@@ -46,13 +46,14 @@ class DLPM(FairScheduler):
         at a request without room, as SGLang does; ``no_room=skip`` tries the next request, as
         Algorithm 1 does. ``refill=relaxed`` selects ``RelaxedTurns``, which decide differently only
         with ``no_room=skip``. ``join`` is the credit of a client that joins the list: ``zero``, as
-        printed and by default, or one ``quantum``. With a quantum, a newcomer need not wait until
-        the other clients have used up their quanta. ``rejoin`` is the rule by which idle clients
-        leave the list. ``charge_recompute`` means that the second prefill of a retracted request is
-        also charged. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and ``weights``;
-        with ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed tokens. When
-        memory runs out, ``preempt=fair`` retracts running requests of the client that is furthest
-        ahead in service, the newest request first; by default the engine chooses the request.
+        printed and by default, or one ``quantum``. With ``join=quantum``, a newcomer need not wait
+        until the other clients have used up their quanta. ``rejoin`` is the rule by which idle
+        clients leave the list. ``charge_recompute`` means that the second prefill of a retracted
+        request is also charged. ``FairParams`` explains ``sharing``, ``charge``, ``tenants`` and
+        ``weights``; with ``charge=gpu-time`` a quantum is the GPU time of ``quantum`` computed
+        tokens. When memory runs out, ``preempt=fair`` retracts running requests of the client that
+        is furthest ahead in service, the newest request first; by default the engine chooses the
+        request.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000

@@ -26,8 +26,9 @@ class UrgentDLPM(DLPM):
     """The base class of schedulers that combine DLPM's order with ranks by deadline.
 
     Requests that are late or have no deadline rank first once they have waited for ``aging_s``
-    seconds, in order of arrival. Next come requests that can still be in time, the earliest
-    deadline first. All other requests share the last rank.
+    seconds, in order of arrival. Requests that can still be in time rank behind the aged requests,
+    the earliest deadline first. Late requests and requests without a deadline share the last rank
+    until they have aged.
     """
 
     wants_costs = True

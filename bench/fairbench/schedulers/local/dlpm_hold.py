@@ -24,7 +24,7 @@ class HoldingDLPM(DLPM):
 
     DLPM grants quanta as soon as no *waiting* client has positive credit. A client whose calls
     follow one another, as in a tree of calls, rarely waits. Under DLPM, other clients get quanta
-    repeatedly and fill the batch while a client with running calls has positive credit.
+    repeatedly and fill the batch, although a client with running calls has positive credit.
     ``HoldingDLPM`` makes requests wait as long as no waiting client has positive credit, a running
     client without waiting requests has positive credit, and the batch is large enough to be
     efficient. Such a hold always ends, because running requests spend credit or finish; when the

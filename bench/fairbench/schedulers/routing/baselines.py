@@ -84,10 +84,10 @@ class LeastLoaded(FleetRouter):
 class PowerOfTwo(CountingRouter):
     """A router that picks the less loaded of two random workers, or the first of equal workers.
 
-    The rule is the rule of smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs).
-    The router compares the KV pool usage of the two workers if both report their usage; otherwise,
-    the router compares the requests in flight. The router does not look at clients and prefixes.
-    AIBrix and Ray Serve have routers that compare the requests in flight of two random workers.
+    The router follows smg, the gateway of SGLang (lightseekorg/smg @73da68c, power_of_two.rs). The
+    router compares the KV pool usage of the two workers if both report their usage; otherwise, the
+    router compares the requests in flight. The router does not look at clients and prefixes. AIBrix
+    and Ray Serve have routers that compare the requests in flight of two random workers.
     """
 
     name = "power-of-two"

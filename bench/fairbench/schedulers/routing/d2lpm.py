@@ -114,7 +114,7 @@ class D2LPM(CreditExchange, PrefixRouter):
         return worker
 
     def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
-        """Return the number of charged prompt tokens, at least 1, because engines compute 1."""
+        """Return the number of charged prompt tokens; at least 1, as an engine computes one."""
         if self.params.charge == "input":
             return request.input_tokens
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))

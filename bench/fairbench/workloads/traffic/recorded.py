@@ -208,7 +208,7 @@ class TraceTraffic:
     """The kind ``trace``; the rate of a client multiplies the trace's speed (1: as recorded).
 
     The clients of a run are the trace's clients in order of ids. A client that has no requests in
-    the trace sends none.
+    the trace sends no requests.
     """
 
     @dataclass(frozen=True)

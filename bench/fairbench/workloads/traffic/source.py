@@ -54,7 +54,7 @@ class TrafficLoad(NamedTuple):
             ).of("burstiness")
 
     def check_whole(self, until_fraction: float | None, kind: str, advice: str) -> None:
-        """Raise UsageError, ending in ``advice``, if ``until_fraction`` is not None."""
+        """Raise UsageError if ``until_fraction`` is given; the message ends in ``advice``."""
         if until_fraction is not None:
             raise UsageError(
                 f"heavy client {self.client}: until_fraction = {until_fraction:g}: not "
@@ -136,7 +136,7 @@ class GammaArrivals(ArrivalSource):
             yield Arrival(at_s)
 
     def gaps(self, rng: random.Random) -> Iterator[float]:
-        """Yield gaps with mean 1, without end; arrivals divide the gaps by the rate."""
+        """Yield gaps with mean 1, without end; arrival times follow from the gaps over the rate."""
         return gamma_gaps(rng, self.burstiness)
 
     def expected_programs(self, before_s: float = inf) -> float:
@@ -194,7 +194,7 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
 
 
 def arrival_times(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
-    """Yield arrival times in seconds; a gap of 1 takes 1/``programs_per_s`` seconds."""
+    """Yield arrival times in seconds; a gap of 1 lasts 1/``programs_per_s`` seconds."""
     now, piece = rates[0].start_s, 0
     for unit in gaps:
         gap = unit
