@@ -543,7 +543,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
-        """Return the time (ps) of a decode step in addition to the profile's formula."""
+        """Return the time (ps) that a decode step takes beyond the profile's formula."""
         return 0
 
     def _recompute(self) -> bool:

@@ -72,7 +72,7 @@ class FlashAttention2(NamedTuple):
 
     @property
     def extra_reads(self) -> int:
-        """How many additional times a mixed step reads each context token of decoding sequences."""
+        """The number of additional times that a mixed step reads each decoding context token."""
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:

@@ -225,7 +225,7 @@ def cheapest(price: Floats, most: Floats, least: Floats, total: float) -> float:
 
 
 def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
-    """Return the mean over well-behaved clients of the P95 of the least latencies alone.
+    """Return the mean, over well-behaved clients, of the P95 of least program latencies.
 
     ``program_s`` holds the ``alone_times`` of the programs.
     """

@@ -163,10 +163,10 @@ EVENTS_AT_ONCE = 64
 def no_collector() -> Iterator[None]:
     """Turn off Python's garbage collector in the ``with`` block, which saves a third of the time.
 
-    Objects from before the block are frozen with ``gc.freeze``, unless a caller has done so
-    already. An explicit collection in the ``with`` block examines only the objects of the block. A
-    collection of all imported objects would take longer than the simulation of a few hundred
-    requests.
+    Objects that exist before the ``with`` block are frozen with ``gc.freeze``, unless a caller has
+    frozen the objects already. An explicit collection in the ``with`` block examines only the
+    objects of the block. A collection of all imported objects would take longer than the simulation
+    of a few hundred requests.
     """
     was_on, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()

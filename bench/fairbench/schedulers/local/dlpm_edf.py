@@ -106,7 +106,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(UrgentDLPM.Params):
-        """The parameters of ``UrgentDLPM``, and ``within``, the requests that deadlines order.
+        """The parameters of ``UrgentDLPM``; ``within`` selects the requests to order by deadline.
 
         With ``within=client``, deadlines order the requests of each client. ``within=credit``
         orders the requests of all clients with positive credit by deadline. With ``within=credit``,

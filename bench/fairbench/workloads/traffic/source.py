@@ -21,7 +21,7 @@ from fairbench.workloads.programs.base import MeanGap
 
 
 class Arrival(NamedTuple):
-    """The arrival of a program: seconds, and ``item``, the input if the traffic provides the input.
+    """The arrival of a program: the time in seconds, and ``item``, its input (or None).
 
     A program without an ``item`` takes its input from the run's data set, or has random lengths.
     """
