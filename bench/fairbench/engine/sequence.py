@@ -17,7 +17,7 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 
 
 class DecodeTime:
-    """Cumulative times over the decode steps of a batch, from which a request's part is computed.
+    """Cumulative times of a batch's decode steps, from which each request's part is computed.
 
     All times are in picoseconds. ``each`` is the sum of a request's parts of the fixed step times.
     ``read`` sums the step time per token of context. ``numbered`` sums the time per token of

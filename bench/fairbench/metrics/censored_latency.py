@@ -171,7 +171,7 @@ def _first_tokens(
 ) -> list[Sample]:
     """Return each client's times to first token in seconds, for requests of ``arrived`` programs.
 
-    Requests that an unfinished program had yet to send count with the lower bound 0 s. A starved
+    Requests that an unfinished program has not sent yet count with a lower bound of 0 s. A starved
     client sends fewer requests, and without the lower bounds would be judged only by the served
     requests.
     """

@@ -100,7 +100,7 @@ def _paces_s(requests: Requests, least: int) -> Floats:
 
 
 def median_pace_s(requests: Requests) -> float:
-    """Return the median over finished answers of the seconds per token after the first token."""
+    """Return the median time per token after the first token, in seconds, of finished answers."""
     paces_s = _paces_s(requests, 2)
     return float(np.median(paces_s)) if len(paces_s) else pace_alone_s(requests)
 
@@ -146,7 +146,7 @@ MOSTLY = 0.5
 
 
 def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
-    """Return the median over requests of the time per output token relative to a lone request.
+    """Return the median, over requests, of the time per output token divided by a lone request's.
 
     The time per token of a lone request is a decode step of the timing profile with the request's
     own mean context and no other request. The ratio is NaN without a profile, or if no request that

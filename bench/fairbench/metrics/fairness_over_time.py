@@ -49,7 +49,7 @@ class WorstWindow(NamedTuple):
 
     ``share``, in [0, 1], is the fraction of the fair share that ``client`` received. ``heavy`` is
     the client that received most beyond its own fair share, or -1 if no client received more than
-    its fair share. Both clients are given by their indices.
+    its fair share. The clients ``client`` and ``heavy`` are given by their indices.
     """
 
     start_s: float

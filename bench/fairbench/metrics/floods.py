@@ -258,7 +258,7 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients whose requests ``rows`` were delayed at least as often as ``OFTEN``."""
+    """Return the clients of which at least the fraction ``OFTEN`` of the ``rows`` was delayed."""
     client = traffic.client[rows]
     found = []
     for one in np.unique(client).tolist():

@@ -1,14 +1,14 @@
 """The largest difference in service between two clients while both wait at every worker.
 
 [DLPM] Theorems 4.1 and 5.1 and [VTC] Theorem 4.4 bound the difference in service between two
-waiting clients. Service counts as charged at admission, without recomputed tokens. A joint backlog
-is an interval in which two clients both wait.
+waiting clients. Service counts as charged at admission, without recomputed tokens. A joint wait is
+an interval in which two clients both wait.
 
 The search for the largest gap has three levels. Time is divided into cells (intervals) with the
 service of each client at the edges (``Cells``). The service at the edges of a cell bounds the
-difference within each pair of clients (``Pairs``). Only cells that may contain the largest
-difference are examined exactly, booking by booking (``Inside``). A booking is a number of tokens
-that counts for a client at one instant.
+difference within each pair of clients (``Pairs``). Only time cells that may contain the largest
+difference are examined exactly, one booking of tokens after another (``Inside``). A booking is a
+number of tokens that counts for a client at one instant.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ MANY_CELLS = 2**13  # In a run with few clients, the search uses at most this nu
 class Cells:
     """Cells of time with the edges ``edge_s`` in seconds, and each client's service at the edges.
 
-    A cell contains the bookings of engine iterations that end in (edge, next edge], and of
+    A time cell contains the tokens of engine iterations that end in (edge, next edge], and of
     iterations that start in [edge, next edge).
 
     - ``tokens`` is each client's service at each edge, and ``service`` is the service divided by
       the client's weight; both have the shape (n_clients, n_edges).
-    - ``waits`` marks the cells in which a client was backlogged at some instant, and ``begins``
-      marks the cells in which a backlog of the client began; both have the shape (n_cells,
-      n_clients).
+    - ``waits`` marks the time cells in which a client was backlogged at some instant, and
+      ``begins`` marks the time cells in which a backlog of the client began; both have the shape
+      (n_cells, n_clients).
     """
 
     edge_s: Floats
@@ -77,16 +77,18 @@ class Cells:
         return service
 
     def ahead(self) -> Floats:
-        """Return upper bounds on each client's lead over the average since its backlog began.
+        """Return upper bounds on each client's lead over the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), with minus infinity outside backlogs.
+        The result has the shape (n_cells, n_clients), with minus infinity in time cells in which
+        the client does not wait.
         """
         return self._risen(*self._deviation())
 
     def behind(self) -> Floats:
-        """Return upper bounds on each client's lag behind the average since its backlog began.
+        """Return upper bounds on each client's lag behind the mean service since its wait began.
 
-        The result has the shape (n_cells, n_clients), with minus infinity outside backlogs.
+        The result has the shape (n_cells, n_clients), with minus infinity in time cells in which
+        the client does not wait.
         """
         low, high = self._deviation()
         return self._risen(-high, -low)
@@ -94,8 +96,8 @@ class Cells:
     def _deviation(self) -> tuple[Floats, Floats]:
         """Return lower and upper bounds on each client's service minus the mean service, by cell.
 
-        The average is taken over the waiting clients and rounded to whole tokens, whose sums are
-        exact.
+        The mean service is taken over the waiting clients and rounded to whole tokens, whose sums
+        are exact.
         """
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
@@ -104,9 +106,9 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return upper bounds on each client's increase of a value since its backlog began.
+        """Return upper bounds on each client's increase of a value since its wait began.
 
-        The value in each cell lies between ``low`` and ``high``.
+        In each time cell, the value lies between ``low`` and ``high``.
         """
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
@@ -120,7 +122,7 @@ class Cells:
 
 
 def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cells:
-    """Divide the run into cells with about equal numbers of ends of rows.
+    """Divide the run into time cells with about equal numbers of ends of log rows.
 
     The number of cells is at most the rows of an average client, so that a table of cells and
     clients is no larger than the log. For many clients, the number of cells is also at most four
@@ -143,7 +145,7 @@ def divided(log: ServiceRows, view: View, backlog: Backlog, facts: Facts) -> Cel
 
 
 def _edges(log: ServiceRows, backlog: Backlog, cells: int) -> Floats:
-    """Return the edges of cells, which are instants at which log rows end while two clients wait.
+    """Return the edges of the time cells: ends of log rows at which two clients wait.
 
     The first edge lies before the first backlog, and the last edge lies at the end of the last
     backlog.
@@ -189,12 +191,12 @@ class Bookings(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The rows of a part of the log in cells in which several clients wait, sorted by client.
+    """The rows of a part of the log in time cells in which several clients wait, by client.
 
     The part consists of the log's rows from ``begin`` up to ``after``. ``rows`` are indices of log
-    rows that belong to the part. ``first`` and ``reach`` number the pairs of a client and a cell,
-    by client and then by cell. ``first`` is the first cell of each row, and ``reach`` is the last
-    cell that this row or an earlier row of the row's client touches.
+    rows that belong to the part. ``first`` and ``reach`` are numbers of pairs of a client and a
+    time cell, ordered by client and then by cell. ``first`` is the first cell of each row, and
+    ``reach`` is the last cell that this row or an earlier row of the row's client touches.
     """
 
     begin: int
@@ -228,7 +230,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return rows that may book tokens in the places, as indices of places and of rows."""
+        """Return log rows that may book tokens in the places, as indices of places and rows."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -236,7 +238,7 @@ class _Part(NamedTuple):
 
 
 class BookingsByCell:
-    """The bookings of each client inside cells in which several clients wait."""
+    """The bookings of tokens, by client, in time cells in which several clients wait."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._log, self._view, self._cells, self._weights = log, view, cells, facts.weights
@@ -246,7 +248,7 @@ class BookingsByCell:
             self._parts.append(_Part.of_part(part, begin, cells, len(facts.clients)))
 
     def portions(self, *places: Places) -> Iterator[slice]:
-        """Yield slices of the places; the bookings of a slice fit into memory."""
+        """Yield slices of the places such that all bookings of a slice fit into memory."""
         booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps
@@ -257,7 +259,7 @@ class BookingsByCell:
         return portions(booked, BOOKINGS_AT_ONCE)
 
     def in_places(self, places: Places) -> Bookings:
-        """Return the bookings at the given places of the log."""
+        """Return the bookings of tokens in the given places (pairs of client and time cell)."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -268,7 +270,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the bookings of log rows in given cells: at row starts and at step ends."""
+        """Yield the bookings of log rows in given time cells: at row starts and step ends."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -291,7 +293,7 @@ CELLS_AT_ONCE = 2**18  # At most this number of cells of joint backlogs is in me
 
 
 class Joint(NamedTuple):
-    """A table of joint backlogs; each row is an interval in which two clients both wait.
+    """A table of joint waits; each row is an interval in which two clients both wait.
 
     ``first`` and ``second`` are the clients, ``start`` and ``end`` are the bounds of the interval
     in seconds, and ``low`` and ``high`` are the interval's first and last cell.
@@ -305,15 +307,15 @@ class Joint(NamedTuple):
     high: Ints
 
     def take(self, rows: slice | Ints) -> Joint:
-        """Return the joint backlogs with the given row numbers."""
+        """Return the joint waits with the given row numbers."""
         return Joint._make(column[rows] for column in self)
 
 
 class Pairs:
     """The pairs of clients that wait together, with bounds on each client's lead.
 
-    ``promise`` is, for each row of the backlog, an upper bound on the lead of the row's client over
-    any other client.
+    ``promise`` is, for each interval in which a client waits, an upper bound on the client's lead
+    over any other client.
     """
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
@@ -351,9 +353,10 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return the joint backlogs of each backlog ``row`` with the backlog ``rival``.
+        """Return the joint waits of each backlog ``row`` with the backlog ``rival``.
 
-        Only joint backlogs in which the backlog's client receives more than ``above`` are kept.
+        A joint wait is kept only if the client of ``row`` receives more than ``above`` in the joint
+        wait.
         """
         place, other = self._overlaps.found(self._backlog, row, rival)
         own, backlog = row[place], self._backlog
@@ -374,7 +377,7 @@ class Pairs:
 
 
 def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
-    """Return lower and upper bounds on the service gap of each joint backlog, from cell edges."""
+    """Return lower and upper bounds on the service gap of each joint wait, from cell edges."""
     least, most = [np.empty(0)], [np.empty(0)]
     for some in portions(joint.high + 1 - joint.low, CELLS_AT_ONCE):
         here = joint.take(some)
@@ -385,12 +388,13 @@ def gap_bounds(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 
 
 class Differences(NamedTuple):
-    """Bounds on the service difference of two clients, in each cell of their joint backlogs.
+    """Bounds on the service difference of two clients in each time cell in which both wait.
 
-    Arrays have one element per cell of a joint backlog, except ``begin``, the position of each
-    joint backlog's first cell. ``row`` is the number of the joint backlog, and ``cell`` is the
-    number of the cell. The difference lies between ``least`` and ``most`` in the cell; ``edge`` is
-    the difference at the cell's first edge, or NaN if this edge lies before the joint backlog.
+    Arrays have one element per time cell of a joint wait, except ``begin``, the position of the
+    first cell of each joint wait. ``row`` is the number of the joint wait, and ``cell`` is the
+    number of the time cell. The service difference lies between ``least`` and ``most`` in the cell;
+    ``edge`` is the difference at the cell's first edge, or NaN if this edge lies before the joint
+    wait.
     """
 
     row: Ints
@@ -402,7 +406,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def of_joint(cls, cells: Cells, joint: Joint) -> Differences:
-        """Return the service differences in the given joint backlogs."""
+        """Return the service differences in the given joint waits."""
         count = joint.high + 1 - joint.low
         row, cell = spread(joint.low, count)
         first, second = joint.first[row], joint.second[row]
@@ -414,24 +418,24 @@ class Differences(NamedTuple):
 
     @property
     def lowest(self) -> Floats:
-        """A lower bound on the service differences in each joint backlog."""
+        """A lower bound on the service differences in each joint wait."""
         found: Floats = np.minimum.reduceat(self.least, self.begin)
         return found
 
     @property
     def highest(self) -> Floats:
-        """An upper bound on the service differences in each joint backlog."""
+        """An upper bound on the service differences in each joint wait."""
         found: Floats = np.maximum.reduceat(self.most, self.begin)
         return found
 
     @property
     def at_most(self) -> Floats:
-        """An upper bound on the range of the service difference over each joint backlog."""
+        """An upper bound on the range of the service difference over each joint wait."""
         return self.highest - self.lowest
 
     @property
     def at_least(self) -> Floats:
-        """A lower bound on the range of the service difference over each joint backlog, or 0."""
+        """A lower bound, at least 0, on the range of the service difference in each joint wait."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found
@@ -443,17 +447,17 @@ ROUNDING = 1e-9
 
 
 class Inside:
-    """Differences between two clients at every instant at which the difference may be extreme."""
+    """Service differences of two clients at all instants at which a difference may be extreme."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._cells, self._weights = cells, facts.client_weights
         self._bookings = BookingsByCell(log, view, cells, facts)
 
     def ranges(self, joint: Joint, above: float) -> Floats:
-        """Return the range of the clients' service difference over each joint backlog.
+        """Return the range of the clients' service difference over each joint wait.
 
         The largest returned range is exact, and so is every returned range greater than ``above``.
-        Ranges of all other joint backlogs are upper bounds.
+        All other returned ranges are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, CELLS_AT_ONCE)
         return np.concatenate([self._ranges(joint.take(some), above) for some in parts])
@@ -470,10 +474,10 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the cells in which the service difference may make a range exceed ``above``.
+        """Return the time cells in which the service difference may make a range exceed ``above``.
 
-        A cell is left out if the difference inside the cell stays within a range that is known from
-        the edges. The result is the joint backlog and the index of each cell.
+        A time cell is left out if the difference inside the cell stays within a range that is known
+        from the edges. The result is the number of the joint wait and the index of each time cell.
         """
         states = Differences.of_joint(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -484,10 +488,10 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return the service differences in given cells of joint backlogs, with the backlogs.
+        """Return the service differences in given time cells, with the joint waits of the cells.
 
-        Service differences are taken at both ends of a joint backlog, and after each booking of its
-        clients in between.
+        Service differences are taken at both ends of a joint wait, and after each booking of tokens
+        of its clients in between.
         """
         one = self._bookings.in_places(Places(joint.first[row], cell))
         two = self._bookings.in_places(Places(joint.second[row], cell))
@@ -545,16 +549,17 @@ class Gap(NamedTuple):
 
 
 def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
-    """Return the largest range of W_f/w_f - W_g/w_g over client pairs and maximal joint backlogs.
+    """Return the largest range of W_f/w_f - W_g/w_g over client pairs and maximal joint waits.
 
     W_f is the service of client f in weighted tokens, and w_f is the client's weight. The range
-    over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g| for times t1 and t2 in the
-    interval. A backlog [a, e) includes the bookings of iterations that end in (a, e] and of
-    iterations that start in [a, e). Bookings at the edges of a backlog count because, at one
-    instant, an iteration ends, then requests arrive, and then a pass admits requests. Service is
-    measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
-    admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
-    every worker at every instant of some interval.
+    over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g|, for the service W between
+    times t1 and t2 in the interval and the weights w of the clients f and g. The interval [a, e) in
+    which a client waits includes the tokens of iterations that end in (a, e] and of iterations that
+    start in [a, e). Tokens at the edges of a wait count because, at one instant, an iteration ends,
+    then requests arrive, and then a pass admits requests. Service is measured in the ``View`` of
+    the theorem's bound; without a bound, input counts as charged at admission. Precondition: the
+    ``backlog`` is shared, so that two clients had a waiting request on every worker at every
+    instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
@@ -563,10 +568,10 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
 class _Search:
     """A branch-and-bound search that starts with the clients that may be furthest ahead.
 
-    The gap of a pair of clients is at most a sum at some instant: one client's lead over the
-    average plus the second client's lag behind the average. The gap is also at most the service
-    that the leading client receives in the joint backlog. The service at the edges of cells bounds
-    the gap of each joint backlog.
+    At some instant, the gap of two clients is at most one client's lead over the mean service plus
+    the other client's lag behind the mean. The gap of two clients is also at most the service that
+    the leading client receives while both wait. The service at the edges of time cells bounds the
+    gap of two clients while both wait.
     """
 
     def __init__(self, backlog: Backlog, log: ServiceRows, view: View, facts: Facts) -> None:
@@ -584,7 +589,7 @@ class _Search:
 
     @property
     def _above(self) -> float:
-        """A number of tokens; joint backlogs with a smaller range cannot change the largest gap."""
+        """A number of tokens; joint waits with a smaller range cannot change the largest gap."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
@@ -606,7 +611,7 @@ class _Search:
         return self._best
 
     def _list_joint_backlogs(self, rows: list[int], rivals: list[Ints]) -> None:
-        """List joint backlogs of ``rows`` and their ``rivals`` that may have the largest gap."""
+        """List joint waits of ``rows`` and their ``rivals`` that may have the largest gap."""
         if not rows:
             return
         row = np.repeat(rows, [len(some) for some in rivals])
@@ -620,7 +625,7 @@ class _Search:
             self._examine_listed()
 
     def _examine_listed(self) -> None:
-        """Examine the listed joint backlogs, starting with the highest upper bounds."""
+        """Examine the listed joint waits, starting with the highest upper bounds."""
         if not self._listed:
             return
         tables = [joint for joint, _ in self._listed]
@@ -635,7 +640,7 @@ class _Search:
             done, count = done + count, EXAMINED_AT_ONCE
 
     def _examine(self, joint: Joint) -> None:
-        """Compute the ranges of joint backlogs, and keep the largest range found so far."""
+        """Compute the ranges of joint waits, and keep the largest range found so far."""
         ranges = self._inside.ranges(joint, self._above)
         at = int(np.argmax(ranges))
         if ranges[at] > self._best.tokens:

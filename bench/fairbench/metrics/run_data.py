@@ -129,7 +129,7 @@ class RunData:
         return ratio(amount, self.facts.horizon_s)
 
     def window_rate(self, amounts: Floats) -> float:
-        """Return the sum of the clients' amounts in the window, per second of the window."""
+        """Return the sum of the clients' amounts in the window, divided by the window's length."""
         return ratio(float(amounts.sum()), self.window.length_s)
 
     def window_rates(self, amounts: Floats) -> Floats:

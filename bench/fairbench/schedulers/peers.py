@@ -316,7 +316,7 @@ class SharedCredit:
 
 
 class LiftedCounters(Protocol):
-    """The counters of clients, and the client ``last_left`` that left the queue last."""
+    """The counters of clients, and ``last_left``, the client that left the queue last."""
 
     last_left: str | None
 

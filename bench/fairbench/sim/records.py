@@ -268,7 +268,7 @@ def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArr
 
 
 class Logs(NamedTuple):
-    """The three logs of a simulation. The names of the fields are the names of the log files."""
+    """The three logs of a simulation. The fields of ``Logs`` have the names of the log files."""
 
     requests: IntegerTable
     programs: IntegerTable

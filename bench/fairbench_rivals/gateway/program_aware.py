@@ -17,12 +17,12 @@ class ProgramAware(FlowPolicy):
 
     The rules are llm-d's program-aware-fairness with the ``las`` strategy (llm-d-router @06aa34b);
     llm-d identifies a program by a fairness id, which is a client in fairbench. Attained service is
-    input + 2 x output tokens of answers that have ended; attained service halves every
-    ``half_life_s`` seconds. Service and waiting time are scaled so that the waiting clients' lowest
-    value is 0 and the highest is 1. The client with the least service goes first, unless its
-    request is by far the youngest. With the default weights, the client with the most service never
-    goes before a client without service, even after the longest wait. Under the default weights, a
-    stream of new clients can starve an old client.
+    the input + 2 x output tokens of finished answers, and halves every ``half_life_s`` seconds.
+    Service and waiting time are scaled so that the waiting clients' lowest value is 0 and the
+    highest is 1. The client with the least service goes first, unless its request is by far the
+    youngest. With the default weights, the client with the most service never goes before a client
+    without service, even after the longest wait. Under the default weights, a stream of new clients
+    can starve an old client.
     """
 
     name = "program-aware"

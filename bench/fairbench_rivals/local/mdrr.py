@@ -63,7 +63,7 @@ class MDRR(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: ``quantum`` is in tokens of service for weight 1; 0 means a 20th of the pool.
+        """Parameters: ``quantum`` is in tokens, for weight 1; 0 means a 20th of the KV pool.
 
         ``charge`` has the same meaning as in VTC: ``extend`` charges uncached input tokens,
         ``input`` charges the whole input, and ``gpu-time`` charges the time of iterations.

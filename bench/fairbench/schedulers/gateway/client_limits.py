@@ -30,10 +30,10 @@ Own: TypeAlias = tuple[int, str]
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait because of the owner's limit.
 
-    Each request that arrives gives its client a turn. Turns are taken by priority, the highest
-    first, and then in order of arrival. In a turn, the client sends the request of its oldest
-    program, among its requests of the turn's priority, so a program that has begun precedes new
-    programs. The requests of one program go in the order of their arrival.
+    Each request that arrives entitles its client to one turn. Turns are taken by priority, the
+    highest first, and then in order of arrival. In a turn, the client sends the request of its
+    oldest program, among its requests of the turn's priority, so a program that has begun precedes
+    new programs. The requests of one program go in the order of their arrival.
     """
 
     def __init__(self) -> None:

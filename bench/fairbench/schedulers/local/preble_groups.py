@@ -17,9 +17,9 @@ class PrebleGroups(LocalScheduler):
     If the number of groups P is 10, a request with 63 of 100 prompt tokens cached is in group 6
     ([Preble] §3.3). In each round, group g may admit g + 1 requests, so that requests without
     cached tokens do not starve; requests of a group go by arrival. A request is assigned to a group
-    once, in the first pass after its arrival, or with ``regroup`` again in each pass, as Algorithm
-    3 is printed. A round of admissions continues from one pass to the next, because a pass often
-    admits a single request.
+    in the first pass after its arrival; with ``regroup``, the request is assigned again in each
+    pass, as Algorithm 3 is printed. A round of admissions continues from one pass to the next,
+    because a pass often admits a single request.
     """
 
     name = "preble-groups"

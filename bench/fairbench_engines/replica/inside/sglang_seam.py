@@ -427,7 +427,7 @@ class SGLangScheduling:
     def complete(self, batch: Any) -> list[Any]:
         """Give SGLang the next output tokens in place of the model; return the finished requests.
 
-        Requests that had ended before this batch are left out.
+        Requests that had ended before the completed batch are left out.
         """
         processor = self.scheduler.batch_result_processor
         requests = list(batch.reqs)

@@ -60,7 +60,7 @@ class TokenIds:
 
 
 def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
-    """Return how many ids from position ``at`` on increase by 1 each; at most ``most``."""
+    """Return how many ids from position ``at`` on are consecutive numbers; at most ``most``."""
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2
