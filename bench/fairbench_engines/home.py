@@ -74,7 +74,7 @@ def request_of(
 
 
 def program_of(client: str, session: str | None) -> int:
-    """Return a number of at least 1 for a client's session, or 0 without a session."""
+    """Return a number of at least 1 for a client's session, or 0 if there is no session."""
     if session is None:
         return 0
     return 1 + int.from_bytes(blake2b(f"{client}\0{session}".encode(), digest_size=8).digest())

@@ -663,7 +663,7 @@ class QueueMemory:
 def memory_share(
     memory: ManagedMemory, cache: ClientPool, waiting: WaitingSequences
 ) -> MemoryShare | None:
-    """Return the ``MemoryShare`` that decides on admissions, or None without memory shares."""
+    """Return the ``MemoryShare`` that decides on admissions; None if memory is not shared."""
     policy = memory.policy
     if not memory.shares or not isinstance(policy, ClientEviction):
         return None
@@ -671,7 +671,7 @@ def memory_share(
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:
-    """Return the summed audits of all caches, or None without a ``ClientEviction``."""
+    """Return the summed audits of all caches; None if no ``ClientEviction`` is used."""
     total = None
     for cache in caches:
         claims = getattr(cache, "claims", None)

@@ -227,7 +227,10 @@ class InBatch:
 
 
 class OpenStretches:
-    """The decode stretches of a log's last block; rows are created when the block is full."""
+    """The stretches of decode steps in a log's last block.
+
+    Rows are created when the block is full.
+    """
 
     def __init__(self) -> None:
         # The heads of the stretches are packed into bytes, because millions of Python objects would
@@ -250,8 +253,9 @@ class OpenStretches:
     def among(self, others: Ints) -> Ints:
         """Return the rows of a block of the log, and remove the block's stretches of steps.
 
-        The rows of a stretch begin at the position that ``add`` received, and the rows ``others``
-        fill the remaining positions. The result is stored column by column, like a block.
+        The rows of a stretch of steps begin at the position that ``add`` received, and the rows
+        ``others`` fill the remaining positions. The result is stored column by column, like a
+        block.
         """
         if not self._heads:
             return others
@@ -289,7 +293,7 @@ class OpenStretches:
 
 
 def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
-    """Return the cumulative sums of ``values`` within each stretch."""
+    """Return the cumulative sums of ``values`` within each stretch of steps."""
     total = np.cumsum(values)
     sums: Ints = total - np.repeat((total - values)[begin], count)
     return sums
@@ -340,19 +344,19 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(IntegerTable):
-    """A log with one row per client and stretch, in which the batch of a worker does not change.
+    """A log with one row per client and stretch of steps, in which a worker's batch is constant.
 
     - A prefill iteration has one row per client; its ``steps`` is 1. ``input_tokens`` and
       ``extend_charged_tokens`` are recorded at admission, ``extend_tokens`` when the tokens have
       been computed.
-    - Each step of a decode stretch yields ``output_tokens / steps`` tokens, and lasts
+    - Each step of a stretch of decode steps yields ``output_tokens / steps`` tokens, and lasts
       ``step_growth_ps`` longer than the previous step. The columns suffice to recompute the time of
       each decode step. ``context_tokens`` is the sum of the context lengths at the first step of a
-      stretch.
+      stretch of steps.
     - A mixed step of vLLM is written as a prefill iteration with the context lengths of its
       decoding requests.
-    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The times of a stretch's
-      parts add up to the time of the whole stretch.
+    - ``gpu_ps`` is the client's part of the time (``hardware.gpu_time``). The times of the clients'
+      parts add up to the time of the whole stretch of steps.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -382,7 +386,7 @@ class ServiceLog(IntegerTable):
             self.extend(row)
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
-        """Log a decode stretch of a ``batch`` that did not change during the stretch."""
+        """Log a stretch of decode steps of a ``batch`` that did not change in these steps."""
         row = (len(self._block) + self._bytes_apart) // self._row_bytes
         self._bytes_apart += self._row_bytes * self._stretches.add(row, worker, stretch, batch)
         self.extend(b"")

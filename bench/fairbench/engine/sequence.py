@@ -19,8 +19,8 @@ NO_TIME: Sums = (0.0, 0.0, 0.0)
 class DecodeTime:
     """Cumulative times of a batch's decode steps, from which each request's part is computed.
 
-    All times are in picoseconds. ``each`` is the sum of a request's parts of the fixed step times.
-    ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
+    All times are in picoseconds. ``each`` sums the part of the fixed step times that each request
+    bears. ``read`` sums the step time per token of context. ``numbered`` sums the time per token of
     context multiplied by the number of the step. A request whose context has ``base + n`` tokens in
     step n costs ``each + base * read + numbered``. Each of the three sums counts only the steps
     since the request joined the batch.

@@ -244,8 +244,8 @@ class SGLangReplica(EngineLoop[KVNode]):
     def _stop_run(self, run: DecodeRun) -> None:
         """Shorten a run of decode steps, so that the run ends at the next boundary of a step.
 
-        The run of decode steps allocated its memory at its beginning, so the steps so far need not
-        be recorded here.
+        The run of decode steps allocated its memory at its beginning, so the method need not record
+        the steps so far.
         """
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
@@ -606,9 +606,9 @@ def store_prompt(
 ) -> None:
     """Store and lock ``tokens`` computed tokens of a sequence's prompt in the tree.
 
-    If another sequence has stored equal tokens in the meantime, this sequence's copies are freed.
-    If ``splits`` is "prefilled", outputs that were prefilled again after a retraction get a
-    separate node.
+    If another sequence has stored equal tokens in the meantime, the copies of the given sequence
+    are freed. If ``splits`` is "prefilled", outputs that were prefilled again after a retraction
+    get a separate node.
     """
     node, request = sequence.node, sequence.request
     assert node is not None

@@ -639,7 +639,7 @@ class AsyncVLLMReplica(VLLMReplica):
         self._log.prefill(self.index, flight.start_ps, now_ps, size, shares, flight.context_tokens)
 
     def _log_decode(self, flight: StepInFlight) -> None:
-        """Add a step to the stretch in progress if the batch is unchanged, or begin a stretch."""
+        """Add a step to the present stretch of steps, or begin a stretch if the batch changed."""
         stretch, batch = self._stretch, flight.batch
         follows = stretch is not None and stretch.end_ps == flight.start_ps
         if not (follows and batch.equals(self._stretch_batch)):

@@ -96,8 +96,8 @@ def columns_of(
     Args:
         display: The table or page to which the columns belong.
         tail: The high percentile of latency that is shown.
-        percentiles: Percentiles that the user chose, which replace all other percentiles; empty
-            without a choice.
+        percentiles: Percentiles that the user chose, which replace all other percentiles; empty if
+            the user chose none.
         beside: A second high percentile that is also shown; 0 means none.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]

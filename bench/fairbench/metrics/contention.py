@@ -149,8 +149,8 @@ def lone_tpot_ratio(all_of: Requests, facts: Facts) -> float:
     """Return the median, over requests, of the time per output token divided by a lone request's.
 
     The time per token of a lone request is a decode step of the timing profile with the request's
-    own mean context and no other request. The ratio is NaN without a profile, or if no request that
-    arrived in the window finished with two tokens or more.
+    own mean context and no other request. The ratio is NaN if there is no profile, or if no request
+    that arrived in the window finished with two tokens or more.
     """
     if facts.lone is None:
         return float("nan")
@@ -218,7 +218,7 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the fraction of each client's call time spent in the queue; 0 without calls.
+    """Return the fraction of each client's call time spent in the queue; 0 if it has no calls.
 
     The result has the shape (n_clients,).
     """

@@ -248,7 +248,8 @@ class Unmade:
 class _RequestedPart:
     """The fraction of all demand that programs had requested by a given age.
 
-    ``ages_s`` are the ages in seconds at which calls were due, ``amounts`` their weighted tokens.
+    ``ages_s`` are the ages in seconds at which calls were due, and ``amounts`` are the weighted
+    tokens of the calls.
     """
 
     def __init__(self, ages_s: Floats, amounts: Floats) -> None:

@@ -63,8 +63,8 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
 def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     """Return the max-min fair allocation for each column of demands.
 
-    ``demands`` and the result have the shape (n_clients, n_columns), ``capacity``, the amount to be
-    divided in each column, has the shape (n_columns,), and ``weights`` the shape (n_clients,).
+    ``demands`` and the result have the shape (n_clients, n_columns), ``capacity`` (the amount to be
+    divided in each column) has the shape (n_columns,), and ``weights`` has the shape (n_clients,).
     """
     weight = weights[:, np.newaxis]
     order = np.argsort(demands / weight, axis=0, kind="stable")
@@ -87,7 +87,7 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
 def jain(allocations: ArrayLike) -> float:
     """Return Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 ([DLPM] §6.1).
 
-    Jain's index is NaN without clients, and if all allocations are 0.
+    Jain's index is NaN if there are no clients, or if all allocations are 0.
     """
     x = np.asarray(allocations, dtype=np.float64)
     assert np.all(x >= 0)
@@ -123,7 +123,7 @@ class Shares:
       shortfall at the window's end (``due.shortfall``).
     - ``entitlement`` is the max-min fair allocation of the total service among the clients'
       demands.
-    - ``ratio`` is service divided by entitlement, NaN without an entitlement.
+    - ``ratio`` is service divided by entitlement, and is NaN for clients that have no entitlement.
     - ``contended`` tells whether some client was short of service; if no client was, the ratios
       have no meaning.
     """

@@ -98,9 +98,9 @@ def _window(
 ) -> list[tuple[float, Flood]]:
     """Return the excess demand and the flood of the client as a pair in a list.
 
-    The list is empty without a flood. ``rows`` are the client's requests, ``limit`` is the demand
-    per second above which demand is excess, and ``others`` is the number of the run's other
-    clients.
+    If the client has no flood, the list is empty. ``rows`` are the client's requests, ``limit`` is
+    the demand per second above which demand is excess, and ``others`` is the number of the run's
+    other clients.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -192,7 +192,7 @@ def flood_windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
 
 
 def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
-    """Return the harm that the floods did; None without a flood, without waits, or without harm.
+    """Return the harm that the floods did; None if there are no floods, no waits or no harm.
 
     A request was delayed if its wait is above ``DELAYED`` times the usual wait. The usual wait of a
     client is the median of its waits before the first flood. A client with few requests before the

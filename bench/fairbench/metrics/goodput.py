@@ -81,7 +81,7 @@ class ClientGoodput:
     """The goodput of one client, counted in requests and in tokens.
 
     - ``in_window`` counts the requests that finished in the window within their targets, and
-      ``in_window_tokens`` their weighted tokens.
+      ``in_window_tokens`` sums the weighted tokens of these requests.
     - The window's programs demanded ``asked`` requests of ``asked_tokens`` weighted tokens. Of the
       demanded requests, ``met`` requests with ``met_tokens`` weighted tokens met their targets.
     - ``computed`` is the number of tokens computed for requests of the window's programs: uncached
@@ -142,8 +142,8 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 class Goodput:
     """The goodput of a run: ``counts`` holds the goodput of each client with latency targets.
 
-    ``promised`` holds the indices of the clients with latency targets, ``weights`` their weights,
-    and ``length_s`` the length of the window in seconds.
+    ``promised`` holds the indices of the clients with latency targets, ``weights`` holds their
+    weights, and ``length_s`` is the length of the window in seconds.
     """
 
     counts: list[ClientGoodput]
@@ -224,7 +224,7 @@ def median(values: Floats) -> float:
 class GroupService(NamedTuple):
     """The useful service that a group of clients received before a given time, in weighted tokens.
 
-    ``served`` is the useful service, and ``due`` the useful demand of all programs that arrived
+    ``served`` is the useful service, and ``due`` is the useful demand of all programs that arrived
     before the given time. ``programs`` is the number of programs that arrived before the given
     time, and ``finished`` is the number of programs that ended before the given time.
     """

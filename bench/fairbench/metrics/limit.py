@@ -67,7 +67,7 @@ NEARLY = 0.9
 
 
 class LeastWork(NamedTuple):
-    """The least GPU time of each request in seconds, 0 for requests that did not finish.
+    """The least GPU time of each request in seconds; 0 for requests that did not finish.
 
     Arrays have the shape (n_requests,).
     """
@@ -183,8 +183,8 @@ def most_service(tables: Tables, facts: Facts, got: Shares, work: LeastWork, sha
 
     Every client receives at least ``share`` of its max-min fair share, and at most its demand. The
     remaining GPU time goes to the clients whose service costs least. The work of all requests of a
-    client is treated as one uniform mix. The result is NaN on a disaggregated cluster, and without
-    a window.
+    client is treated as one uniform mix. The result is NaN on a disaggregated cluster, and if the
+    run has no window.
     """
     clients, requests = len(facts.clients), tables.requests
     if facts.prefill_workers is not None or not got.window.length_s:

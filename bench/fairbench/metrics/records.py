@@ -87,8 +87,8 @@ class Requests(Table):
     """The requests of a run, one row per request.
 
     - ``worker`` is -1 before the request is sent to a worker.
-    - ``admitted_s`` is the first admission; ``retracted_s`` is the last retraction, and
-      ``readmitted_s`` the admission after the last retraction.
+    - ``admitted_s`` is the first admission, ``retracted_s`` is the last retraction, and
+      ``readmitted_s`` is the admission after the last retraction.
     - ``input_tokens`` is ``cached_tokens + extend_tokens`` at the first admission.
     - ``output_tokens`` is the number of output tokens so far.
     - ``recompute_tokens`` is the number of tokens computed again after retractions.
@@ -96,13 +96,13 @@ class Requests(Table):
       requests were released on arrival.
     - ``swapped_tokens`` is the number of KV tokens copied to host memory or back; None if the
       scheduler does not swap.
-    - ``demoted`` is 1 for requests that admission control put behind all other requests; None
-      without admission control.
+    - ``demoted`` is 1 for requests that admission control put behind all other requests; None if
+      the run has no admission control.
     - ``decode_worker`` is the worker that generates the answer of a prompt that ``worker``
       computes, -1 before the choice. ``reserved_s`` is the time at which the decode worker reserves
-      memory, and ``computed_s`` the end of the prompt's computation. ``sent_s`` and ``received_s``
-      are the start and the end of the transfer of the KV cache to the decode worker. The columns
-      about decode workers are None if the same worker computes prompts and answers.
+      memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s`` and
+      ``received_s`` are the start and the end of the transfer of the KV cache to the decode worker.
+      The columns about decode workers are None if the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or
@@ -164,10 +164,10 @@ class Programs(Table):
 class Service(Table):
     """A service log: one row for each client in each stretch of an unchanged batch.
 
-    A stretch consists of ``steps`` iterations of one worker. Each step of a stretch lasts
-    ``step_growth_s`` seconds longer than the step before, because contexts grow. A prefill
-    iteration is a stretch of one step. Rows of one worker belong to one stretch, or do not overlap
-    in time.
+    A stretch consists of ``steps`` iterations of one worker with an unchanged batch. Each step of a
+    stretch lasts ``step_growth_s`` seconds longer than the step before, because contexts grow. A
+    prefill iteration is a stretch of one step. Rows of one worker belong to one stretch of steps,
+    or do not overlap in time.
 
     - ``input_tokens`` and ``extend_charged_tokens`` are booked at ``start_s``, the time of the
       admission.
@@ -227,7 +227,7 @@ class Client(NamedTuple):
 
     - ``weight`` is the client's entitlement relative to other clients' weights.
     - ``targets`` are the latency targets of the client's requests, and ``service_class`` is the
-      name of the class that sets the targets, "" without a class.
+      name of the class that sets the targets, or "".
     - ``owner`` is the name of the client's owner, "" if the client's own name states the owner.
     - ``padding`` is the useless part of the client's requests.
     """
@@ -337,18 +337,19 @@ class Facts:
     """The facts about a run that the tables do not contain.
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
-    - ``workers`` is the number of workers, and ``pool_tokens`` the KV pool of one worker.
+    - ``workers`` is the number of workers, and ``pool_tokens`` is the size of the KV pool of one
+      worker.
     - ``prefill_workers`` is the number of workers that only compute prompts; the prefill workers
       have the lowest numbers. ``prefill_workers`` is None if every worker computes both prompts and
       answers.
     - ``latency`` is the latency that is reported: of whole programs, or of first tokens.
     - ``bound`` has the numbers of the fairness theorem that covers router and local scheduler
       together. If ``bound`` is None, ``bound_unavailable`` says why no theorem applies.
-    - ``fit`` is the range to which the timing profile was fitted, ``lone`` the profile's decode
+    - ``fit`` is the range to which the timing profile was fitted, ``lone`` is the profile's decode
       step of a single request, and ``costs`` are all times of the profile. These three fields
       (``fit``, ``lone``, ``costs``) are None on real servers, and if the timing profile is unknown.
     - ``percentiles`` are the percentiles of latency that the user chose instead of the usual
-      percentiles; empty without a choice.
+      percentiles; empty if the user chose none.
     - ``tenant_weights`` are the weights of tenants, whose names end in /; the default is 1.
     - ``hit_alone`` are the cache hit rates, by client, of each client alone on a fair share of the
       pool.
@@ -393,8 +394,9 @@ class TokenGaps(NamedTuple):
     """The gaps between tokens of requests; arrays have the shape (gaps,).
 
     - ``request`` is the row of the gap's request in the table of requests.
-    - ``start_s`` is the time of the token before the gap, and ``gap_s`` the length of the gap.
-    - ``names`` are the requests' names in a log, in the order of the table; "" without a name.
+    - ``start_s`` is the time of the token before the gap, and ``gap_s`` is the length of the gap.
+    - ``names`` are the requests' names in a log, in the order of the table; "" for requests that
+      have no name.
     """
 
     request: Ints

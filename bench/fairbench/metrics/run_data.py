@@ -213,7 +213,7 @@ class RunData:
 
     @cached_property
     def tenants(self) -> TenantShares | None:
-        """The shares of tenants and clients in a tree, or None without tenants."""
+        """The shares of tenants and clients in a tree; None if the run has no tenants."""
         return tenant_shares(self.fair_shares, self.facts)
 
     @property

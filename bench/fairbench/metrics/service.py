@@ -23,7 +23,7 @@ from fairbench.metrics.tables import ServiceRows
 
 
 class Timed(Protocol):
-    """Columns that contain the times of decode steps: the rows of a log, or its stretches."""
+    """Columns with the times of decode steps: the rows of a log, or its stretches of steps."""
 
     @property
     def start_s(self) -> Floats: ...
@@ -363,8 +363,8 @@ def outside_fit_ratio(log: ServiceRows, fit: FitLimits | None) -> float:
     """Return the fraction of busy time in decode steps beyond the timing profile's fitted range.
 
     The fraction is NaN if no worker was busy, or if the range of the profile's fit is unknown. If
-    the context grows beyond the fitted range during a stretch, only the steps beyond the fitted
-    range count.
+    the context grows beyond the fitted range during a stretch of steps, only the steps beyond the
+    fitted range count.
     """
     if fit is None:
         return float("nan")
@@ -405,8 +405,8 @@ def service_of(requests: Requests, last_token_s: Floats) -> Service:
     always 1. The difference in service between two clients at an instant is exact to one step of
     each request in progress.
 
-    ``last_token_s`` has the time of each request's last received token in seconds, or NaN without a
-    token.
+    ``last_token_s`` has the time of each request's last received token in seconds; NaN for requests
+    that received no token.
     """
     answered = requests.take(~np.isnan(requests.first_token_s))
     several = ~np.isnan(last_token_s) & (requests.output_tokens > 1)

@@ -93,7 +93,7 @@ class RecordedSessions:
 
     @cached_property
     def longest_wait_s(self) -> Floats:
-        """The longest wait of a call of each session in seconds, 0 without calls."""
+        """The longest wait of a call of each session in seconds; 0 if the session has no calls."""
         longest_s = np.zeros(len(self._programs))
         np.maximum.at(longest_s, self.calls.session, self.calls.wait_s)
         return longest_s

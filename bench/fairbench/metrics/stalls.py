@@ -41,7 +41,7 @@ class Answers(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of one worker's log, each of one client in one stretch, in order of time and client.
+    """The rows of one worker's log, each of one client and one stretch of steps, in order of time.
 
     - ``stretch`` is the index in ``Steps`` of the stretch of steps to which the row belongs.
     - ``prompt_s`` is the time for which the client's prompts delay sequences that decode.
@@ -61,10 +61,10 @@ class Rows(NamedTuple):
 class Steps(NamedTuple):
     """The stretches (periods of an unchanged batch) of one worker's log, shape (stretches,).
 
-    - ``first_s`` is the end of the stretch's first step, ``later`` the number of later steps, and
-      ``rest_s`` the mean duration of a later step.
-    - ``last_s`` is the end of the last decode step before the stretch.
-    - ``decodes`` says whether sequences decode in the stretch.
+    - ``first_s`` is the end of the first step of the stretch, ``later`` is the number of later
+      steps, and ``rest_s`` is the mean duration of a later step.
+    - ``last_s`` is the end of the last decode step before the stretch of steps.
+    - ``decodes`` says whether sequences decode in the stretch of steps.
     """
 
     start_s: Floats
@@ -238,7 +238,7 @@ def by_client(answers: Answers, values: Floats, clients: int) -> Floats:
 
 
 def _stretches(log: Service, costs: RequestCosts, ended_s: float) -> tuple[Steps, Rows]:
-    """Return the stretches and rows of a part of one worker's service log.
+    """Return the stretches of steps and the rows of a part of one worker's service log.
 
     ``ended_s`` is the end of the last decode step before the part.
     """
@@ -367,9 +367,10 @@ class OtherPrompts:
 
 
 def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
-    """Return the stretch that ended with each request's first token, -1 for other parts' tokens.
+    """Return the stretch of steps that ended with each request's first token, or -1 if unknown.
 
-    The stretch is the last stretch with prompts of the client before the client received the token.
+    The first token of some requests belongs to another part of the log. The stretch is the last
+    stretch of steps with prompts of the client before the client received the token.
     """
     prompts = np.flatnonzero(rows.computed_tokens > 0)
     first_s = np.where(np.isfinite(requests.first_token_s), requests.first_token_s, -1.0)
@@ -391,7 +392,7 @@ def _keys(client: Ints, stretch: Ints) -> Ints:
 
 
 def _counts(rows: Rows, client: Ints, stretch: Ints) -> Floats:
-    """Return how many of the pairs of client and stretch belong to each row, shape (rows,)."""
+    """Return how many of the pairs of client and stretch of steps belong to each row, (rows,)."""
     keys, asked = _keys(rows.client, rows.stretch), _keys(client, stretch)
     found = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     same = keys[found] == asked

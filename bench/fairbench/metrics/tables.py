@@ -36,7 +36,7 @@ class ServiceRows(Protocol):
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows of the log in order, in parts that keep the rows of a stretch together."""
+        """Yield all rows of the log in order; no part divides the rows of a stretch of steps."""
         ...
 
     def between(self, first: int, after: int) -> Service:
@@ -128,7 +128,7 @@ NOBODY = -1  # This value of ``by`` means that no request of a client caused the
 class Memory(Table):
     """A table of KV memory, with a row for each change of the tokens that a client holds.
 
-    - ``at_s`` is the time of the change in seconds, and ``worker`` the worker.
+    - ``at_s`` is the time of the change in seconds, and ``worker`` is the worker.
     - ``client`` holds ``change`` more tokens; a negative number means fewer tokens.
     - ``holders`` is the number of clients that hold the changed tokens. A token counts 1 /
       ``holders`` for each of its clients.

@@ -85,7 +85,7 @@ RANKS = {"median": 50, "max": 100}  # These statistics of several clients are pe
 
 
 def statistic_of(name: str, values: Floats | None) -> float:
-    """Return the mean, std, median, max or a percentile such as p99; NaN without values."""
+    """Return the mean, std, median, max or a percentile such as p99; NaN if there are no values."""
     if values is None or not len(values):
         return NAN
     if name in ("mean", "std"):

@@ -161,8 +161,8 @@ class SortableQueue(WaitingView, Protocol):
 class Room(NamedTuple):
     """An upper limit on what the next pass of a worker can admit if no running request ends.
 
-    ``slots`` is a number of requests, ``tokens`` the KV memory for prompts and reserved outputs,
-    and ``prompt_tokens`` the number of prompt tokens that one iteration computes. ``tokens``
+    ``slots`` is a number of requests, ``tokens`` is the KV memory for prompts and reserved outputs,
+    and ``prompt_tokens`` is the number of prompt tokens that one iteration computes. ``tokens``
     includes all cached prefixes that no request uses, even the prefix of a request that the pass
     admits.
     """

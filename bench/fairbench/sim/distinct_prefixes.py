@@ -29,10 +29,10 @@ class DistinctPrefixes:
     """The distinct prefixes of a run's prompts, as in one cache of the cluster without eviction.
 
     The prefixes form a tree with one node per distinct segment of a prefix. A node is a series of
-    consecutive tokens with one key; the node follows a position of its parent. The position of a
-    node is a pair of the parent's number and the number of the parent's tokens before the node.
-    Memory is linear in the numbers of distinct prefixes and prompts. An answer is added to the tree
-    when a later prompt contains the answer.
+    consecutive tokens with one key, and continues its parent after a position in the parent. The
+    position of a node is a pair of the parent's number and the number of the parent's tokens before
+    the node. Memory is linear in the numbers of distinct prefixes and prompts. An answer is added
+    to the tree when a later prompt contains the answer.
     """
 
     def __init__(self) -> None:

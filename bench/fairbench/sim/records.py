@@ -234,9 +234,9 @@ AT_ONCE = 16  # number of blocks of rows that are converted at once
 def filed_service(log: IntegerTable, blocks: FileBlocks) -> FiledService:
     """Return the rows of a service log, sorted by start and worker, in new files.
 
-    A row is written to ``blocks`` when its stretch ends, so rows are nearly in order of start. The
-    function reads the blocks in order, writes the rows that begin before all unread rows, and keeps
-    the remaining rows in memory. The files are stored in the folder of ``blocks``.
+    A row is written to ``blocks`` when its stretch of steps ends, so rows are nearly in order of
+    start. The function reads the blocks in order, writes the rows that begin before all unread
+    rows, and keeps the remaining rows in memory. The files are stored in the folder of ``blocks``.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -302,7 +302,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
 
 def _service(log: IntegerTable) -> ServiceRows:
-    """Return the service table, which remains in files if the log is long and in a file."""
+    """Return the service table; if the log is long and in a file, the table stays in files."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
     # The rows are sorted by the end of each stretch.

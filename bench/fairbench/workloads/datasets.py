@@ -179,7 +179,7 @@ def _instruction(record: Mapping[str, Any]) -> Texts:
 
 
 def _answer_pair(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the record's answer as an exchange with an empty question, or () without an answer."""
+    """Return the record's answer as an exchange with an empty question; () if no answer exists."""
     field = next((name for name in OUTPUTS if record.get(name)), None)
     return () if field is None else (("", _string_field(record, field)),)
 

@@ -13,10 +13,10 @@ from fairbench.core import Prompt
 class Item:
     """The token lengths of one item of a data set.
 
-    ``text_tokens`` is the length in tokens of a question, article or document (0 without a text);
-    ``exchanges`` are the lengths of the (question, answer) pairs in order. Items with equal ``key``
-    have the same content, and items with equal ``text_key`` have the same text, such as a system
-    prompt. ``turn`` is the position of the program in the trace file, or None (see ``Job``).
+    ``text_tokens`` is the length in tokens of a question, article or document (0 if there is no
+    text); ``exchanges`` are the lengths of the (question, answer) pairs in order. Items with equal
+    ``key`` have the same content, and items with equal ``text_key`` have the same text, such as a
+    system prompt. ``turn`` is the position of the program in the trace file, or None (see ``Job``).
     """
 
     key: str

@@ -34,15 +34,16 @@ class ItemSource(Protocol):
 class ClientPlan:
     """The plan of a client: the ``kind`` and ``params`` of programs, and the arrival times.
 
-    ``client`` is the client's name, and ``index`` its position among the ``clients`` clients of the
-    run. ``weight`` is the client's fair share relative to other clients. ``targets`` are the
+    ``client`` is the client's name, and ``index`` is its position among the ``clients`` clients of
+    the run. ``weight`` is the client's fair share relative to other clients. ``targets`` are the
     latencies promised to each request of the client. ``service_class`` names the class that defines
-    the targets ("" without a class). ``owner`` names the owner of the client: by default the
-    outermost tenant in the client's name, or the client itself. ``disguise`` changes the client's
-    programs. The padding of a disguise begins like the latest program of client number ``copied``,
-    unless ``copied`` is None. ``in_flight`` limits the number of the client's running programs.
-    With ``reaction``, waiting programs start when the function ``reaction`` returns True for an
-    ended request of the client. ``presence`` defines when the client is present; None means always.
+    the targets ("" if the client has no class). ``owner`` names the owner of the client: by default
+    the outermost tenant in the client's name, or the client itself. ``disguise`` changes the
+    client's programs. The padding of a disguise begins like the latest program of client number
+    ``copied``, unless ``copied`` is None. ``in_flight`` limits the number of the client's running
+    programs. With ``reaction``, waiting programs start when the function ``reaction`` returns True
+    for an ended request of the client. ``presence`` defines when the client is present; None means
+    always.
     """
 
     index: int

@@ -75,7 +75,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts ``trace`` and ``synthetic`` about a workload's trace; {} without a trace."""
+    """Return the facts ``trace`` and ``synthetic`` about a workload's trace; {} if it has none."""
     params = params_of(workload)
     if params is None:
         return {}

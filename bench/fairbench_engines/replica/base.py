@@ -203,7 +203,7 @@ class RealReplica(ABC):
         self._first = first
 
     def _book_step(self, complete: Callable[[], list[Req]]) -> list[Req]:
-        """Call ``complete`` and add a step to the stretch; return the finished requests."""
+        """Call ``complete``, and add a step to the stretch of steps; return finished requests."""
         finished = complete()
         assert self._stretch is not None
         self._stretch.steps += 1

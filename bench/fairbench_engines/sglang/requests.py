@@ -43,7 +43,7 @@ def read_key(
 
 
 def session_of(req: Req) -> str | None:
-    """Return the session in a request, None for a request without a session."""
+    """Return the session in a request; None if the request has no session."""
     named: str | None = getattr(req, "session_id", None)
     session = getattr(req, "session", None)
     return named or getattr(session, "session_id", None)

@@ -35,7 +35,8 @@ class CrossBand(ClassQueues):
         - ``proportional``: the weight of priority p is p minus the lowest priority, plus 1.
         - ``linear``: the weight of a priority is the number of priorities minus the rank of the
           priority; the highest priority has rank 0.
-        - ``explicit``: the weight of a priority is its value in ``shares``, or 1 without a value.
+        - ``explicit``: the weight of a priority is its value in ``shares``, or 1 if ``shares``
+          lacks the priority.
 
         The lowest priority and the ranks are taken among the priorities of all requests so far.
         """

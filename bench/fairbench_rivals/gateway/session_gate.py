@@ -18,9 +18,9 @@ from fairbench.schedulers.program_states import ProgramStates
 class GateSession:
     """The state that a gate keeps of a session.
 
-    - ``number`` is the place of the session in the order of first arrivals, and ``client`` the
+    - ``number`` is the place of the session in the order of first arrivals, and ``client`` is the
       client of its latest turn.
-    - ``turns`` is the number of turns so far, and ``unfinished`` the number of unfinished turns.
+    - ``turns`` is the number of turns so far, and ``unfinished`` is the number of unfinished turns.
     - ``waiting`` holds the turns that are queued at the gate, in order of arrival.
     - ``tokens`` is the length of the session's context: the tokens of the latest prompt and, after
       the end of the answer, of the answer.

@@ -143,7 +143,7 @@ class Niyama(LocalScheduler):
         return min(dues, default=request.arrival_s + self.params.default_s)
 
     def _expected_output(self, request: Request) -> float:
-        """Return the expected output tokens, 0 before a request of the client has finished."""
+        """Return the expected output tokens; 0 until a request of the client has finished."""
         number, total, squares = self._past.get(request.client, (0, 0.0, 0.0))
         if self.params.outputs == "none" or not number:
             return 0.0

@@ -22,7 +22,7 @@ class UnbookedTokens:
     late without error because the sums are whole numbers. Without a buffer, every step would update
     the balances of the whole batch, although a scheduler compares only the balances of the few
     clients with waiting requests. ``changed`` holds the clients whose number of running requests
-    may have changed since the last counted decode steps.
+    may have changed since the last decode steps were counted.
     """
 
     sums: dict[str, float]

@@ -50,8 +50,9 @@ class PrebleNode(LocationNode):
 
     ``hits`` counts, for each worker, the window's requests whose prompts pass through the node.
     ``touched`` has, for each worker that holds the node, the number of the last dispatch whose
-    prompt passed through the node. ``waits`` has queueing times by worker if the node is a key
-    portion. ``home`` is the worker to which requests through the node were moved, or ``NOWHERE``.
+    prompt passed through the node. ``waits`` has the queueing times by worker if the node is the
+    key portion of a prefix. ``home`` is the worker to which requests through the node were moved,
+    or ``NOWHERE``.
     """
 
     __slots__ = ("hits", "home", "touched", "waits")

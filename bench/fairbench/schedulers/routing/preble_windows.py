@@ -261,9 +261,9 @@ class Windows:
         """Return, as bits, the GPUs with unusually much decoding per prefill.
 
         The ratio of a GPU is its decoding time divided by its prefill time, relative to the ratio
-        of all GPUs together. The GPUs with the highest ratio are returned if the ratio is above
-        ``imbalance_ratio``. A GPU that only serves cached prefixes has spare compute, which the
-        prefill of an explored request can use ([Preble] §3.2).
+        of all GPUs together. The GPUs with the highest ratio of decoding to prefill are returned if
+        the ratio is above ``imbalance_ratio``. A GPU that only serves cached prefixes has spare
+        compute, which the prefill of an explored request can use ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

@@ -69,8 +69,8 @@ class ReplayProgram(CallSequence):
 class _Strand:
     """A sequence of calls that one program or sub-agent makes.
 
-    ``name`` is the prefix of the outputs' names, and ``depth`` the number of calls of the program
-    that come before the first call of the sequence.
+    ``name`` is the prefix of the outputs' names, and ``depth`` is the number of calls of the
+    program that come before the first call of the sequence.
     """
 
     def __init__(self, llm: LLM, calls: tuple[RecordedCall, ...], name: str, depth: int) -> None:

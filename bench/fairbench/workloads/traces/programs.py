@@ -62,7 +62,7 @@ class Runs(NamedTuple):
     A run of blocks may be cut only at the end of a prompt.
 
     The prompt of request i consists of the runs ``first[i]`` to ``first[i + 1]`` - 1. ``key`` is
-    the name of a run, and ``blocks`` the number of the run's blocks in the prompt.
+    the name of a run of blocks, and ``blocks`` is the number of the run's blocks in the prompt.
     """
 
     first: Ints

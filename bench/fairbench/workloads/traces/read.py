@@ -62,7 +62,8 @@ class TraceParams:
         sha256: SHA-256 digest that the file must have, or "" to accept every file.
         time_scale: Seconds of the trace that are replayed in one second of the run.
         columns: Names of columns, as comma-separated ``FIELD=COLUMN``.
-        clients: Number of made-up clients to which programs are assigned, 0 for recorded clients.
+        clients: Number of made-up clients to which programs are assigned; 0 keeps the recorded
+            clients.
         spread: Whether requests that were recorded with equal times are spread over an interval.
         line: Number of the run to read from a file with several runs, counted from 1.
         block_size: Tokens of each block in ``hash_ids``; 0 means the size that the file or the

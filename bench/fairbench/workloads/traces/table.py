@@ -265,7 +265,8 @@ class TableBuilder:
 class PromptBlocks(NamedTuple):
     """The blocks of all prompts: number of blocks of each prompt, and identities of all blocks.
 
-    ``estimated`` is the approximate number of tokens in the text of each prompt, 0 without a text.
+    ``estimated`` is the approximate number of tokens in the text of each prompt; 0 if the text is
+    missing.
     """
 
     counts: Ints

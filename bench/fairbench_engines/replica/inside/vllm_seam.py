@@ -206,7 +206,7 @@ class VLLMScheduling:
 
         ``spare`` is added to the request's limit on output tokens; if ``spare`` is above 0, the
         last token of ``output`` is a stop token. ``facts`` are further arguments of vLLM's request,
-        and ``sampling`` of its SamplingParams.
+        and ``sampling`` are further arguments of its SamplingParams.
         """
         v, stop = vllm(), [output[-1]] if spare else None
         request = v.request.Request(
