@@ -170,7 +170,7 @@ class InBatch:
     The three arrays hold, for each client, its number, its number of requests, and the context of
     these requests in tokens. ``index`` maps each client to its number, and an unknown client gets
     the next number. ``base_tokens`` is the context at the batch's step 0; the context grows by a
-    token per request and step. ``step`` is the number of the batch's step at which the present
+    token per request and step. ``step`` is the number of the step of the batch at which the current
     stretch of steps began.
     """
 

@@ -507,7 +507,7 @@ class AsyncVLLMReplica(VLLMReplica):
     - A request keeps its slot and its blocks while the step with its last token runs. A request
       that ends before ``max_new_tokens`` keeps its slot and blocks for one more step, whose token
       is discarded.
-    - Charges for outputs, and ends of requests, reach the scheduler after the next decision.
+    - The scheduler learns of output tokens and of finished requests one decision later.
     - Other requests find a block of decoded tokens in the cache one step later.
 
     The batch, the block tables and the running list have the state after the last decided step.

@@ -711,7 +711,7 @@ class ClientBlockCache(BlockCache):
         """Do nothing, because a request gives back the last block of a prefix first."""
 
     def cut(self, node: ClaimedRun, tokens: int) -> None:
-        """Split a node so that ``node`` keeps the last blocks with about ``tokens`` tokens."""
+        """Split a node; ``node`` keeps its last blocks, which hold about ``tokens`` tokens."""
         blocks = max(1, -(-tokens // self.block_size))
         if node.blocks > blocks:
             self.split(node, node.blocks - blocks)

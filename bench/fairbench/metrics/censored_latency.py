@@ -122,7 +122,7 @@ def percentile(sample: Sample, percent: float) -> Percentile:
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of percentiles: NaN or censored if any percentile is NaN or censored."""
+    """Return the mean of percentiles, which is NaN or censored if any of the percentiles is."""
     if not percentiles:
         return Percentile(NAN, False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)

@@ -488,7 +488,7 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _differences(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Return the service differences in given time cells, with the joint waits of the cells.
+        """Return two clients' service differences in given time cells, with the joint waits.
 
         Service differences are taken at both ends of a joint wait, and after each booking of tokens
         of its clients in between.
@@ -555,11 +555,11 @@ def max_service_gap(backlog: Backlog, log: ServiceRows, facts: Facts) -> Gap:
     over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1, t2)/w_g|, for the service W between
     times t1 and t2 in the interval and the weights w of the clients f and g. The interval [a, e) in
     which a client waits includes the tokens of iterations that end in (a, e] and of iterations that
-    start in [a, e). Tokens at the edges of a wait count because, at one instant, an iteration ends,
-    then requests arrive, and then a pass admits requests. Service is measured in the ``View`` of
-    the theorem's bound; without a bound, input counts as charged at admission. Precondition: the
-    ``backlog`` is shared, so that two clients had a waiting request on every worker at every
-    instant of some interval.
+    start in [a, e). Tokens at both ends of the interval count, because the events of one instant
+    have an order: an iteration ends, requests arrive, and a pass admits requests. Service is
+    measured in the ``View`` of the theorem's bound; without a bound, input counts as charged at
+    admission. Precondition: the ``backlog`` is shared, so that two clients had a waiting request on
+    every worker at every instant of some interval.
     """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()

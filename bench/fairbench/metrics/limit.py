@@ -134,8 +134,9 @@ def with_memory(requests: Requests, facts: Facts, work: LeastWork) -> InMemory:
     The order of the prompts is the order in the run. Both results are NaN if all prefixes of the
     run's prompts fit in memory.
 
-    Tokens beyond the compulsory tokens cost the least price of a prompt token, without attention.
-    Precondition: the facts contain prices, and the compulsory tokens are known.
+    For each computed token beyond the compulsory tokens, the bound adds the lowest price of a
+    prompt token, without attention. Precondition: the facts contain prices, and the compulsory
+    tokens are known.
     """
     if facts.least_computed is None:
         return InMemory(nan, nan)
@@ -244,7 +245,7 @@ def _victims_alone_s(tables: Tables, facts: Facts, program_s: Floats) -> float:
 
 
 class TimeSpent(NamedTuple):
-    """The GPU time of all replicas by purpose, in seconds; the fields sum to the whole."""
+    """The GPU time of all replicas by purpose, in seconds; the fields add up to the total."""
 
     prefill_s: float  # time for computing the compulsory tokens, as if in full passes
     decode_s: float  # time for decoding the answers, as if in full batches

@@ -79,8 +79,9 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 
     Args:
         gains: The gain of each event, shape (n_events,), with at least one event.
-        cost: The ascending cost up to each event. The cost of consecutive events is the last
-            event's element of ``cost`` minus the first event's element.
+        cost: The total cost of all events up to each event, in ascending order. The cost of several
+            consecutive events is the element of ``cost`` for the last of these events minus the
+            element for the first.
     """
     after = np.cumsum(gains) - cost
     before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost

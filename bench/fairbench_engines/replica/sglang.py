@@ -104,8 +104,8 @@ class SGLangCodeReplica(RemoteReplica):
     def _admitted(self, number: int, cached: int, tokens: int, left: int) -> Prefill:
         """Record a request's part of a prefill, and its admission with its first chunk.
 
-        ``cached`` tokens need no computation; ``tokens`` of the ``left`` uncached tokens are
-        computed.
+        ``cached`` prompt tokens are cached; of the ``left`` other prompt tokens, this prefill
+        computes ``tokens``.
         """
         sequence = self._sequences[number]
         first, last = sequence not in self._prefilling, tokens == left

@@ -131,7 +131,7 @@ class TurnCorrelation:
 
 
 def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
-    """Return the first t that maximises F(t) x benefit - t, given the gaps in ascending order."""
+    """Return the TTL in seconds with the largest F(t) x benefit - t, given the sorted gaps."""
     gaps_s = list(gaps_s)
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):

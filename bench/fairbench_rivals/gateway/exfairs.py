@@ -38,9 +38,10 @@ class ExFairS(FlowPolicy):
     The service of an answer is input + 2 x output, and an answer after more than 5 s is late. The
     client with the highest score lowers its number by int(10 x min(d, 0.5)), and the client with
     the lowest score raises its number by as much, where d is the difference between the two scores.
-    The clients with the second highest and the second lowest score follow, and so on as long as the
-    difference is above 0.1. The number of a client (its priority) changes at most once per round.
-    The priority numbers of all clients start at 0 and are kept between rounds.
+    The clients with the second highest and the second lowest score then change their numbers by the
+    same rule, and further pairs follow while the difference of their scores is above 0.1. The
+    number of a client (its priority) changes at most once per round. The priority numbers of all
+    clients start at 0 and are kept between rounds.
 
     A request with a negative number p overtakes int(requests with higher numbers x p / lowest p)
     places, at most 100. Requests with a number of 0 or more go to the end of the queue. Among the

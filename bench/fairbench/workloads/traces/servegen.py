@@ -187,7 +187,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[FilePlace], names: Mapping[str, str]) -> WindowedTrace:
-        """Return the trace of a file; ``names`` are columns from ``--map``, which are refused.
+        """Return the trace of a file; column names from ``--map`` (``names``) are refused.
 
         Raises DataError with the line and the field.
         """
