@@ -26,9 +26,10 @@ AFTER_S = {"urgent": 15.0, "age": 15.0, "wait-cap": 8.0, "lease": 30.0}
 class ThunderAgentLlmd(PausingGate[PlacedSession]):
     """ThunderAgent without ticks: a waiting session is resumed as soon as its context fits.
 
-    The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as
-    described in zetxqx/thunderagent-original-verification (12-llm-d-router-pool @003b83dc,
-    17-thunder-lease-pool @64146f69); the plugin's source was not read. Sessions that are paused go
+    The rules are those of the plugin thunder-agent of llm-d-router (issue 2964, PR 3076), as in
+    zetxqx/llm-d-router pkg/epp/framework/plugins/thunderagent/fairness.go @e79fd6c3. The rule
+    ``lease`` and the times are those described in zetxqx/thunderagent-original-verification
+    (12-llm-d-router-pool @003b83dc, 17-thunder-lease-pool @64146f69). Sessions that are paused go
     before new sessions. Among paused sessions, and among new sessions, the session with the fewest
     tokens is resumed first. If a session does not fit into memory, the session is skipped. In the
     test for free memory, the tokens of idle sessions halve every second. Every 5 s, full replicas
