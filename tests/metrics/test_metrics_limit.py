@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import permutations, product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import PS_PER_S, Segment
 from fairbench.hardware.catalogue import load_profile
+from fairbench.metrics import limit
 from fairbench.metrics.limit import (
     ARRIVALS,
     PROGRAM,
@@ -22,8 +24,9 @@ from fairbench.metrics.limit import (
     most_at,
     time_spent,
     with_memory,
+    work_from,
 )
-from fairbench.metrics.records import UNFINISHED, LoneStep, WorkPrices
+from fairbench.metrics.records import FINISHED, UNFINISHED, LoneStep, WorkPrices
 from fairbench.metrics.summary import summarize as summary_of
 from fairbench.metrics.tables import Tables
 from fairbench.results.run_facts import work_prices
@@ -104,13 +107,32 @@ def test_the_cause_of_the_makespan():
     work = least_work(many.requests, PRICES)  # 4 x (10 + 10 + 27.5 s)
     assert makespan(many, priced(), work) == (190.0, WORK)
     assert makespan(many, priced(workers=4), work) == (47.5, WORK)
-    late = replace(many, programs=replace(many.programs, arrival_s=np.array([0.0, 0, 500, 600])))
+    late = replace(
+        many, programs=replace(many.programs, arrival_s=np.array([0.0, 0, 500, 600])),
+        requests=replace(many.requests, finish_s=np.array([50.0, 100, 550, 650])),
+    )  # fmt: skip
     assert makespan(late, priced(), work) == (647.5, ARRIVALS)
     closed = priced(closed_loop=frozenset({0}))
     assert makespan(late, closed, work) == (190.0, WORK)
     single = tables([{"input_tokens": 1, "output_tokens": 101}])
     alone = makespan(single, priced(workers=8), least_work(single.requests, PRICES))
     assert alone == (3.5 + 400 + 0.2 * (100 + 5050), PROGRAM)
+
+
+def test_a_late_request_pays_for_no_prefix_that_an_unfinished_request_may_share():
+    row = {"input_tokens": 10, "output_tokens": 1}
+    ends = ({"finish_s": 100.0, "compulsory": 1}, {"finish_s": 60.0}, {"finish_s": 120.0})
+    found = tables([{**row, **one} for one in ends])
+    work, rows = least_work(found.requests, PRICES), np.arange(3)
+    late = work_from(found.requests, priced(), work, np.array([0.0, 50, 55]), rows)
+    # The last request ends after all others, so its 47.5 s are work from 55 s on. The second may
+    # share its prompt with the first, so it counts with one token of prompt: 1 + 10 + 5 s.
+    assert late.prefill_s[late.times_s >= 55].max() == 47.5
+    assert late.prefill_s[late.times_s >= 50].max() == 47.5 + 16
+    assert late.prefill_s.max() == pytest.approx(work.prefill_s.sum())
+    broken = replace(found.requests, status=np.array([UNFINISHED, FINISHED, FINISHED]))
+    after = work_from(broken, priced(), least_work(broken, PRICES), np.array([0.0, 50, 55]), rows)
+    assert after.prefill_s[after.times_s > 0].max() == 2 * 16
 
 
 def test_both_sides_of_a_disaggregated_cluster_have_their_own_work():
@@ -249,6 +271,77 @@ def test_the_best_of_all_orders_is_near_the_limit(case, running):
 def test_a_price_that_is_twice_too_high_is_caught(case, price):
     least_s, best_s = bounds(case, len(case), **{price: 2})
     assert least_s > best_s
+
+
+class Case(NamedTuple):
+    """A request: arrival in seconds, shared document, tokens of document and question, answer."""
+
+    arrival_s: float
+    document: int
+    shared: int
+    own: int
+    output: int
+
+    def prompt(self, at):
+        document = (f"d{self.document}", self.shared) if self.shared else ()
+        return prompt(*document, f"q{at}", self.own)
+
+
+def recorded(cases, order, running):
+    """Return the tables of requests that one replica serves in an order."""
+    home = Home(InOrder(order), pool=200_000, profile=PROFILE, max_running_requests=running)
+    for at, one in enumerate(cases):
+        home.send(one.prompt(at), one.output, at_ps=round(one.arrival_s * PS_PER_S))
+    home.run()
+    tree = DistinctPrefixes()
+    new = {
+        at: tree.add(cases[at].prompt(at), Segment(f"out-{at}", cases[at].output), {})
+        for at in sorted(range(len(cases)), key=lambda at: home.sent[at].finish_ps)
+    }
+    rows = [
+        {"program_id": at, "arrival_s": one.arrival_s, "input_tokens": one.shared + one.own,
+         "output_tokens": one.output, "compulsory": new[at],
+         "finish_s": home.sent[at].finish_ps / PS_PER_S}
+        for at, one in enumerate(cases)
+    ]  # fmt: skip
+    return tables(
+        rows, [{"program_id": at, "arrival_s": one.arrival_s} for at, one in enumerate(cases)]
+    )
+
+
+def least_and_end(found, running):
+    """Return the bound by the records of a run, and the end of the run."""
+    prices = work_prices(PROFILE, pass_tokens=8_192, batch=running, mixed=False)
+    least_s = makespan(found, facts(prices=prices), least_work(found.requests, prices)).least_s
+    return least_s, float(found.requests.finish_s.max())
+
+
+CASE = st.builds(
+    Case, st.floats(0, 3), st.integers(0, 1), st.sampled_from([0, 500, 4_000]),
+    st.integers(1, 300), st.integers(1, 120),
+)  # fmt: skip
+
+
+@examples(20)
+@given(st.lists(CASE, min_size=1, max_size=4), st.integers(1, 4))
+def test_no_order_ends_before_the_bound_by_the_records_of_any_other(cases, running):
+    orders = permutations(range(len(cases)))
+    bounds = [least_and_end(recorded(cases, one, running), running) for one in orders]
+    assert max(least_s for least_s, _ in bounds) <= min(end_s for _, end_s in bounds)
+
+
+def late_questions():
+    """Return requests on ten documents that read a document again just before its first answer."""
+    return [Case(5.8 * late, at, 4_000, 20, 1 if late else 300)
+            for late in (0, 1) for at in range(10)]  # fmt: skip
+
+
+def test_prefixes_charged_to_late_requests_are_caught(monkeypatch):
+    found = recorded(late_questions(), range(20), 64)
+    least_s, end_s = least_and_end(found, 64)
+    assert least_s <= end_s
+    monkeypatch.setattr(limit, "_charged_until", lambda _requests, start_s: start_s)
+    assert least_and_end(found, 64)[0] > 1.1 * end_s
 
 
 def vertices(price, most, least, total):

@@ -339,15 +339,58 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
     """Return the maximum over times a of a plus the time of the programs that arrive from a on."""
     requests, programs = tables.requests, tables.programs
-    order = np.argsort(arrival_s, kind="stable")[::-1]
     at = program_rows(requests, programs)
-    prefill_s, decode_s = (
-        np.bincount(at[at >= 0], weights=part[at >= 0], minlength=len(programs))[order].cumsum()
-        for part in work
-    )
-    return float(
-        (arrival_s[order] + on_all_replicas_s(facts, prefill_s, decode_s)).max(initial=0.0)
-    )
+    # Without a record of its program, a request may have begun at any time.
+    start_s = np.where(at >= 0, arrival_s[at] if len(programs) else 0.0, 0.0)
+    known = np.flatnonzero(at >= 0)
+    times_s, *parts = work_from(requests, facts, work, start_s, known)
+    return float((times_s + on_all_replicas_s(facts, *parts)).max(initial=0.0))
+
+
+class WorkFrom(NamedTuple):
+    """The least GPU time in seconds of the requests that begin at or after each of some times."""
+
+    times_s: Floats
+    prefill_s: Floats
+    decode_s: Floats
+
+
+def work_from(
+    requests: Requests, facts: Facts, work: LeastWork, start_s: Floats, rows: Ints
+) -> WorkFrom:
+    """Return the work that no scheduler can do before each time, in descending order of time.
+
+    The records charge a shared prefix to the request that ended first, but another scheduler may
+    compute the prefix for any request that contains it. Before a time ``a``, only requests that
+    begin earlier can compute a prefix. If all of these requests ended before a request, the tokens
+    charged to this request are in none of their prompts, so the tokens are work from ``a`` on.
+    Otherwise, this request counts with a single token of prompt.
+
+    Args:
+        requests: All requests of the run.
+        facts: The facts of the run, with prices.
+        work: The least GPU time of each request.
+        start_s: The earliest time at which each request can begin, shape (n_requests,).
+        rows: The requests whose work is counted.
+    """
+    assert facts.prices is not None
+    one_s = facts.prices.prompt_s(requests.input_tokens, np.ones(len(requests), np.int64))
+    one_s = np.minimum(one_s, work.prefill_s)[rows]
+    rest_s, nothing = work.prefill_s[rows] - one_s, np.zeros(len(rows))
+    times_s = np.concatenate([start_s[rows], _charged_until(requests, start_s)[rows]])
+    order = np.argsort(times_s, kind="stable")[::-1]
+    prefill_s = np.concatenate([one_s, rest_s])[order].cumsum()
+    decode_s = np.concatenate([work.decode_s[rows], nothing])[order].cumsum()
+    return WorkFrom(times_s[order], prefill_s, decode_s)
+
+
+def _charged_until(requests: Requests, start_s: Floats) -> Floats:
+    """Return the earliest start among each request and all requests that ended no earlier."""
+    ended_s = np.where(requests.status == FINISHED, requests.finish_s, np.inf)
+    order = np.argsort(ended_s, kind="stable")
+    earliest_s = np.minimum.accumulate(start_s[order][::-1])[::-1]
+    found: Floats = earliest_s[np.searchsorted(ended_s[order], ended_s)]
+    return found
 
 
 def on_all_replicas_s(facts: Facts, prefill_s: Floats, decode_s: Floats) -> Floats:

@@ -16,6 +16,7 @@ from fairbench.metrics.limit import (
     on_all_replicas_s,
     program_arrivals,
     program_rows,
+    work_from,
 )
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
 
@@ -37,13 +38,15 @@ def least_makespan_by_calls(
     """
     calls = call_times(requests, programs, facts)
     most_s = float((calls.begin_s + calls.alone_s + calls.tail_s).max(initial=0.0))
-    order = np.argsort(calls.begin_s, kind="stable")[::-1]
-    begin_s, tail_s = calls.begin_s[order], calls.tail_s[order]
-    prefill_s, decode_s = (part[calls.row[order]] for part in work)
-    for least_s in np.unique(np.sort(tail_s)[:: -(-len(order) // TAILS) or 1]):
-        has = tail_s >= least_s
-        busy_s = on_all_replicas_s(facts, prefill_s[has].cumsum(), decode_s[has].cumsum())
-        most_s = max(most_s, float((begin_s[has] + busy_s).max() + least_s))
+    # A request that is no finished call of a recorded program may have begun at any time.
+    start_s = np.zeros(len(requests))
+    start_s[calls.row] = calls.begin_s
+    tail_s = np.sort(calls.tail_s)
+    for least_s in np.unique(tail_s[:: -(-len(tail_s) // TAILS) or 1]):
+        rows = calls.row[calls.tail_s >= least_s]
+        times_s, *parts = work_from(requests, facts, work, start_s, rows)
+        busy_s = on_all_replicas_s(facts, *parts)
+        most_s = max(most_s, float((times_s + busy_s).max() + least_s))
     return most_s
 
 
