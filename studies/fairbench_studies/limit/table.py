@@ -28,6 +28,10 @@ PAGE = ROOT / "docs/studies/limit.md"
 SCHEDULERS = ("d2lpm", "preble", "fair-finish", "vtc", "dlpm", "lpm", "fcfs")
 TWO = ("tot", "judge", "long-qa")  # workloads that have two scenarios with heavy clients
 PLACES = (*((name, each) for name in TWO for each in ("s1", "s2")), ("chat", "s1"))
+FAIREST = ("d2lpm", "fair-finish")  # schedulers whose service is compared with the fair limit
+# Fairness matters in a configuration if it lowers the limit on service below this fraction.
+WITHOUT_EFFECT = 0.995
+SERVICE_LIMITS = ("limit_service_tok_s", "limit_fair_service_tok_s")
 DP = 4
 SEEDS = (0, 1)
 PURPOSES = {
@@ -84,7 +88,11 @@ def extend(seeds: Sequence[int]) -> None:
 
 def tables() -> dict[str, str]:
     """Return the Markdown tables of the page, whose values are means over the stored seeds."""
-    return {"limit/share": share_table(), "limit/losses": loss_table()}
+    return {
+        "limit/share": share_table(),
+        "limit/service": service_table(),
+        "limit/losses": loss_table(),
+    }
 
 
 def share_table() -> str:
@@ -100,6 +108,26 @@ def share_table() -> str:
         seconds = ["-" if one is None else f"{one:,.0f}" for one in least]
         body.append([f"{place}{cause}", *seconds, *cells])
     return as_markdown(["configuration", "least, s", "by calls, s", *SCHEDULERS], body)
+
+
+def service_table() -> str:
+    """Return two schedulers' service as shares of the limit on service at max-min fair shares.
+
+    The rows are the configurations in which fairness lowers the limit on service.
+    """
+    body = []
+    for place, by_scheduler in _by_place().items():
+        most, fair = (_mean(by_scheduler[FAIREST[-1]], name) for name in SERVICE_LIMITS)
+        if most and fair and fair < WITHOUT_EFFECT * most:
+            shares = [
+                fmean(
+                    float(run["service_rate_tok_s"]) / float(run[SERVICE_LIMITS[-1]])
+                    for run in by_scheduler[name]
+                )
+                for name in FAIREST
+            ]
+            body.append([place, *(f"{share:.0%}" for share in (fair / most, *shares))])
+    return as_markdown(["configuration", "limit at fair shares", *FAIREST], body)
 
 
 def loss_table() -> str:
