@@ -53,11 +53,11 @@ Scored = Sequence[tuple[Behaviour, float]]
 A higher value means a stronger attack.
 """
 
-# Probability that a random behaviour keeps the honest value of a choice. The probability is high,
-# because most known attacks change few choices.
+# ``HONEST_PART`` is the probability that a random behaviour keeps the honest value of a choice. The
+# probability is high, because most known attacks change few choices.
 HONEST_PART = 2 / 3
 RANDOM_FIRST = 24  # number of random trials before the optimiser TPE starts
-# limit on the attempts to draw a behaviour that the attack search has not tried yet
+# ``MAX_DRAWS`` limits the attempts to draw a behaviour that the attack search has not tried yet.
 MAX_DRAWS = 1000
 RANDOM, TPE = "random", "tpe"
 
@@ -132,7 +132,7 @@ def _optuna() -> Any:
     return optuna
 
 
-# Number of trials in a batch, which is constant so that results do not depend on the number of CPU
+# A batch has ``BATCH`` trials on every machine, so that results do not depend on the number of CPU
 # cores.
 BATCH = 8
 # Simulations that confirm the worst attacks use seeds from ``CONFIRM_FROM`` on. The attack search

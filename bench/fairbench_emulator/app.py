@@ -179,8 +179,8 @@ def registry_of(emulator: EmulatedWorker) -> CollectorRegistry:
     return registry
 
 
-# A client whose request was refused may send it again after this many seconds. The wait is long,
-# because the scheduler limits tokens per minute.
+# A client whose request was refused may send the request again after ``RETRY_AFTER_S`` seconds. The
+# wait is long, because the scheduler limits tokens per minute.
 TOO_MANY, RETRY_AFTER_S = HTTPStatus.TOO_MANY_REQUESTS, 60
 
 _encode = msgspec.json.Encoder().encode

@@ -108,7 +108,7 @@ def _chain(parent: int | None, ids: list[int]) -> list[int]:
     return hashes
 
 
-# ZMQ queues this number of messages for a slow subscriber, and discards further messages.
+# ZMQ queues ``HIGH_WATER_MARK`` messages for a slow subscriber, and discards further messages.
 HIGH_WATER_MARK = 100_000
 KEPT_MESSAGES = 10_000  # number of recent messages that a subscriber can request again
 

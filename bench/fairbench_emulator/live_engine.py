@@ -28,7 +28,8 @@ from fairbench_emulator.calls import (
 from fairbench_emulator.kv_events import PublishingCache
 from fairbench_emulator.tokens import Ids, Text, TokenStreams
 
-# If more than this number of tokens is stored, tokens that no request or cache needs are deleted.
+# If more than ``MAX_STREAM_TOKENS`` tokens are stored, tokens that no request or cache needs are
+# deleted.
 MAX_STREAM_TOKENS = 2**22
 
 
@@ -93,7 +94,8 @@ class LiveEngine:
         self._paced = 0  # number of running calls that set their own ``stream_interval``
         self._request_ids = count()
         self._rng = np.random.default_rng(0)
-        # number of the decode step at which tokens were last sent to clients
+        # The tokens of the decode step with the number ``_delivered_step`` were the last that were
+        # sent to clients.
         self._delivered_step = 0
         self._timer: TimerHandle | None = None
         self._stream_limit = MAX_STREAM_TOKENS

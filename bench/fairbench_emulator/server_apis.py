@@ -192,7 +192,7 @@ class EmulatedCompletions(OpenAIApi):
         return _openai_call(body, calls.prompt_ids(body.prompt, text), body.max_tokens, headers)
 
     def rendered(self, call: calls.EmulatedCall) -> Any:
-        # vLLM returns a list, because a completion request may contain several prompts
+        # vLLM returns a list, because a completion request may contain several prompts.
         return [super().rendered(call)]
 
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from fairbench.errors import DataError
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 Ids: TypeAlias = NDArray[np.int32]
-# Limit on the attempts to draw an output whose first token is new.
+# ``FORK_TRIES`` limits the attempts to draw an output whose first token is new.
 FORK_TRIES = 16
-# Number of different token ids in the emulator's approximate tokenizer.
+# ``VOCABULARY`` is the number of different token ids in the emulator's approximate tokenizer.
 VOCABULARY = 128_000
-# Number of different words of which the emulator's outputs consist.
+# ``OUTPUT_WORDS`` is the number of different words of which the emulator's outputs consist.
 OUTPUT_WORDS = 4096
 # ``PIECE`` matches a token: up to ten letters, three digits, or two other characters. With this
 # pattern, English prose has about 4.5 characters per token.

@@ -40,7 +40,8 @@ class Tracked:
 
     request: Request
     theirs: Theirs
-    # Tokens to prefill; after a preemption in vLLM, they include the output tokens of the request.
+    # ``prompt`` holds the tokens to prefill; after a preemption in vLLM, they include the output
+    # tokens of the request.
     prompt: Prompt
     produced: int = 0  # number of output tokens that the scheduler knows of
     admitted: bool = False  # true if the engine has admitted the request before
@@ -110,7 +111,7 @@ class EngineHome:
             self._times = StepTimes(self.scheduler, self.costs)
         self._tracked: dict[Hashable, Tracked] = {}
         self._ours: dict[Request, Tracked] = {}
-        # connection to the other data-parallel ranks of the server, or None
+        # ``ranks`` is the connection to the other data-parallel ranks of the server, or None.
         self.ranks: RankLink | None = None
         # ``_left`` holds requests that have left the queue, but that views may still read.
         self._left: list[Request] = []

@@ -46,7 +46,8 @@ class Spot:
     def __init__(self, depth: int, at: Hashable) -> None:
         self.depth = depth
         self.at = at
-        # for each waiting request, the part of its prompt that would extend its match
+        # ``waiters`` holds, for each waiting request, the part of its prompt that would extend its
+        # match.
         self.waiters: dict[Waiter, Hashable | None] = {}
         self.latest: Waiter | None = None
 

@@ -12,7 +12,8 @@ from fairbench.engine.client_cache import ClaimedNode, ClientCache, Residency
 from fairbench.engine.kv_cache import KVNode
 from fairbench.schedulers.eviction.policies import EvictionPolicy
 
-# Under this name, the cache records the tokens of all clients that the policy does not know.
+# Under the name ``OTHERS``, the cache records the tokens of all clients that the policy does not
+# know.
 OTHERS = "clients without an entitlement"
 UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
@@ -71,7 +72,7 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
-        # the tokens of each node, without the tokens of its ancestors
+        # ``_stretches`` holds the tokens of each node, without the tokens of its ancestors.
         self._stretches: dict[KVNode, Prefix] = {}
 
     def claiming(self, request: Request) -> Request:

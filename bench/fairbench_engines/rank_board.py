@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-# Limit on the number of clients on the board; service of further clients is not shared between
-# ranks.
+# ``SLOTS`` limits the number of clients on the board; service of further clients is not shared
+# between ranks.
 SLOTS = 1 << 16
-# Number of bytes that the names of all clients may take.
+# ``NAME_BYTES`` is the number of bytes that the names of all clients may take.
 NAME_BYTES = 64 * SLOTS
-# Two bits of a client's state: its requests run, and its requests wait.
+# A client's state has two bits: the bit ``RUNS`` if its requests run, and the bit ``WAITS`` if its
+# requests wait.
 RUNS, WAITS = 1, 2
 # Each column of the board has a name, a type of entry, and a number of entries. The file of the
 # board is sparse, so its unused slots take no memory. The column ``ends`` holds the positions at

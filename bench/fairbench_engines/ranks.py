@@ -16,11 +16,11 @@ from fairbench.schedulers.peers import Totals
 from fairbench_engines.rank_accounts import RankAccount
 from fairbench_engines.rank_board import RUNS, WAITS, RankBoard, Reader
 
-# In a server with several ranks, the first process sets this environment variable.
+# In a server with several ranks, the first process sets the environment variable ``FOLDER``.
 FOLDER = "FAIRBENCH_RANKS"
 EVERY_S = 0.05  # seconds between two exchanges of totals while a rank is busy
 FIND_EVERY_S = 1.0
-# If a rank sends no news for this many seconds, no client counts as waiting at that rank.
+# If a rank sends no news for ``FORGET_S`` seconds, no client counts as waiting at that rank.
 FORGET_S = 10.0
 
 

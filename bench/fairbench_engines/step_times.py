@@ -24,7 +24,7 @@ class _Fit:
         self._products = [[0.0] * (counts + 1) for _ in range(counts + 1)]
         self._targets = [0.0] * (counts + 1)
         self._seen = 0
-        # the fitted coefficients; None if there is a new observation
+        # ``_found`` holds the fitted coefficients; None if there is a new observation.
         self._found: list[float] | None = None
 
     def observe(self, seconds: float, *counts: float) -> None:

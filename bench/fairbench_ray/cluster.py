@@ -21,13 +21,14 @@ from fairbench_ray.connection import Connected, Unreachable
 from fairbench_ray.tasks import STOP, EndedTask, Over, Refused, serve_tasks
 
 AUTO = "auto"
-# Seconds between two checks for messages or an interruption.
+# ``POLL_S`` is the number of seconds between two checks for messages or an interruption.
 POLL_S = 0.2
-# Connecting to the cluster may take this number of seconds, because Ray connects slowly on a busy
+# Connecting to the cluster may take ``CONNECT_S`` seconds, because Ray connects slowly on a busy
 # host.
 CONNECT_S = 180.0
 PATIENCE_S = 300.0  # seconds for which the cluster's head node may be unreachable
-# limit on losses of the cluster's head node in a row, without a finished task between them
+# ``MOST_LOSSES`` limits the losses of the cluster's head node in a row, without a finished task
+# between them.
 MOST_LOSSES = 3
 
 

@@ -46,7 +46,7 @@ from fairbench_ray.replicas import (
 
 LOOK_S = 0.2  # seconds between two checks of the servers on other nodes
 ASK_S = 60.0  # seconds within which an actor must answer
-# seconds within which a server must stop when it is asked to
+# ``STOP_S`` is the number of seconds within which a server must stop when it is asked to.
 STOP_S = GRACE_S + REAPER_MARGIN_S + 5.0
 LOST = 255  # A server on an unreachable node is recorded with this exit code.
 

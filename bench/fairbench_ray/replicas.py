@@ -20,11 +20,11 @@ from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench_ray.connection import connected
 
-# Seconds between two checks for answers while calls are open.
+# ``POLL_S`` is the number of seconds between two checks for answers while calls are open.
 POLL_S = 0.05
-# Seconds between two checks for messages while no call is open.
+# ``IDLE_POLL_S`` is the number of seconds between two checks for messages while no call is open.
 IDLE_POLL_S = 0.5
-# Seconds within which all actors must close their servers.
+# ``CLOSE_S`` is the number of seconds within which all actors must close their servers.
 CLOSE_S = 30.0
 # An actor runs up to ``AT_ONCE`` calls at a time, so that a status check need not wait for a stop.
 AT_ONCE = 4

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 PATH = "/workers"
 FIELDS = ("url", "key")
-# seconds for which the answer to a request that adds a worker waits until the worker is healthy
+# The answer to a request that adds a worker waits up to ``PATIENCE_S`` seconds until the worker is
+# healthy.
 PATIENCE_S = 2.0
 MOST_BYTES = 2**16  # limit on the bytes of the body of an admin request
 

@@ -14,7 +14,7 @@ from fairbench.live import openai
 from fairbench.live.http_server import Problem
 from fairbench_serve.prompts import TOKEN_BYTES
 
-# limit on the bytes of one event of a stream that the router keeps in memory
+# ``MAX_EVENT_BYTES`` limits the bytes of one event of a stream that the router keeps in memory.
 MAX_EVENT_BYTES = 2**22
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -188,7 +188,7 @@ class StreamReader:
     def _passed(self, event: bytes) -> bytes:
         data = b"\n".join(openai.data_lines(event))
         if self._is_done or (self.is_complete and data != openai.DONE):
-            return b""  # the client receives nothing after the last event of an answer
+            return b""  # The client receives nothing after the last event of an answer.
         if not data:
             return event if self._is_passing else b""
         if data == openai.DONE:
@@ -231,11 +231,12 @@ def _said_bytes(answer: openai.Answered) -> int:
     return _text_bytes([*texts, answer.text] if isinstance(answer.text, str) else texts)
 
 
-# Before a worker has completed an answer, this time per token in seconds is assumed (8B model on an
-# A100).
+# Before a worker has completed an answer, a token is assumed to take ``FIRST_TOKEN_S`` seconds (8B
+# model on an A100).
 FIRST_TOKEN_S = 0.02
-# An engine keeps memory free for this fraction of the remaining output, up to a limit in tokens.
-# SGLang reserves memory for at most 4,096 tokens, multiplied by the minimum of its new_token_ratio.
+# An engine keeps memory free for the fraction ``RESERVED_SHARE`` of the remaining output, up to
+# ``MOST_RESERVED`` tokens. SGLang reserves memory for at most 4,096 tokens, multiplied by the
+# minimum of its new_token_ratio.
 RESERVED_SHARE, MOST_RESERVED = 0.098, 4_096
 LATEST_SHARE = 0.05  # weight of the latest answer in the exponential average of answer lengths
 

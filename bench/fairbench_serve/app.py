@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
 
 
-# An idle connection to a worker stays open for at most this number of seconds. Uvicorn, the HTTP
+# An idle connection to a worker stays open for at most ``KEEP_ALIVE_S`` seconds. Uvicorn, the HTTP
 # server of SGLang and vLLM, closes an idle connection after 5 s, which a busy router may notice too
 # late.
 KEEP_ALIVE_S = 4.0

@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 log = logging.getLogger(__name__)
 
 Work: TypeAlias = Coroutine[Any, Any, None]
-# seconds between two times at which freed memory is returned to the operating system
+# Freed memory is returned to the operating system every ``GIVE_BACK_S`` seconds.
 GIVE_BACK_S = 30.0
-# number of bytes from which a buffer is large; asyncio allocates 256 KiB for each read
+# A buffer of at least ``LARGE_BYTES`` bytes is large; asyncio allocates 256 KiB for each read.
 LARGE_BYTES = 2**17
-# number of the parameter M_MMAP_THRESHOLD of ``mallopt`` in the C header malloc.h
+# ``M_MMAP_THRESHOLD`` is the number of the parameter M_MMAP_THRESHOLD of ``mallopt`` in the C
+# header malloc.h.
 M_MMAP_THRESHOLD = -3
 
 

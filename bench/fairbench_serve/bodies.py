@@ -18,21 +18,24 @@ from aiohttp import web
 
 from fairbench.live.http_server import Problem, bad_request, most_connections, too_many
 
-# Values of the header Content-Encoding that mean no compression.
+# ``PLAIN`` lists the values of the header Content-Encoding that mean no compression.
 PLAIN = ("", "identity")
-# Values of zlib's parameter ``wbits`` for a gzip header, and for a zlib header ("deflate").
+# ``WINDOWS`` lists the values of zlib's parameter ``wbits`` for a gzip header, and for a zlib
+# header ("deflate").
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
-# value of zlib's parameter ``wbits`` for "deflate" without a zlib header
+# ``RAW_DEFLATE`` is the value of zlib's parameter ``wbits`` for "deflate" without a zlib header.
 RAW_DEFLATE = -zlib.MAX_WBITS
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F
-# Limit on the bytes of one decompressed piece of a body.
+# ``PIECE_BYTES`` limits the bytes of one decompressed piece of a body.
 PIECE_BYTES = 2**20
-# limit on the gzip members of a body; a body of 64 MiB in blocks of 64 KiB has 1024 members
+# ``MOST_MEMBERS`` limits the number of gzip members of a body; a body of 64 MiB in blocks of 64 KiB
+# has 1024 members.
 MOST_MEMBERS = 2048
 BODY_S = 120.0  # seconds within which a request body must arrive completely
-# bytes of memory that the connection, task and buffer of an arriving body take
+# ``ARRIVING_BYTES`` is the number of bytes of memory that the connection, task and buffer of an
+# arriving body take.
 ARRIVING_BYTES = 2**15
-# All request bodies together may by default take the machine's memory divided by this number.
+# All request bodies together may by default take the machine's memory divided by ``SHARE``.
 SHARE = 4
 
 

@@ -10,23 +10,23 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from math import inf
 
-# Number of failures in a row after which the breaker opens.
+# The breaker opens after ``TRIPS_AFTER`` failures in a row.
 TRIPS_AFTER = 3
-# Seconds for which a worker gets no requests after its breaker opens for the first time.
+# A worker gets no requests for ``FIRST_REST_S`` seconds after its breaker opens for the first time.
 FIRST_REST_S = 5.0
-# Limit on the seconds for which a worker gets no requests.
+# A worker gets no requests for at most ``LONGEST_REST_S`` seconds.
 LONGEST_REST_S = 60.0
-# Limit on the remembered kinds of requests, clients and failing workers.
+# ``MOST_KINDS`` limits the remembered kinds of requests, clients and failing workers.
 MOST_KINDS = 1024
 
 
 @dataclass(slots=True)
 class _State:
-    # Number of failures in a row without a success.
+    # ``failures`` is the number of failures in a row without a success.
     failures: int = 0
-    # The first two clients whose requests failed at the worker.
+    # ``clients`` holds the first two clients whose requests failed at the worker.
     clients: set[str] = field(default_factory=set)
-    # Seconds for which the worker gets no requests after its breaker opens the next time.
+    # The worker gets no requests for ``rest_s`` seconds after its breaker opens the next time.
     rest_s: float = field(default_factory=lambda: FIRST_REST_S)
     until_s: float = -inf  # time in seconds at which the open breaker lets a test request through
     open: bool = False
@@ -51,7 +51,8 @@ class Breakers:
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
         self._states = {worker: _State() for worker in range(workers)}
-        # The time in seconds at which each worker last served each client, the latest time last.
+        # ``_served_s`` holds the time in seconds at which each worker last served each client, the
+        # latest time last.
         self._served_s: dict[tuple[int, str], float] = {}
         self._now_s = now_s
 

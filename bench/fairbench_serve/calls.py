@@ -20,23 +20,25 @@ from fairbench_serve.answers import MOST_RESERVED
 from fairbench_serve.fields import Fields, encoded
 from fairbench_serve.prompts import NO_LIMITS, PromptLimits, TextTokens
 
-# Default limit on output tokens in the completions API of OpenAI and SGLang.
+# ``COMPLETION_TOKENS`` is the default limit on output tokens in the completions API of OpenAI and
+# SGLang.
 COMPLETION_TOKENS = 16
-# Limit on prompt tokens with log-probabilities, because each of them takes memory for a row of the
-# vocabulary.
+# ``MOST_PROMPT_LOGPROBS`` limits the prompt tokens with log-probabilities, because each
+# log-probability takes memory for a row of the vocabulary.
 MOST_PROMPT_LOGPROBS = 8_192
 SEVERAL = "a request must have one prompt, because workers do not keep the client of a batch"
-# Limit on ``n`` (answers per request); limits per client count a request with n answers once.
+# ``MOST_ANSWERS`` limits ``n`` (answers per request); limits per client count a request with n
+# answers once.
 MOST_ANSWERS = 16
-# The types of tools that the client itself runs begin with these prefixes. A tool without a type is
-# a function, which the client runs. If the worker runs a tool, it generates again, but the router
-# reserves only a single output.
+# The types of tools that the client itself runs begin with the prefixes in ``_OWN_TOOLS``. A tool
+# without a type is a function, which the client runs. If the worker runs a tool, it generates
+# again, but the router reserves only a single output.
 _OWN_TOOLS = (
     *("function", "custom", "namespace"),
     *("bash_", "computer_", "memory_", "text_editor_"),
 )
-# Blocks of a message that contain text or media have these types. Other types of blocks may contain
-# definitions of tools.
+# Blocks of a message that contain text or media have the types in ``_BLOCKS``. Other types of
+# blocks may contain definitions of tools.
 _BLOCKS = frozenset(
     {"text", "image", "document", "search_result", "thinking", "redacted_thinking"}
     | {"tool_use", "tool_result", "tool_reference"}
@@ -165,7 +167,7 @@ class BodyReader:
         outputs = body.structured_outputs or {}
         if isinstance(outputs.get("json"), str):
             # If a JSON object repeats a key, engines disagree on which of the two values counts.
-            # Therefore the text of the schema is replaced by the parsed schema.
+            # Therefore the parsed schema replaces the text of the schema.
             with _readable("structured_outputs: json: "):
                 schema = msgspec.json.decode(outputs["json"])
             given["structured_outputs"] = encoded({**outputs, "json": schema})

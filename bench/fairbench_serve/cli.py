@@ -21,7 +21,7 @@ from fairbench.schedulers.base import checked_weights
 from fairbench.tenants import with_tenants
 from fairbench_serve.flags import SERVE, ServeFlags
 
-# Options that apply only to workers that `fairbench serve` starts.
+# ``ONLY_WITH_DP`` lists the options that apply only to workers that `fairbench serve` starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
     *("mem_fraction_static", "server_python", "allow_untested_release"),

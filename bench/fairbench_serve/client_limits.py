@@ -133,8 +133,8 @@ class _Bucket:
     """
 
     def __init__(self, now_s: float) -> None:
-        # The tokens by which the bucket is not full; a change of the quota does not change this
-        # number.
+        # ``_missing`` is the number of tokens by which the bucket is not full; a change of the
+        # quota does not change this number.
         self._missing = 0.0
         self._counted_s = now_s
 

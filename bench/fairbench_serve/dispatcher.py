@@ -37,9 +37,9 @@ from fairbench_serve.ingress import (
     pages_of,
 )
 
-# The router assumes that the cache of a worker with KV events is this multiple of its KV pool. KV
-# events report the evictions of such a worker, so the assumed cache must not evict earlier than the
-# worker. The assumed size then only limits the memory of the router.
+# The router assumes that the cache of a worker with KV events is ``FOLLOWED_SLACK`` times its KV
+# pool. KV events report the evictions of such a worker, so the assumed cache must not evict earlier
+# than the worker. The assumed size then only limits the memory of the router.
 FOLLOWED_SLACK = 2
 
 
@@ -48,8 +48,8 @@ class _LosingCache(KVCache):
 
     def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
         super().__init__(capacity, on_evict)
-        # Number of nodes that were removed from the prefix tree but are still in the list of
-        # leaves.
+        # ``_lost`` is the number of nodes that were removed from the prefix tree but are still in
+        # the list of leaves.
         self._lost = 0
 
     def lose(self, prefix: Prompt, tokens: int) -> None:

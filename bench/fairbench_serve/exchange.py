@@ -27,20 +27,23 @@ from fairbench_serve.ingress import AttemptFailure, RequestInFlight
 
 RETURNED, RETRY_AFTER = ("x-request-id",), "Retry-After"
 EVENTS, JSON = "text/event-stream", "application/json"
-# limit in seconds on a Retry-After header that the router passes on to a client
+# ``LONGEST_RETRY_S`` limits the seconds of a Retry-After header that the router passes on to a
+# client.
 LONGEST_RETRY_S = 3_600
 SERVED, REFUSED = range(200, 300), range(400, 600)
-# Seconds for which the connection to the worker may stay open after the last event, and after a
-# finish reason. After the finish reason, the worker sends the usage event.
+# The connection to the worker may stay open for ``END_S`` seconds after the last event, and for
+# ``USAGE_S`` seconds after a finish reason. After the finish reason, the worker sends the usage
+# event.
 END_S, USAGE_S = 0.5, 5.0
-# A client that reads nothing for this number of seconds counts as disconnected.
+# A client that reads nothing for ``STALLED_S`` seconds counts as disconnected.
 STALLED_S = 60.0
-# If the client has not read at most this number of bytes, a write returns at once and needs no
+# If the client has not read at most ``NO_WAIT_BYTES`` bytes, a write returns at once and needs no
 # timer.
 NO_WAIT_BYTES = 2**14
 
 
-# Errors of a connection to a worker or to another router. Python's TimeoutError is an OSError, too.
+# ``CONNECTION_ERRORS`` lists the errors of a connection to a worker or to another router. Python's
+# TimeoutError is an OSError, too.
 CONNECTION_ERRORS = (ClientError, OSError, TimeoutError)
 
 
@@ -98,7 +101,7 @@ class Exchange:
         closed. The closed connection makes the worker abort the request. Raises WorkerFailed if the
         worker fails before its answer begins, or ClientLeft.
         """
-        lost: AttemptFailure | None = None  # If the worker left during the exchange, the reason.
+        lost: AttemptFailure | None = None  # the reason, if the worker left during the exchange
         try:
             async with asyncio.timeout(None) as scope:
 

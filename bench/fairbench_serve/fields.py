@@ -24,13 +24,13 @@ Raw: TypeAlias = msgspec.Raw
 Fields: TypeAlias = dict[str, Raw]
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-# Engines store integers such as top_k and seeds in tensors of fixed width. A larger integer crashes
-# the engine, not only the request.
+# ``Int32`` is the type of integers such as top_k and seeds, which engines store in tensors of fixed
+# width. A larger integer crashes the engine, not only the request.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-# Limits on the repetition penalty. Engines divide logits by the repetition penalty, and take the
-# exponential. A penalty such as 1e-40 gives infinite logits and NaN probabilities, which crash some
-# samplers.
+# ``Scale`` limits the repetition penalty. Engines divide logits by the repetition penalty, and take
+# the exponential. A penalty such as 1e-40 gives infinite logits and NaN probabilities, which crash
+# some samplers.
 Scale = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
 # A temperature of 1e39 would be infinite in a float32 tensor. At a temperature near 0, engines
 # decode greedily.
@@ -38,17 +38,17 @@ Temperature = Annotated[float, msgspec.Meta(ge=0, le=100)]
 # Engines reject a top_p of 0; a top_p below 1e-6 becomes 0 in a tensor of half precision.
 TopP = Annotated[float, msgspec.Meta(ge=1e-6, le=1)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# OpenAI, SGLang and vLLM limit penalties to this range.
+# OpenAI, SGLang and vLLM limit penalties to the range of ``Penalty``.
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 # In SGLang, -1 means that no prompt token gets log-probabilities.
 LogprobStart = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
-# Limit on the absolute value of a logit bias, which OpenAI's API has, too.
+# ``MOST_BIAS`` limits the absolute value of a logit bias; OpenAI's API has the same limit.
 MOST_BIAS = 100.0
-# OpenAI's API limits log-probabilities per token to this number
+# OpenAI's API limits log-probabilities per token to 20.
 FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
-# Fields that the router accepts but does not pass on: fields that it sets itself, and fields that
-# engines ignore.
+# ``DROPPED`` lists the fields that the router accepts but does not pass on: fields that it sets
+# itself, and fields that engines ignore.
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
@@ -56,8 +56,8 @@ DROPPED = frozenset(
     # stream.
     | {"stream_interval"}
 )
-# Fields with integers that engines store in tensors or compare. For OpenAI's API, 64.0 is a valid
-# integer.
+# ``INTEGERS`` lists the fields with integers that engines store in tensors or compare. For OpenAI's
+# API, 64.0 is a valid integer.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"max_output_tokens", "max_tool_calls", "priority"}
@@ -66,13 +66,15 @@ INTEGERS = frozenset(
 )
 _NULL, _FALSE = b"null", b"false"
 _NOTHING: Container[object] = (_NULL, _FALSE)
-# Values that have no effect: in every engine, a request without a priority has priority 0.
+# ``_ABSENT`` lists the values that have no effect: in every engine, a request without a priority
+# has priority 0.
 _ABSENT: Mapping[str, Container[object]] = {"priority": (_NULL, _FALSE, b"0")}
 STORED = (
     "a worker gives a stored response to any client that knows its id, and no other worker has the "
     "response; send the earlier turns in 'input'"
 )
-# Fields of some engines that would be unfair to other clients, each with the reason.
+# ``UNFAIR`` lists fields of some engines that would be unfair to other clients, each with the
+# reason.
 UNFAIR = {
     "priority": "a client could put its requests before those of other clients; the operator "
     "orders clients with --weights or --set gateway.priority",
@@ -232,8 +234,8 @@ def _field_names(body: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(body.__struct_fields__)
 
 
-# Fields that the router sends to workers: the fields that it reads, and other fields of the
-# engines.
+# ``SAMPLING`` lists the fields that the router sends to workers: the fields that it reads, and
+# other fields of the engines.
 SAMPLING = _field_names(Sampling) | {"json_schema", "structural_tag"}
 MEDIA = ("image_data", "audio_data", "video_data")
 GENERATE = _field_names(Generate) - {"routing_key"} | {
@@ -349,47 +351,52 @@ def check_template_kwargs(values: Mapping[str, object] | None) -> None:
 
 
 ALLOW_FLAG = "--allow-regex"
-# Fields that contain regular expressions, or grammars, which may contain regular expressions.
+# ``PATTERNS`` lists the fields that contain regular expressions, or grammars, which may contain
+# regular expressions.
 PATTERNS = frozenset({"stop_regex", "regex", "ebnf", "structural_tag"})
-# These fields of a body contain no schema. Every other field may contain a schema in some engine.
+# The fields ``PROMPTS`` of a body contain no schema. Every other field may contain a schema in some
+# engine.
 PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# Fields of a message or item that contain no schema. "tools" is not in this set, because some
-# templates and engines read this field.
+# ``TEXTS`` lists the fields of a message or item that contain no schema. The field "tools" is
+# missing, because some templates and engines read it.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}
 )
 
-# Limit on the number of stop texts in a request.
+# ``MOST_STOPS`` limits the number of stop texts in a request.
 MOST_STOPS = 32
-# Limit on the characters of a stop text; at each step, SGLang decodes that many characters again.
+# ``LONGEST_STOP`` limits the characters of a stop text; at each step, SGLang decodes that many
+# characters again.
 LONGEST_STOP = 256
 MOST_STOP_IDS = 128  # limit on the number of stop token ids, which vLLM has, too
 MOST_BIASES = 1024  # limit on the entries of ``logit_bias``, which vLLM has, too
 
-# Limit on the JSON values in all schemas of a request; 16 characters of text count as one value.
+# ``MOST_VALUES`` limits the JSON values in all schemas of a request; 16 characters of text count as
+# one value.
 MOST_VALUES = 5_000
 TEXT_VALUE = 16
 MOST_DEPTH = 32  # limit on the number of nested levels in a schema
-# limit on lengths and counts in a schema; counts of nested elements are multiplied
+# ``MOST_REPEATS`` limits lengths and counts in a schema; counts of nested elements are multiplied.
 MOST_REPEATS = 10_000
 LARGEST_NUMBER = 2**63  # limit on the absolute value of a number in a schema
 ANY_OBJECT = "$$ANY$$"  # value by which SGLang denotes a schema that allows any object
 FORMAT, FORMATS = "response_format", ("text", "json_object", "json_schema")
-# Fields that may contain JSON as a string.
+# ``SCHEMA_TEXTS`` lists the fields that may contain JSON as a string.
 SCHEMA_TEXTS = frozenset({"json_schema", "structural_tag"})
-# A schema is nested this number of levels below its field. In a list of tools, the field
-# "parameters" holds the schema.
+# ``WRAPPINGS`` maps a field to the number of levels by which a schema is nested below the field. In
+# a list of tools, the field "parameters" holds the schema.
 WRAPPINGS = {"json_schema": 1, FORMAT: 3}
 MOST_WRAPPINGS = 4
 
-# Names of keywords and types that hold regular expressions or grammars contain these words.
+# Names of keywords and types that hold regular expressions or grammars contain the words in
+# ``_PATTERN_WORDS``.
 _PATTERN_WORDS = ("pattern", "regex", "grammar", "ebnf", "lark", "structural_tag", "x-guidance")
-# In the values of these keywords, the client chooses the keys. The keyword "mapping" occurs inside
-# "discriminator".
+# In the values of the keywords ``_NAMED_SCHEMAS``, the client chooses the keys. The keyword
+# "mapping" occurs inside "discriminator".
 _NAMED_SCHEMAS = (
     *("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired"),
     *("dependencies", "patternProperties", "mapping"),
@@ -403,7 +410,7 @@ _REPEATS = (
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _DEFINITIONS = ("$defs", "definitions")
 
-_OPENINGS = (b"{", b"[", b'"')  # a JSON object, a list, or a string begins with one of these bytes
+_OPENINGS = (b"{", b"[", b'"')  # A JSON object, a list, or a string begins with one of these bytes.
 _messages = msgspec.json.Decoder(list[Fields])
 
 
@@ -563,7 +570,7 @@ class _Walk:
     def _follow(self, name: str, target: Any, place: _Place) -> None:
         """Check all possible targets of a schema reference, because the root object is unknown."""
         if target == "#":
-            return  # The reference means the whole schema; grammars support this recursion.
+            return  # The reference means the whole schema; grammars support such a recursion.
         path = str(target).split("/")
         if len(path) != 3 or path[0] != "#" or path[1] not in _DEFINITIONS:
             raise bad_request(

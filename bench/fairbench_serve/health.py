@@ -27,18 +27,19 @@ from fairbench_serve.worker_info import METRICS, USAGE, page_of, samples
 log = logging.getLogger(__name__)
 
 PATH = "/health"
-# A request to this path tests whether an engine still decodes. All engines serve this path for
+# A request to ``PROOF_PATH`` tests whether an engine still decodes. All engines serve this path for
 # every model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
-# Each worker is checked this number of times within the stall timeout.
+# Each worker is checked ``LOOKS`` times within the stall timeout.
 LOOKS = 8
-# An answer that is not streamed may take this number of seconds per output token, because the
+# An answer that is not streamed may take ``SLOWEST_TOKEN_S`` seconds per output token, because the
 # router cannot see its tokens.
 SLOWEST_TOKEN_S = 0.1
-# An answer that is not streamed may take this multiple of the stall timeout.
+# An answer that is not streamed may take ``LONGEST_STALLS`` times the stall timeout.
 LONGEST_STALLS = 5
-# Metrics that change while an engine decodes: token counts, and the used fraction of the KV pool.
+# ``MOVING`` lists the metrics that change while an engine decodes: token counts, and the used
+# fraction of the KV pool.
 MOVING = (
     *("sglang:generation_tokens_total", "vllm:generation_tokens_total", "sglang:gen_throughput"),
     *("sglang:num_used_tokens", *USAGE),

@@ -21,18 +21,20 @@ from fairbench.live import headers
 from fairbench.live.http_server import Problem, bad_request
 from fairbench.live.processes.addresses import LOOPBACK
 
-# Limit on the characters of a client's name.
+# ``MAX_LENGTH`` limits the characters of a client's name.
 MAX_LENGTH = 128
-# limit on the characters of a body field that names the client, such as an e-mail address
+# ``MAX_BODY_LENGTH`` limits the characters of a body field that names the client, such as an e-mail
+# address.
 MAX_BODY_LENGTH = 512
 HASHED, HASH_BYTES = "user-", 10
 # The number of a session has 7 bytes, so that the header for the worker can hold it.
 NO_SESSION, SESSION_BYTES = -1, 7
-# Host names by which clients may call the router's machine, also through a tunnel.
+# ``LOOPBACK_HOSTS`` lists the host names by which clients may call the router's machine, also
+# through a tunnel.
 LOOPBACK_HOSTS = (LOOPBACK, "localhost", "::1")
 ANY_HOST = "*"
-# Headers that decide how the router treats a request. If a request has such a header twice, proxies
-# disagree on which of the two counts.
+# ``SINGLE`` lists the headers that decide how the router treats a request. If a request has such a
+# header twice, proxies disagree on which of the two counts.
 SINGLE = (
     *(
         "Authorization",

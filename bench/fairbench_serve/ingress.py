@@ -24,10 +24,10 @@ from fairbench_serve.answers import Charge
 class AttemptFailure(Enum):
     """The reason why an attempt to serve a request at a worker failed."""
 
-    # The router could open no connection, so the worker has not received the request.
+    # If the router could open no connection, the worker has not received the request.
     UNREACHED = auto()
-    # The connection ended before the answer began. The worker may have closed the connection while
-    # it was idle.
+    # The connection ended before the answer began, for example because the worker closed a
+    # connection that was idle.
     STALE = auto()
     BROKE = auto()  # The connection ended within the answer, or the data was no valid answer.
     ANSWERED = auto()  # The worker answered with an error, or with an empty answer.
@@ -38,7 +38,7 @@ class AttemptFailure(Enum):
     EVICTED = auto()  # The slot of the request went to another client.
 
 
-# An attempt to serve a request has one of these outcomes in metrics and traces.
+# In metrics and traces, an attempt to serve a request has one of the outcomes in ``OUTCOMES``.
 OUTCOMES = OK, ERROR, LEFT, EVICTED, LOST, RETRIED = (
     *("ok", "error", "left"),
     *("evicted", "lost", "retried"),
@@ -104,7 +104,8 @@ def pages_of(ids: array[int], page_tokens: int) -> Prompt:
     return segments_of(whole)[:-1]
 
 
-# Shortest time in seconds between two alarms, which prevents a busy loop after rounding errors.
+# Two alarms are at least ``SHORTEST_NAP_S`` seconds apart, which prevents a busy loop after
+# rounding errors.
 SHORTEST_NAP_S = 0.001
 
 

@@ -32,13 +32,13 @@ from fairbench.live.kv_event_wire import (
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.schedulers.token_pages import segments_of
 
-# Blocks count as cached if they are in one of these storage media. Blocks in the memory of the host
+# A block counts as cached if its storage medium is in ``MEDIA``. Blocks in the memory of the host
 # or on disk do not count as cached.
 MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # A block is identified by its group of layers and its hash.
 
 
-# A stored run of tokens is not extended beyond this number of tokens. A run of tokens stays in
+# A stored run of tokens is not extended beyond ``RUN_TOKENS`` tokens. A run of tokens stays in
 # memory while any of its blocks is cached. The limit on runs therefore also limits the memory for
 # evicted blocks.
 RUN_TOKENS = 256
@@ -177,9 +177,9 @@ class BlockIndex:
             self._on_evict(pages, len(ids) - ends[first - 1])
 
 
-# If no replayed message arrives for this number of seconds, the replay has failed.
+# If no replayed message arrives for ``SILENCE_S`` seconds, the replay has failed.
 SILENCE_S = 5.0
-# After this number of messages, which take a few milliseconds, other tasks of the event loop may
+# After ``AT_A_TIME`` messages, which take a few milliseconds, other tasks of the event loop may
 # run.
 AT_A_TIME = 16
 
@@ -210,11 +210,12 @@ async def replayed(
                 await asyncio.sleep(0)
 
 
-# Limit on unread messages, which equals the number that SGLang keeps for a slow subscriber.
+# ``HIGH_WATER`` limits the number of unread messages; SGLang keeps the same number for a slow
+# subscriber.
 HIGH_WATER = 100_000
-# After this number of seconds without a message, the router requests missed messages.
+# After ``QUIET_S`` seconds without a message, the router requests missed messages.
 QUIET_S = 0.5
-# After this number of invalid messages in a row, the worker's KV events are ignored.
+# After ``MAX_UNREADABLE`` invalid messages in a row, the worker's KV events are ignored.
 MAX_UNREADABLE = 3
 
 log = logging.getLogger(__name__)
@@ -256,12 +257,13 @@ class Subscriber:
         self._index = index
         self._quiet_s = quiet_s
         self._on_follow = on_follow
-        # Sequence number of the next expected message.
+        # ``_next`` is the sequence number of the next expected message.
         self._next = 0
-        # Timestamp of the last applied message, in seconds on the worker's clock.
+        # ``_last_s`` is the timestamp of the last applied message, in seconds on the worker's
+        # clock.
         self._last_s = -inf
-        # Timestamp of the last replayed message. The original of a replayed message may still
-        # arrive later.
+        # ``_overtaken_s`` is the timestamp of the last replayed message. The original of a replayed
+        # message may still arrive later.
         self._overtaken_s = -inf
         self._received = 0
         self._starts = 0  # number of restarts of the worker that the router knows of

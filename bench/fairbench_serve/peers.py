@@ -47,11 +47,11 @@ LONGEST_ORIGIN = 64  # limit on the characters of a router's id
 Versions = dict[str, dict[str, int]]
 """The last known version of the totals, for each router and each of its parts."""
 PATH = "/peers/totals"
-# Seconds within which another router must answer.
+# ``PATIENCE_S`` is the number of seconds within which another router must answer.
 PATIENCE_S = 2.0
-# After a peer has changed, the totals of stopped routers are also sent for this number of seconds.
+# After a peer has changed, the totals of stopped routers are also sent for ``RELAYED_S`` seconds.
 RELAYED_S = 30.0
-# parts of `fairbench serve` that may share totals with other routers
+# Two parts of `fairbench serve` may share totals with other routers: ``ROUTER`` and ``GATEWAY``.
 ROUTER, GATEWAY = "router", "gateway"
 MOST_KNOWN = 1_000  # limit on the number of routers whose totals are kept
 
@@ -135,10 +135,11 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
-    # The parts number their totals: the router by worker, and the gateway by priority.
+    # The router numbers its totals by worker, and the gateway numbers its totals by priority.
     places: Mapping[str, Collection[int]]
     origin: str = field(default_factory=lambda: token_hex(8))
-    # The times of the first and last message from each router, on the dispatcher's clock.
+    # ``heard_s`` holds the times of the first and last message from each router, on the
+    # dispatcher's clock.
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: PeerKnowledge | None = None) -> bytes:

@@ -11,13 +11,15 @@ from fairbench.live.http_server import Problem
 from fairbench.workloads.tokens import load_tokenizer, tokenizer_errors
 
 TOKEN_BYTES = array("I").itemsize
-# number of tokens that is assumed for the KV pool of a worker that does not report its size
+# ``UNKNOWN_POOL_TOKENS`` is the number of tokens that is assumed for the KV pool of a worker that
+# does not report its size.
 UNKNOWN_POOL_TOKENS = 2**21
-# Limit on bytes per token, which is far above the mean of any language and vocabulary.
+# ``LONGEST_TOKEN_BYTES`` limits the bytes per token; the limit is far above the mean of any
+# language and vocabulary.
 LONGEST_TOKEN_BYTES = 16
-# Limits on JSON signs in a body: signs per token of the longest prompt.
+# ``SIGNS`` limits the number of JSON signs in a body per token of the longest prompt.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
-# Besides the other limits, a body may contain this number of JSON signs such as commas.
+# Besides the other limits, a body may contain ``OTHER_SIGNS`` JSON signs such as commas.
 OTHER_SIGNS = 100_000
 
 

@@ -32,13 +32,15 @@ from fairbench_serve.retries import Asking, Attempts
 from fairbench_serve.spans import NO_TRACES, RequestTrace, Traces
 from fairbench_serve.worker_info import WorkerFacts
 
-# Limit on the characters of the header that lists the routers through which a request has passed.
+# ``MOST_PASSED`` limits the characters of the header that lists the routers through which a request
+# has passed.
 MOST_PASSED = 1024
 ASK_S = 60.0  # seconds within which a worker must answer a request that generates nothing
 REFUSED_BY_ALL = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 JSON_BODY = {"Content-Type": "application/json"}
 _WHOLE = re.compile("-?[0-9]{1,18}")
-# Headers of a client that the router passes on to the worker or to the next router.
+# ``PASSED_ON`` lists the headers of a client that the router passes on to the worker or to the next
+# router.
 PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent")
 
 

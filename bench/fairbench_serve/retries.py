@@ -69,13 +69,15 @@ async def wait_until_sent(
 
 log = logging.getLogger(__name__)
 
-# Failures in which the worker may not have received the request.
+# ``UNSEEN`` lists the failures in which the worker may not have received the request.
 UNSEEN = (AttemptFailure.UNREACHED, AttemptFailure.STALE)
-# Failures in which the worker runs but did not serve the request.
+# ``FAILED`` lists the failures in which the worker runs but did not serve the request.
 FAILED = (AttemptFailure.BROKE, AttemptFailure.ANSWERED)
-# After these failures of a connection, a health check shows whether the worker runs.
+# After the failures of a connection in ``DISCONNECTED``, a health check shows whether the worker
+# runs.
 DISCONNECTED = (AttemptFailure.UNREACHED, AttemptFailure.STALE, AttemptFailure.BROKE)
-# These HTTP statuses concern the worker's load or the router's API key, not the request.
+# The HTTP statuses in ``OF_WORKERS`` concern the worker's load or the router's API key, not the
+# request.
 OF_WORKERS = (401, 403, 407, 408, 425, 429)
 
 

@@ -28,7 +28,8 @@ from fairbench_serve.ingress import RequestInFlight
 
 ROUTER = "FAIRBENCH_ROUTER"
 DEFAULT_ROUTER = "d2lpm"
-# Number of output tokens that is assumed for a request, because the host router reports no tokens.
+# A request is assumed to have ``ANSWER_TOKENS`` output tokens, because the host router reports no
+# tokens.
 ANSWER_TOKENS = 256
 POOL_TOKENS = 1 << 20  # number of tokens that is assumed for a worker's KV pool
 BYTES_PER_TOKEN = 4  # number of bytes of prompt text that are assumed per token

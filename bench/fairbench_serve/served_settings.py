@@ -20,12 +20,13 @@ from fairbench.schedulers.load_cap import AUTO
 from fairbench.schedulers.params import as_settings, make_params, own_settings
 from fairbench.schedulers.peers import ROUTERS, RoutersParams
 
-# the default saturation detector, which works with any engine
+# ``SERVED_DETECTOR`` is the default saturation detector, which works with any engine.
 SERVED_DETECTOR = "concurrency"
-# settings that limit the requests at a worker, and the requests that wait there
+# The first setting limits the requests at a worker, and the second setting limits the requests that
+# wait at a worker.
 MOST_REQUESTS, HEADROOM = f"{SERVED_DETECTOR}.requests", f"{SERVED_DETECTOR}.headroom"
-# Settings that limit the load of every client: in tokens of context, in requests, in tokens of
-# reserved memory.
+# ``CLIENT_LIMITS`` lists the settings that limit the load of every client: in tokens of context, in
+# requests, in tokens of reserved memory.
 CLIENT_LIMITS = tuple(f"{GATEWAY}.client_{of}" for of in ("limit", "requests", "memory"))
 CLIENT_RESERVE = f"{GATEWAY}.client_reserve"
 # A single active client gets at most four fifths of the workers by default.

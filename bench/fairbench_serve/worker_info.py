@@ -21,8 +21,8 @@ from fairbench_serve.dispatcher import Dispatcher
 from fairbench_serve.exchange import CONNECTION_ERRORS
 from fairbench_serve.prompts import UNKNOWN_POOL_TOKENS, PromptLimits
 
-# SGLang's page of loads, the page of metrics, and the names of the load metrics in SGLang, in the
-# emulator and in vLLM.
+# The constants below are SGLang's page of loads, the page of metrics, and the names of the load
+# metrics in SGLang, in the emulator and in vLLM.
 LOADS, METRICS = "/v1/loads?include=core", "/metrics"
 PLACES = "at /v1/loads or /metrics"
 WAITING = ("sglang:num_queue_reqs", "vllm:num_requests_waiting")
@@ -59,7 +59,8 @@ class PolledLoads:
 
     def __post_init__(self) -> None:
         self._told: dict[int, tuple[float, Told]] = {}
-        # Numbers of the workers whose last answer contained no report of the load.
+        # ``_asked`` holds the numbers of the workers whose last answer contained no report of the
+        # load.
         self._asked: set[int] = set()
 
     def workers(self) -> Collection[int]:
@@ -188,14 +189,16 @@ def _sum_of(ranks: Sequence[tuple[float, float, float]]) -> Told:
     return Told(int(sum(waiting)), int(sum(running)), sum(usage) / len(usage))
 
 
-# Number of tokens that is assumed for an unknown KV pool: as for an 8B model on a GPU with 80 GB.
+# An unknown KV pool is assumed to have ``ASSUMED_POOL_TOKENS`` tokens, as for an 8B model on a GPU
+# with 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
-# Limit in seconds on the page of a worker; vLLM's page takes seconds.
+# ``ASK_TIMEOUT`` limits the time for loading a page of a worker; vLLM's page takes seconds.
 ASK_TIMEOUT = ClientTimeout(total=5.0)
-# At this path, SGLang, the emulator, and vLLM in development mode return information about the
-# server. In vLLM, only this page reports the limit on running requests.
+# At the path ``SERVER_INFO``, SGLang, the emulator, and vLLM in development mode return information
+# about the server. In vLLM, only this page reports the limit on running requests.
 SERVER_INFO = "/server_info?config_format=json"
-# At most this fraction of an engine's running requests may wait in the engine's own queue.
+# At most the fraction ``HEADROOM`` of an engine's running requests may wait in the engine's own
+# queue.
 HEADROOM = 0.05
 
 log = logging.getLogger(__name__)

@@ -53,7 +53,7 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# The titles of settings, each with True if the setting is a preset.
+# ``PRESETS`` lists the titles of settings, each with True if the setting is a preset.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 
 

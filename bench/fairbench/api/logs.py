@@ -199,7 +199,8 @@ class Answer:
 def diagnose(
     data: Data,
     *,
-    # The command `fairbench diagnose` has a flag named --map.
+    # The parameter has the name of the flag --map of `fairbench diagnose`, although ``map`` is also
+    # a function of Python.
     map: Mapping[str, str] | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     dp: int | None = None,
@@ -236,7 +237,7 @@ def diagnose(
 
 def score(
     *data: Data,
-    map: Mapping[str, str] | None = None,  # The command `fairbench score` has a flag named --map.
+    map: Mapping[str, str] | None = None,  # The flag --map of `fairbench score` has the same name.
     layout: str | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     line: int | None = None,
@@ -296,10 +297,10 @@ def plan(
     data: Data | None = None,
     *,
     slo: Sequence[str],
-    map: Mapping[str, str] | None = None,  # The command `fairbench score` has a flag named --map.
+    map: Mapping[str, str] | None = None,  # The flag --map of `fairbench score` has the same name.
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
     dp: tuple[int, int] | None = None,
-    max: Literal["users"] | None = None,  # The command `fairbench score` has a flag of this name.
+    max: Literal["users"] | None = None,  # The flag --max of `fairbench score` has the same name.
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),

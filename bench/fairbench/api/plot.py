@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INTERVALS = 40
-# The legend has at most this number of clients, because a longer legend hides the panels.
+# The legend has at most ``NAMED_CLIENTS`` clients, because a longer legend hides the panels.
 NAMED_CLIENTS = 12
 SIZE_IN = (8.0, 4.6)
 STYLES = ("-", "--", "-.", ":")

@@ -237,7 +237,8 @@ class _Commands(TyperGroup):
         for flag, value in pairwise([] if ctx.resilient_parsing else [*rest, "-"]):
             flag, equals, inner = flag.partition("=")
             if flag.startswith("--") and (not inner if equals else not value):
-                # The value of a flag is usually empty because a variable of a script is not set.
+                # If the value of a flag is empty, a variable of the user's shell script is usually
+                # not set.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
 
@@ -286,7 +287,7 @@ def _before_typer() -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
     except KeyboardInterrupt as error:
         raise typer.Exit(exits.interrupted(error)) from None
-    except BrokenPipeError:  # the program that reads standard output, such as head, ended
+    except BrokenPipeError:  # The program that reads standard output, such as head, has ended.
         exits.discard_output()
         raise typer.Exit(exits.FAILED) from None
 

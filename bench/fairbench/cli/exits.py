@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fairbench.errors import printable, printable_lines
 
 FAILED, USAGE, NOT_JUDGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
-# names of the functions in typer and rich that print text
+# ``PRINTS`` lists the functions of typer and rich that print text.
 PRINTS = ("echo", "print", "flush", "write", "_write_buffer")
 STDOUT = 1  # the file descriptor of standard output
 

@@ -16,7 +16,8 @@ from fairbench.config.flags import PICTURE, RESUME, RUN, SEEDS, PlanFlags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
-# default values of the flags --dp and --loads of `fairbench plan`
+# ``SIZES``, ``ONE`` and ``LOADS`` are default values of the flags --dp and --loads of `fairbench
+# plan`.
 SIZES, ONE, LOADS = "1..32", "1", "1"
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 

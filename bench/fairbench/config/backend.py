@@ -73,13 +73,14 @@ def _repeated(word: str, workers: Sequence[str]) -> list[str]:
     return [word.replace(mark, url) for url in workers] if mark in word else [word]
 
 
-# Server flags that fairbench sets itself when it starts a server.
+# ``MANAGED_ARGS`` lists the server flags that fairbench sets itself when it starts a server.
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
     | {"--scheduler-cls", "--tensor-parallel-size", "--enable-prompt-tokens-details"}
 )
-# Prefixes of the server flags that start data-parallel ranks inside a server of SGLang or vLLM.
+# ``RANK_ARGS`` lists the prefixes of the server flags that start data-parallel ranks inside a
+# server of SGLang or vLLM.
 RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 
 
@@ -162,18 +163,19 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
 
 NO_PROFILE = "none"  # the value of ``gpu`` in an experiment on real hardware
 EXTERNAL = "external"  # the value of ``router`` in an experiment with a router of another project
-# the value of scheduler, router, local scheduler and model in the experiment of a server that runs
-# already, because these values are unknown
+# ``AS_SERVED`` is the value of scheduler, router, local scheduler and model in the experiment of a
+# server that runs already, because these values are unknown.
 AS_SERVED = "as served"
 
 Api = Literal["generate", "completions", "chat"]
 
-# Fields of a request body that fairbench's load driver sets itself.
+# ``MANAGED_FIELDS`` lists the fields of a request body that fairbench's load driver sets itself.
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# Engine settings that SGLang has no flag for, or that are not tested on real servers.
+# ``ENGINE_ONLY`` lists the engine settings that SGLang has no flag for, or that are not tested on
+# real servers.
 ENGINE_ONLY = (
     "full_reservation",
     "step_by_step",
@@ -185,7 +187,8 @@ ENGINE_ONLY = (
     "enable_mixed_chunk",
 )
 
-# Eviction policies that real servers cannot run, because requests do not contain the session.
+# ``NEED_SESSIONS`` lists the eviction policies that real servers cannot run, because requests do
+# not contain the session.
 NEED_SESSIONS = frozenset({"retention"})
 
 # ``VLLM_FLAGS`` maps each engine setting to the vLLM flag that sets the setting.
@@ -194,8 +197,8 @@ VLLM_FLAGS = {
     "mem_fraction_static": "--gpu-memory-utilization",
 }
 
-# Limits on the number of emulated seconds per real second; times measured outside these limits are
-# meaningless.
+# ``MIN_TIME_SCALE`` and ``MAX_TIME_SCALE`` limit the number of emulated seconds per real second;
+# measured times are meaningless beyond these limits.
 MIN_TIME_SCALE, MAX_TIME_SCALE = 1e-6, 1e6
 
 Count = Annotated[int, Field(ge=1)]

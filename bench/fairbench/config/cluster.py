@@ -37,10 +37,11 @@ from fairbench.schedulers.peers import ROUTERS
 from fairbench.schedulers.registry import build_local
 
 SIDES = ("prefill", "decode")
-# engines for which the simulator supports prefill and decode workers, and eviction policies
+# The simulator supports prefill and decode workers, and eviction policies, for the engines in
+# ``ENGINES``.
 ENGINES = (DEFAULT_ENGINE, "vllm")
 KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records", "charge_pass"})
-# keys that cannot be combined with separate prefill and decode replicas
+# ``APART`` lists the keys that cannot be combined with separate prefill and decode replicas.
 APART = ("routers", "eviction", "memory_records")
 
 
@@ -177,7 +178,7 @@ def _settle_eviction(draft: Draft, backend: BackendConfig | None, engine: str | 
         policy = draft[EVICTION]
         if not isinstance(policy, str):
             raise UsageError(f"{EVICTION} = {policy!r}: must be a string")
-        if draft.get(ENGINE_CODE) is None:  # an engine's own code has its own policies
+        if draft.get(ENGINE_CODE) is None:  # An engine's own code has eviction policies of its own.
             registry.eviction_class(policy)
 
 
@@ -242,7 +243,7 @@ def memory_parts(
     return (registry.MEMORY,)
 
 
-# parameters of several routers that real routers support
+# The functions below handle the parameters of several routers, which real routers support, too.
 
 
 def _settle_routers(draft: Draft, backend: BackendConfig | None) -> None:
@@ -346,14 +347,14 @@ def _check_gateway(
 
 ENGINE_CODE = "engine_code"
 DEFAULT_POLICY = "fcfs"
-# scheduling policies of engines that have parameters in fairbench
+# ``WITH_SETTINGS`` lists the scheduling policies of engines that have parameters in fairbench.
 WITH_SETTINGS = frozenset({"lpm"})
 
-# Keys of features that the simulator models, but that an engine's real code lacks or implements
-# differently.
+# ``MODELLED`` lists the keys of features that the simulator models, but that an engine's real code
+# lacks or implements differently.
 MODELLED = ("prefill", "decode", "memory_records")
-# Engine settings of the simulator's own engine model; an engine's real code has no argument for
-# these settings.
+# ``OF_THE_MODEL`` lists the engine settings of the simulator's own engine model; an engine's real
+# code has no argument for these settings.
 OF_THE_MODEL = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",

@@ -171,8 +171,8 @@ DEFAULTS: Mapping[str, Any] = {
     "burstiness": float(RUN["burstiness"].default),
 }
 
-# default of the warm-up, as a fraction of the duration, is at most this value if the user chose the
-# duration
+# If the user chose the duration, the default warm-up is at most the fraction ``WARMUP_SHARE`` of
+# the duration.
 WARMUP_SHARE = 0.1
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 from fairbench import records, workloads
 from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
-# The headings of the flag groups in ``--help``, in order.
+# The constants below are the headings of the flag groups in ``--help``, in order.
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
     *("Common options", "Workload", "Load", "Scheduler", "Simulated cluster", "Real servers"),
     *("Output", "Other options"),
@@ -108,8 +108,8 @@ def place_flags(flags: Mapping[str, Any], table: Mapping[str, Flag]) -> PlacedFl
     return found
 
 
-# The values of the flag ``--backend``: the simulator, and the real servers that fairbench can
-# start.
+# The constants below are the values of the flag ``--backend``: the simulator, and the real servers
+# that fairbench can start.
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")
 

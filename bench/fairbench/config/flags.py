@@ -552,8 +552,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
 
 RUN = flags_of(RunFlags)
 
-# Flags that every command declares separately: its Python function names these values differently,
-# or does not need them.
+# Every command declares the flags below separately, because its Python function names these values
+# differently or does not need the values.
 SETTINGS = Flag(
     "Parameter of a scheduler, the engine or the workload; may be repeated.",
     COMMON,

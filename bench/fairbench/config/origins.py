@@ -34,18 +34,20 @@ from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import workload_names
 
 ALWAYS_STORED = ("router", "local", "warmup_s", "settings", "max_drain_s", "clients", "burstiness")
-# Keys whose values follow from other keys, so that they never count as chosen by the user.
+# ``IMPLIED`` lists the keys whose values follow from other keys, so that the values never count as
+# chosen by the user.
 IMPLIED = frozenset(
     {"gpu", "model", "engine", "clients", "duration_s", "warmup_s", "max_drain_s", "weights"}
 )
 NOT_RECORDED = frozenset({"settings", "tag", "backend", "workload", GIVEN})
-# tables of an experiment in which a flag overrides single entries
+# ``TABLES`` lists the tables of an experiment in which a flag overrides single entries.
 TABLES = frozenset({"weights", "goodput"})
 
-# The manifest of a run lists the values that the user chose; these names in the list are not keys
-# of an experiment file.
+# The manifest of a run lists the values that the user chose. The list also contains the names
+# below, which are not keys of an experiment file.
 PROFILE = "timing profile"  # the parts of a timing profile's id other than GPU and model
-# keys of a workload that an experiment file may also contain at its top level
+# ``OF_THE_WORKLOAD`` lists the keys of a workload that an experiment file may also contain at its
+# top level.
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")
 
 

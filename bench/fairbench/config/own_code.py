@@ -13,9 +13,10 @@ from fairbench.named import imported
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.registry import locals_by_name
 
-# Scheduling policies that an unmodified engine offers.
+# ``OWN_POLICIES`` lists the scheduling policies that an unmodified engine offers.
 OWN_POLICIES = {"sglang": get_args(SGLangPolicy), "vllm": ("fcfs", "priority")}
-# The eviction policies of a stock engine; SGLang's ``tlru`` needs parameters.
+# ``OWN_EVICTIONS`` lists the eviction policies of an unmodified engine; SGLang's ``tlru`` is
+# missing, because it needs parameters.
 OWN_EVICTIONS = {
     "sglang": ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"),
     "vllm": ("lru",),
@@ -39,8 +40,8 @@ def evicts_inside(policy: object, engine: object) -> bool:
     return policy in EVICTIONS and policy not in own
 
 
-# The parameters of fairbench that the engine's own code also has, by engine. A server flag of an
-# equal name sets the parameter.
+# ``CARRIED`` lists, by engine, the parameters of fairbench that the engine's own code also has. A
+# server flag of an equal name sets the parameter.
 CARRIED = {
     "sglang": (
         *("chunked_prefill_size", "max_prefill_tokens", "max_running_requests"),

@@ -34,7 +34,7 @@ from fairbench.workloads.programs import program_class
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams
 
-# limit on the number of programs of a run, so that the records fit into memory
+# ``MAX_PROGRAMS`` limits the number of programs of a run, so that the records fit into memory.
 MAX_PROGRAMS = 2_000_000
 
 # ``RULING`` lists the keys on which the default values of other keys depend.
@@ -134,7 +134,7 @@ def _resolve(draft: Draft, file: Mapping[str, Any], *, new_defaults: bool) -> Ex
     given = None
     if file:
         file = serving.without_unsupported(with_given(file), backend)
-    with suppress(UsageError):  # An error is reported by the checks below.
+    with suppress(UsageError):  # The checks below report the error.
         given = given_values(draft.of_flags(), draft.settings.of_flags(), file)
     if file and (new_defaults or not RULING.isdisjoint(draft)):
         file = chosen_part(file, other_workload="workload" in draft)
@@ -222,8 +222,8 @@ def _checked_engine(
         local = defaults.parts_of(draft)[1]
         cluster.check_own_code(draft, backend, engine, local, {**settings, **resolved})
     if backend is None and engine is None and "engine" in defaults.machine_of_workload(workload):
-        # The scenario is named, because otherwise stored values would be taken for values of the
-        # workload.
+        # The engine is returned although it is the default: without a stored value, a reader of the
+        # experiment would take the engine from the workload.
         return DEFAULT_ENGINE
     return engine
 
@@ -348,7 +348,8 @@ def with_flags_of_code(
     )
 
 
-# at most this number of floods is searched for the earliest flood, whose start limits the warm-up
+# At most ``MOST_SOUGHT`` floods are searched for the earliest flood, whose start limits the
+# warm-up.
 MOST_SOUGHT = 20
 
 
@@ -372,7 +373,7 @@ def _first_flood_s(params: TraceParams) -> float:
     return min(starts_s, default=inf) / params.time_scale
 
 
-# ``SAID`` lists flags that cannot be combined with a trace, because the trace determines the
+# ``SAID`` lists flags that cannot be combined with a trace, because the trace determines their
 # values.
 SAID = {
     **{"workload": "", "request_rate": ": give --time-scale", "dataset_path": ""},

@@ -28,13 +28,13 @@ from fairbench.workloads.plan import ClientPlan
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source
 
-# name of the table with the values that the user chose, in a stored experiment
+# ``GIVEN`` is the name of the table with the values that the user chose, in a stored experiment.
 GIVEN = "given"
-# Fields whose values fairbench completes; the table ``given`` keeps the values as the user wrote
-# them.
+# ``AS_GIVEN`` lists the fields whose values fairbench completes; the table ``given`` keeps the
+# values as the user wrote them.
 AS_GIVEN = ("gpu", "weights", "workload")
-# key of a digest in the table ``given``, by which fairbench detects that a user edited a stored
-# experiment
+# ``DIGEST`` is the key of a digest in the table ``given``, by which fairbench detects that a user
+# edited a stored experiment.
 DIGEST = "digest"
 
 MAX_REPLICAS = 4096
@@ -44,7 +44,7 @@ MAX_ROUTERS = 64
 Count = Annotated[int, Field(ge=1)]
 Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
 Rate = Annotated[float, Field(gt=0)]  # with the value infinity, all programs arrive at time 0
-# with the value infinity, all gaps between arrivals are equal
+# If a ``Shape`` is infinite, all gaps between arrivals are equal.
 Shape = Annotated[float, Field(ge=0.001)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

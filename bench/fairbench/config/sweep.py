@@ -26,7 +26,7 @@ from fairbench.workloads.model import MAX_NAME
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
 KEYS = frozenset(ExperimentSpec.model_fields) - {"settings", GIVEN}
-# Keys that --quick sets, unless a flag of the command sets them.
+# ``SIZES`` lists the keys that --quick sets, unless a flag of the command sets them.
 SIZES = frozenset({"num_programs", "duration_s"})
 
 
@@ -194,8 +194,8 @@ def sweep_of(
     return with_axes(quick_form(swept) if quick else swept, axes, **fields)
 
 
-# With the flag --quick, all well-behaved clients together send at most this number of programs in a
-# run.
+# With the flag --quick, all well-behaved clients together send at most ``QUICK_PROGRAMS`` programs
+# in a run.
 QUICK_PROGRAMS = 40
 
 

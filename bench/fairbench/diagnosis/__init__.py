@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 # FCFS.
 FCFS = "fcfs"
 FAIR = ("vtc", "d2lpm", "fair-finish")
-# The default target limits the time to first token; a log with sessions has another default than a
-# log without sessions.
+# A target for the time to first token is the default for a log without sessions; a log with
+# sessions has another default target.
 USUAL_SLO = "victim_p95_s<2s"
 SESSION_SLO = "victim_ttft_p95_s<2s"
 

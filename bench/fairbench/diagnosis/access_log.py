@@ -40,7 +40,8 @@ AROUND = 0.5
 UNKNOWN_STALLS: Mapping[str, Any] = {"clients": [], "notes": {"stalls": NO_GAPS}}
 NO_ROWS = Service.from_columns(dict.fromkeys(FiledService.column_types(), ()))
 
-# The meaning of the waits in an access log: unknown, time to first token, or response time.
+# The constants below say what the waits in an access log mean: an unknown time, the time to first
+# token, or the response time.
 NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
 
 

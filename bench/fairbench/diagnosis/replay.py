@@ -24,7 +24,7 @@ from fairbench.workloads.trace_workload import plain_names
 from fairbench.workloads.traces.change import write_trace
 from fairbench.workloads.traces.table import TraceTable, shared_prefixes
 
-# The load without floods may take at most this fraction of the replicas' capacity.
+# The load without floods may take at most the fraction ``USUAL_LOAD`` of the replicas' capacity.
 USUAL_LOAD = 0.7
 SAMPLE = 3_000  # The GPU time is estimated from at most this number of requests.
 

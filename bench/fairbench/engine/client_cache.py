@@ -60,7 +60,8 @@ class Residency:
         self._log = log
         self._held: dict[str, Counter[int]] = {client: Counter() for client in clients}
         self._unpinned: dict[str, Counter[int]] = {client: Counter() for client in self._held}
-        # number of tokens, by client, that running requests have outside the prefix tree
+        # ``_private`` is the number of tokens, by client, that running requests have outside the
+        # prefix tree.
         self._private = Counter[str]()
 
     @property

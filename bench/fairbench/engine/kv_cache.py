@@ -162,10 +162,10 @@ class KVCache(PrefixTree[KVNode]):
         # ``_leaves`` is a heap of the tree's leaves by rank and number; the rank in an entry may be
         # too low.
         self._leaves: list[tuple[Rank, int, KVNode]] = []
-        # the waiting request that was matched with the tree last
+        # ``_latest`` is the waiting request that was matched with the tree last.
         self._latest: KVWaiter | None = None
         self._stored: tuple[Prompt, KVNode] | None = None  # the prompt whose nodes were locked last
-        # the waiting request that is being matched with the tree
+        # ``_matching`` is the waiting request that is being matched with the tree.
         self._matching: KVWaiter | None = None
 
     # Memory.

@@ -233,8 +233,8 @@ class OpenStretches:
     """
 
     def __init__(self) -> None:
-        # The heads of the stretches are packed into bytes, because millions of Python objects would
-        # take much memory for a long time.
+        # The start rows of the series of decode steps are packed into bytes, because millions of
+        # Python objects would take much memory for a long time.
         self._heads = bytearray()
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
@@ -322,8 +322,8 @@ REQUEST_COLUMNS = (
     "extend_tokens", "output_tokens", "max_new_tokens", "retractions", "recompute_tokens", "status",
     "compulsory_tokens",
 )  # fmt: skip
-# Columns about the decode worker: its number, and the times at which it reserved memory, and at
-# which the prompt was computed, sent and received.
+# ``DECODE_COLUMNS`` lists the columns about the decode worker: its number, and the times at which
+# the worker reserved memory, and at which the prompt was computed, sent and received.
 DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 

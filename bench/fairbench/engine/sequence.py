@@ -166,7 +166,8 @@ class HostMemory:
     capacity: int
     token_ps: int
     used: int = 0
-    # number of tokens copied between GPU and CPU memory since ``delay_ps`` was last computed
+    # ``copied`` is the number of tokens that were copied between GPU and CPU memory since
+    # ``delay_ps`` was last computed.
     copied: int = 0
 
     def fits_copy(self, tokens: int) -> bool:

@@ -441,7 +441,8 @@ class Admission:
         self._slotless: Request | None = None  # the last candidate that found no free slot
         self._size_then = 0  # batch size at the time when ``_slotless`` was tried
         self.prefills: list[Prefill] = []  # the admitted chunks
-        # the request whose prompt continues with another chunk in the next iteration
+        # ``chunked`` is the request whose prompt continues with another chunk in the next
+        # iteration.
         self.chunked: Sequence | None = None
         self.preempted: list[Sequence] = []
         # ``no_slots`` is true if a candidate was not admitted because of the slots or the load cap.

@@ -148,9 +148,9 @@ class BlockNode:
         self.children = {}
         # Requests use the first copy of a node's block; usually a node has only one copy.
         self.copies: list[RunCopy] = []
-        # Both mappings hold the requests whose cached prefix ends at the node: in the first without
-        # groups, in the second by the block that would extend the prefix. For most nodes of the
-        # tree, both mappings are None.
+        # ``waiters`` and ``awaited`` hold the requests whose cached prefix ends at the node;
+        # ``awaited`` groups the requests by the block that would extend the prefix. For most nodes
+        # of the tree, ``waiters`` and ``awaited`` are None.
         self.waiters: dict[BlockWaiter, None] | None = None
         self.awaited: dict[Key, dict[BlockWaiter, None]] | None = None
 

@@ -481,7 +481,8 @@ class MatchedQueue(ABC, Generic[N]):
 
         ``refresh`` is the stamp of the present refresh.
         """
-        # for each request that moves: its old key, old rank and new key
+        # ``moves`` lists, for each request that moves, its old key, old rank and new key, and the
+        # request.
         moves: list[tuple[int, int, int, Entry[N]]] = []
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry

@@ -127,7 +127,8 @@ def _driven(
 
 
 POLL_S = 0.1
-# seconds between the sending of the start message and the start time that the message names
+# ``LEAD_S`` is the number of seconds between the sending of the start message and the start time
+# that the message names.
 LEAD_S = 0.2
 
 

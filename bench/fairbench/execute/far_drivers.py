@@ -92,9 +92,10 @@ def main(host: str, port: str, number: str) -> None:
 
 
 POLL_S = 0.2
-# limit in seconds, as an integer, on the time within which a connecting driver must send its key
+# A connecting driver must send its key within ``ANSWER_S`` seconds; the limit is an integer.
 ANSWER_S = 10
-# limit in seconds on the start of all load drivers; the first import is slow on a busy machine
+# ``START_S`` limits the time in seconds in which all load drivers start; the first import is slow
+# on a busy machine.
 START_S = 120.0
 
 

@@ -120,7 +120,8 @@ def _one_after_another(
     return summaries
 
 
-# keys of the notes in a run's summary that limit what a comparison can conclude
+# ``REMARKS`` lists the keys of the notes in a run's summary that limit what a comparison can
+# conclude.
 REMARKS = ("workers", "errors", "cache", "lateness", "estimated", "lengths")
 
 

@@ -205,7 +205,8 @@ def _why(result: Any) -> tuple[str, str]:
     return result.get("notes", {}).get("complete", "its process was told to stop"), ""
 
 
-# number of additions in the test of the processor's speed, which takes a few hundredths of a second
+# ``ADDITIONS`` is the number of additions in the test of the processor's speed, which takes a few
+# hundredths of a second.
 ADDITIONS = 500_000
 # Simulation work per request, in additions: six schedulers on bundled workloads need 4,500 to
 # 30,000 additions.
@@ -246,7 +247,7 @@ def estimate(requests: Iterable[float]) -> TimeEstimate:
     """Estimate the time of simulations on all processors; ``requests`` has each one's requests."""
     counts = list(requests)
     total, load, processors = sum(counts), _runnable_processes(), _processors()
-    # fraction of a processor's time that a simulation gets beside other processes
+    # A simulation gets the fraction ``share`` of a processor's time beside other processes.
     share = processors / (processors + load)
     seconds = total * ADDITIONS_PER_REQUEST * _addition_s() / processors / share
     return TimeEstimate(len(counts), total, seconds, total * BYTES_PER_REQUEST, load)

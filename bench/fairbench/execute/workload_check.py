@@ -20,7 +20,7 @@ from fairbench.workloads.programs.base import Job
 from fairbench.workloads.traffic.source import ClosedArrivals
 
 SAMPLE = 600  # number of programs that are sampled from each group of clients
-# limit on the number of requests that are sampled from all groups of clients together
+# ``MOST_CALLS`` limits the number of requests that are sampled from all groups of clients together.
 MOST_CALLS = 3000
 
 
@@ -100,7 +100,7 @@ class LoadGroup(NamedTuple):
     @property
     def clients(self) -> str:
         """The names of the clients as text, such as ``client-3..9``; a long list is shortened."""
-        # the first and the last name of each range of consecutive client names
+        # ``words`` holds the first and the last name of each range of consecutive client names.
         words: list[tuple[str, str]] = []
         expected = ""
         for plan in self.plans:
@@ -268,9 +268,9 @@ def busiest_minute(
     }
 
 
-FEW = 20  # if a client has fewer programs, its percentiles are unreliable
-# loads in fractions of the cluster's capacity: below IDLE, the cluster is often idle; above
-# FLOODED, it is flooded
+FEW = 20  # With fewer programs, the percentiles of a client are unreliable.
+# Loads are fractions of the cluster's capacity. A cluster with a load below ``IDLE`` is often idle,
+# and a cluster with a load above ``FLOODED`` is flooded.
 IDLE, FLOODED = 0.7, 2.0
 
 

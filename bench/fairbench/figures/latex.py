@@ -21,9 +21,11 @@ from fairbench.results.comparison import SchedulerResults, by_place
 RATE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 COLUMN_PT = 229.0  # A column of LaTeX's class article with two columns has this width in points.
 GAP_PT = 6.0  # The space between two columns of the table is twice LaTeX's tabcolsep.
-# Width of an em in points at LaTeX's sizes footnotesize (means) and scriptsize (intervals).
+# ``EM_PT`` and ``SMALL_EM_PT`` are the widths in points of an em at LaTeX's sizes footnotesize
+# (means) and scriptsize (intervals).
 EM_PT, SMALL_EM_PT = 8.5, 8.0
-# Upper bounds on the widths of letters in the typeface Computer Modern, in em.
+# The constants below are upper bounds on the widths of letters in the typeface Computer Modern, in
+# em.
 NARROW, WIDE, CAPITAL, DIGIT, OTHER = 0.28, 0.84, 0.79, 0.5, 0.56
 SPECIAL = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
 LETTERS_PER_IN = 15  # The text below figures has about this number of letters per inch.
-# Sizes in a legend: letters per inch, the width of a line sample in letters, and the height of a
-# row in inches.
+# The constants below are sizes in a legend: letters per inch, the width of a line sample in
+# letters, and the height of a row in inches.
 LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18
 
 

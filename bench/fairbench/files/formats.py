@@ -218,7 +218,7 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     # Blank lines are kept, because a quoted text may contain line ends.
     found = lines(file, shown, blank=True, streamed=streamed)
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    # the blank lines at the beginning of the file, and the line of column names
+    # ``above`` holds the blank lines at the beginning of the file, and the line of column names.
     above: list[str] = []
     while not above or not above[-1].strip():
         if (text := next(texts, None)) is None:
@@ -344,7 +344,7 @@ _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{L
 
 MAX_BYTES = (
     4 * MIB
-)  # limit on the bytes of a TOML text, because parsed tables take a hundred times as much memory
+)  # The size of a TOML text is limited, because parsed tables take a hundred times as much memory.
 
 
 def is_path(ref: str) -> bool:

@@ -27,9 +27,8 @@ from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
 
 MIB = 2**20
 VARIABLE = "FAIRBENCH_READ_MIB"
-DEFAULT_MIB = (
-    512  # default memory limit in MiB for reading a file, at which a command needs less than 1 GiB
-)
+# With the default limit of ``DEFAULT_MIB`` for reading a file, a command needs less than 1 GiB.
+DEFAULT_MIB = 512
 # A line may take 1/8 of the memory limit, because parsing keeps a line three times in memory.
 LARGEST_PART = 8
 
@@ -37,12 +36,12 @@ CHUNK = 2**16  # number of bytes of a compressed file that are read at a time
 CHECKED = 16 * MIB  # number of unpacked bytes after which the compression ratio is checked
 MAX_RATIO = 200  # largest allowed compression ratio of a file; logs have ratios of up to a hundred
 GZIP = 31  # argument that tells zlib to expect a gzip header
-# seconds to wait for the writer of a pipe, and the number of such waits
+# A reader waits ``PIPE_WAIT_S`` seconds for the writer of a pipe, at most ``PIPE_TRIES`` times.
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10
 
-# Bytes of memory that CPython 3.11 needs for a line, and for each punctuation mark in a line. The
-# numbers of bytes cover an object, a list, an entry with a number, a key, and half of a text, which
-# has two quotes.
+# The constants below are the bytes of memory that CPython 3.11 needs for a line, and for each
+# punctuation mark in a line. The numbers of bytes cover an object, a list, an entry with a number,
+# a key, and half of a text, which has two quotes.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
 MOST_PER_BYTE = 500  # memory in bytes that one byte of a line can need at most

@@ -123,7 +123,7 @@ def duration_s(value: Any) -> float | None:
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9, "h": 3600 * 10**9}
 """The number of nanoseconds in each unit of time."""
 
-# The smallest number, in each unit, that is taken for a time since 1970.
+# ``_SINCE_1970`` holds, for each unit, the smallest number that is taken for a time since 1970.
 _SINCE_1970 = (("ns", 10**17), ("us", 10**14), ("ms", 10**11))
 _LARGEST = 2**62  # limit on times in ns, so that the difference of two times fits 64 bits
 
@@ -208,7 +208,8 @@ def zoned_moment_of(value: Any) -> datetime:
 
 UTC_ZONE = "UTC"
 ACCESS_LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
-# numbers in this range are Unix times in seconds (1973 to 2115)
+# Numbers from ``FIRST_DATE_S`` to ``LAST_DATE_S`` are taken for Unix times in seconds (1973 to
+# 2115).
 FIRST_DATE_S, LAST_DATE_S = 1e8, 4.6e9
 
 

@@ -292,8 +292,8 @@ def _tp_degree(profile_id: str) -> int:
     return int(profile_id.split("/")[2].removeprefix("tp"))
 
 
-# Operator tables hold the times of single GPU operations. Servers on an H100 were measured to need
-# more time for the linear layers, and time for sampling, which the tables lack.
+# Operator tables hold the times of single GPU operations. On an H100, servers were measured to need
+# more time for the linear layers than the tables say. The tables also lack the time for sampling.
 
 HOPPER_GB_S = {"h100-80gb": 3_350, "gh200-96gb": 4_000, "h200-141gb": 4_800}
 """``HOPPER_GB_S`` maps the GPUs with the H100's chip to memory bandwidths in 10^9 bytes/s."""

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from fairbench.core import PS_PER_S, CostModel
 
 PS_PER_MS = 10**9
-# number of cached tokens before a chunk of a prompt, and number of tokens that the chunk computes
+# A ``Chunk`` consists of the number of cached tokens before a chunk of a prompt, and the number of
+# tokens that the chunk computes.
 Chunk = tuple[int, int]
 
 

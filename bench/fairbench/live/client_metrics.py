@@ -133,7 +133,8 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # Sums by client. The first entry is the client that has been inactive for the longest time.
+        # ``_clients`` holds sums by client. The first entry is the client that has been inactive
+        # for the longest time.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter
@@ -239,7 +240,7 @@ class Exporter:
             name: Gauge(f"fairbench_rank_{name}", text, ["rank"], multiprocess_mode="mostrecent")
             for name, text in RANK_GAUGES.items()
         }
-        # the clients that have a label of their own, in the order of first use
+        # ``_labels`` holds the clients that have a label of their own, in the order of first use.
         self._labels: dict[str, int] = {}
         self._shares = RecentShares(time.monotonic())
         self._shown: dict[str, float] = {}  # the shares that the metrics page shows at present

@@ -19,40 +19,44 @@ from fairbench.targets import NOT_DUE, Due
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # the client of a request that names no client
-# Body fields of OpenAI's APIs that may name the client. In the body of a ``/generate`` request, the
-# field "routing_key" names the client, as ``BODY_CLIENT`` does in other bodies.
+# ``BODY_CLIENT`` is the body field of OpenAI's APIs that may name the client. In the body of a
+# ``/generate`` request, the field "routing_key" names the client instead.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
-# Names that no client can have: the label shared by clients without a label of their own, and the
-# client of a server's health checks.
+# No client can have the names below: ``OTHERS`` is the label of all clients without a label of
+# their own, and ``HEALTH`` is the client of a server's health checks.
 OTHERS, HEALTH = "(others)", "(health)"
-# Anthropic's API sends the client's API key in this header instead of ``Authorization``.
+# Anthropic's API sends the client's API key in the header ``API_KEY`` instead of ``Authorization``.
 API_KEY = "x-api-key"
-# SGLang stores this header in ``Req.routing_key``, from which fairbench's plugin reads the client.
+# SGLang stores the header ``ROUTING_KEY`` in ``Req.routing_key``, from which fairbench's plugin
+# reads the client.
 ROUTING_KEY = "x-smg-routing-key"
-# vLLM stores this header in ``Request.session_id``, from which fairbench's plugin reads the client.
+# vLLM stores the header ``SESSION`` in ``Request.session_id``, from which fairbench's plugin reads
+# the client.
 SESSION = "x-session-id"
 
 # The header ``DEADLINE`` holds the number of milliseconds within which a request should be
-# finished. The other headers name the objective of a request (a set of latency targets): first
-# llm-d's name, then the older name of the Gateway API inference extension.
+# finished. A header of ``OBJECTIVE_ALIASES`` names the objective of a request (a set of latency
+# targets): first llm-d's name, then the older name of the Gateway API inference extension.
 DEADLINE = "x-request-deadline-ms"
 OBJECTIVE_ALIASES = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 
-PROGRAM = "x-fairbench-program"  # a number
-# Headers and the body field that may name the session of a request, if ``PROGRAM`` is not sent.
+PROGRAM = "x-fairbench-program"  # The header holds the number of a program.
+# If a request has no header ``PROGRAM``, the headers ``SESSION_ALIASES`` and the body field
+# ``BODY_SESSION`` may name its session.
 SESSION_ALIASES = ("x-fairbench-session", SESSION)
 BODY_SESSION = "prompt_cache_key"
 DEPTH = "x-fairbench-depth"
-# Header of a router's answer: the number of the worker that served the request.
+# A router's answer has the header ``WORKER`` with the number of the worker that served the request.
 WORKER = "x-fairbench-worker"
-# Header of a request: the ids of the routers that the request has passed; header of a health
-# check's answer: the id of the answering router.
+# In a request, the header ``ROUTERS`` holds the ids of the routers that the request has passed; in
+# the answer to a health check, the id of the answering router.
 ROUTERS = "x-fairbench-routers"
-# Header of a router's answer: 1 if admission control gave the request a lower priority.
+# A router's answer has the header ``DEMOTED`` with value 1 if admission control gave the request a
+# lower priority.
 DEMOTED = "x-fairbench-demoted"
-# Header of a request: the number of output tokens that the emulator produces; real servers ignore
-# this header.
+# A request's header ``OUTPUT_TOKENS`` is the number of output tokens that the emulator produces;
+# real servers ignore the header.
 OUTPUT_TOKENS = "x-fairbench-output-tokens"
 
 
@@ -92,7 +96,7 @@ def worker_in(answer: str) -> int:
     return int(found[1]) if found else -1
 
 
-# longest time in a tag of a client name, in milliseconds (12 digits, 31 years)
+# ``_MOST_MS`` is the longest time in a tag of a client name, in milliseconds (12 digits, 31 years).
 _MOST_MS = 10**12 - 1
 _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
 

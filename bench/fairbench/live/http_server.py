@@ -174,10 +174,11 @@ def bad_request(message: str) -> Problem:
 
 HEADER_S = 20.0  # seconds within which the first request header of a new connection must arrive
 IDLE_S = 75.0  # seconds for which a connection may be idle between two requests
-# number of file descriptors that are reserved for logs, KV events, health checks and listening
-# sockets
+# ``OTHER_FILES`` is the number of file descriptors that are reserved for logs, KV events, health
+# checks and listening sockets.
 OTHER_FILES = 64
-# number of file descriptors per client: one for the client's connection, one to a worker
+# Each client needs ``FILES_EACH`` file descriptors: one for its connection, and one for a
+# connection to a worker.
 FILES_EACH = 2
 LOOK_S = 1.0  # seconds between two searches for idle connections
 RETRY_S = 0.01  # seconds to wait until closed connections have released their file descriptors
@@ -186,7 +187,8 @@ AT_ONCE = 64  # limit on the connections that the server accepts before other ta
 # of all allowed connections at a time.
 CLOSED_AT_ONCE = 16
 COMPLAIN_S = 60.0  # seconds between two equal warnings in the log
-# limit on requests of a connection that the server reads before an earlier answer ends
+# While an earlier answer is in progress, the server reads at most ``MOST_AHEAD`` further requests
+# of the connection.
 MOST_AHEAD = 2
 
 log = logging.getLogger(__name__)
@@ -409,7 +411,8 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 BACKLOG = 1024
 MAX_BODY_BYTES = 64 * 2**20
-# seconds for which requests in progress may continue after the server's grace period
+# ``SHUTDOWN_S`` is the number of seconds for which requests in progress may continue after the
+# server's grace period.
 SHUTDOWN_S = 0.5
 # A request body of at least ``LONG_BODY_BYTES`` bytes is parsed by a thread. Parsing and tokenizing
 # such a body may take 0.1 s, which would block the event loop.

@@ -102,7 +102,7 @@ def ports(count: str) -> list[int]:
     return free_ports(int(count))
 
 
-# name of this module, which fairbench runs as a program on another machine
+# ``PROBE`` is the name of the present module, which fairbench runs as a program on another machine.
 PROBE = "fairbench.live.launchers"
 WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
@@ -136,8 +136,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
 HOST = "{host}"
 # Servers listen at all addresses, because a host may resolve its own name to the loopback address.
 ANYWHERE = "0.0.0.0"
-# limit in seconds on a host's answer (``Reach.ask``); the first import from a remote file system is
-# slow
+# ``ASK_S`` limits the time in seconds for a host's answer (``Reach.ask``); the first import from a
+# remote file system is slow.
 ASK_S = 120.0
 
 T = TypeVar("T")
@@ -215,8 +215,8 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> process.Process:
-        # A reaper runs on the host. Killing ``ssh`` on this machine would not end the remote
-        # process.
+        # A process named ``reaper`` runs on the host, because killing ``ssh`` on this machine would
+        # not end the remote process.
         there = [self.python, "-m", reaper.__name__, str(process.GRACE_S), *command]
         return process.ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 

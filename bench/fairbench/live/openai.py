@@ -132,10 +132,12 @@ def _known(value: Any, other: Any) -> Any:
     return other if value is None else value
 
 
-# Names of token counts in a ``usage``, in OpenAI's chat API and Responses API.
+# ``_OUTPUT`` and ``_DETAILS`` list the names of token counts in a ``usage``, in OpenAI's chat API
+# and Responses API.
 _OUTPUT = ("completion_tokens", "output_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
-# names of the number of cached tokens in the APIs of Moonshot and DeepSeek
+# ``_CACHED`` lists the names that the APIs of Moonshot and DeepSeek have for the number of cached
+# tokens.
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens")
 _COUNTS = ("prompt_tokens", "input_tokens", *_OUTPUT)
 
@@ -184,13 +186,14 @@ def _first_known(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-# Fields of an answer whose texts are not written by the model.
+# ``LABELS`` lists the fields of an answer whose texts are not written by the model.
 LABELS = frozenset(("type", "id", "index", "role", "format", "effort"))
 _NO_OUTPUT = LABELS | {"status", "phase", "call_id", "logprobs", "annotations"}
 _NO_OUTPUT |= {"signature", "encrypted_content"}
 RESPONSE = "response"
 _RESPONSE_EVENT, _DELTA = "response.", ".delta"
-# Types of events that contain the whole response and mark the end of the stream.
+# ``_RESPONSE_ENDS`` lists the types of events that contain the whole response and mark the end of
+# the stream.
 _RESPONSE_ENDS = frozenset(
     f"{_RESPONSE_EVENT}{status}" for status in ("completed", "incomplete", "failed", "cancelled")
 )
@@ -244,7 +247,7 @@ def _response_event(answer: Any, kind: str) -> Typed:
     if kind in _RESPONSE_ENDS:
         told = answer.response if isinstance(answer.response, dict) else {}
         status = kind.removeprefix(_RESPONSE_EVENT)
-        if status != "completed":  # vLLM uses the name "completed" for every status
+        if status != "completed":  # vLLM uses the name "completed" for every status.
             told = told | {"status": status}
         return _response(told)._replace(complete=True)
     return Typed(tuple(texts_in(answer.delta, _NO_OUTPUT)) if kind.endswith(_DELTA) else ())
@@ -289,8 +292,9 @@ def texts_in(value: Any, labels: frozenset[str] = LABELS) -> Iterator[str]:
             waiting += reversed(one)
 
 
-# Finish reasons of a complete answer: reasons of OpenAI, TGI and Mistral, "repetition" of vLLM,
-# stop reasons of the Messages API, and statuses and reasons of the Responses API.
+# ``GOOD_REASONS`` lists the finish reasons of a complete answer: reasons of OpenAI, TGI and
+# Mistral, "repetition" of vLLM, stop reasons of the Messages API, and statuses and reasons of the
+# Responses API.
 GOOD_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
@@ -299,15 +303,15 @@ GOOD_REASONS = frozenset(
         *("completed", "incomplete", "max_output_tokens"),
     )
 )
-# Finish reasons with which an answer may contain no token.
+# ``_MAY_BE_EMPTY`` lists the finish reasons with which an answer may contain no token.
 _MAY_BE_EMPTY = (
     *("length", "max_tokens", "model_length", "content_filter", "refusal"),
     *("incomplete", "max_output_tokens"),
 )
-# Finish reasons with which an answer must contain output.
+# ``_CALLS`` lists the finish reasons with which an answer must contain output.
 _CALLS = ("tool_calls", "function_call", "tool_use")
-# Types and codes of errors for which the request itself is the cause, in OpenAI's API, vLLM and
-# TGI.
+# ``_REFUSALS`` lists the types and codes of errors for which the request itself is the cause, in
+# OpenAI's API, vLLM and TGI.
 _REFUSALS = frozenset(
     (
         *("invalid_request_error", "badrequesterror", "validation", "validation_error"),
@@ -485,7 +489,7 @@ class StreamJudge:
         self._answers, self._ends = answers, set[Any]()
         self.may_be_empty = False
         self._promised = False  # true if the finish reason says that the answer contains output
-        # output tokens that the server has reported so far, or None
+        # ``_told`` is the number of output tokens that the server has reported so far, or None.
         self._told: int | None = None
 
     def judge_event(self, payload: bytes, event: str = "") -> AnswerJudgement:
@@ -593,8 +597,9 @@ def _reported(answer: Answered) -> int | None:
     return output_tokens_in(told) if isinstance(told, dict) else None
 
 
-# Estimated number of tokens of an image, a sound or a video. The true number of tokens depends on
-# the model: in current models, an image of 1,024 x 1,024 pixels takes about 600 to 1,400 tokens.
+# ``MEDIA_TOKENS`` is the estimated number of tokens of an image, a sound or a video. The true
+# number depends on the model: in current models, an image of 1,024 x 1,024 pixels takes about 600
+# to 1,400 tokens.
 MEDIA_TOKENS = 1_024
 _MEDIA = frozenset(
     {"image", "image_url", "input_image", "image_data", "image_embeds", "audio", "audio_url"}
@@ -604,8 +609,8 @@ _BESIDE_MESSAGES = (
     *("tools", "chat_template_kwargs", "reasoning_effort", "reasoning", "thinking"),
     *("text", "output_config"),
 )
-# Fields of a request body that contain turns, in the order of the prompt, each with the role of a
-# plain text in this field.
+# ``_TURNS`` lists the fields of a request body that contain turns, in the order of the prompt. Each
+# field has the role of a plain text in the field.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request body that a chat template may use
 _CONTENTS = ("content", "output")  # The text of a tool's result is in the field ``output``.

@@ -39,7 +39,8 @@ from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
-# Pages on which a router reports that it is ready; some routers do not have all these pages.
+# ``READY_PAGES`` lists the pages on which a router reports that it is ready; some routers do not
+# have all these pages.
 READY_PAGES = ("/health", "/v1/models", "/readiness")
 
 

@@ -45,14 +45,14 @@ from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
 _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
-# A result has a note if the P99 delay of sending requests exceeds this number of milliseconds.
+# A result has a note if the P99 delay of sending requests exceeds ``LATE_MS`` milliseconds.
 LATE_MS = 10.0
 NO_CACHED = "the server does not report cached tokens"
 CACHED_AT_END = (
     "the server reports cached tokens at the end of an answer, and too many answers had not ended"
 )
-# A result has a note if more than this fraction of the answers lacks cached tokens because the
-# answers did not end.
+# A result has a note if more than the fraction ``FEW_CUT`` of the answers lacks cached tokens
+# because the answers did not end.
 FEW_CUT = 0.05
 NO_WORKER = "the router does not say which worker served a request"
 NO_ADMISSION = "the server does not report when it admitted requests"

@@ -127,7 +127,7 @@ def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0
-    # a heap of (negative end, stay) pairs with the latest end on top
+    # ``latest`` is a heap of (negative end, stay) pairs with the latest end on top.
     latest: list[tuple[int, int]] = []
     rows = zip(stays.start_ps.tolist(), stays.end_ps.tolist(), stays.tokens.tolist(), strict=True)
     for stay, (start_ps, end_ps, tokens) in enumerate(rows):

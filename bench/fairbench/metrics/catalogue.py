@@ -14,7 +14,7 @@ from fairbench.metrics.entries import METRICS, chosen_metric
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 
-# Metrics whose keys begin with one of these prefixes are missing in many runs.
+# Metrics whose keys begin with one of the prefixes in ``SOMETIMES`` are missing in many runs.
 SOMETIMES = (
     *("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_", "limit_"),
     *("max_turn_wait", "victim_session", "min_session"),
@@ -33,7 +33,7 @@ ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_window_share": "min_share_60s",
     "on_time": "goodput_ratio",
 }
-# Users may choose percentiles of each of these latencies.
+# Users may choose percentiles of each latency in ``REQUEST_LATENCIES``.
 REQUEST_LATENCIES = ("ttft", "tpot", "e2el")
 CHOOSABLE = frozenset(
     {Display.CLIENTS, Display.COMPARED_CLIENTS, Display.REPEATED_CLIENTS}

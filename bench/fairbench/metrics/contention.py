@@ -141,7 +141,8 @@ def pace_alone_s(requests: Requests) -> float:
 # If tree-of-thoughts requests at 1.5 times a replica's capacity are all admitted at once, a token
 # takes 16 to 25 times as long.
 SLOW = 4.0
-# Queues are called mostly empty if no request waits in more than this fraction of the window.
+# Queues are called mostly empty if no request waits in more than the fraction ``MOSTLY`` of the
+# window.
 MOSTLY = 0.5
 
 
@@ -174,11 +175,11 @@ def hides_backlog(summary: Mapping[str, Any]) -> bool:
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)
 
 
-# A client lacks service if it is missing more than this fraction of its due service, or if its
-# calls spend more than this fraction of their time in queues.
+# A client lacks service if it is missing more than the fraction ``SHORT_ABOVE`` of its due service,
+# or if its calls spend more than that fraction of their time in queues.
 SHORT_ABOVE = 0.05
-# A time to first token of at most this multiple of the shortest time counts as a time without
-# waiting.
+# A time to first token of at most ``SERVING_AT_ONCE`` times the shortest time counts as a time
+# without waiting.
 SERVING_AT_ONCE = 2.0
 
 

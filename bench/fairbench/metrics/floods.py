@@ -10,14 +10,14 @@ import numpy as np
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench.metrics.traffic import Traffic, best_stretch
 
-# In a flood, a client demands at least this multiple of the other clients' mean demand.
+# In a flood, a client demands at least ``HEAVY`` times the other clients' mean demand.
 HEAVY = 3.0
 # A flood has at least the fraction ``LEAST_SHARE`` of all demand, because a smaller flood delays
 # hardly anybody.
 LEAST_SHARE = 0.1
 # A flood has at least ``LEAST_REQUESTS`` requests, because fewer requests may coincide by chance.
 LEAST_REQUESTS = 20
-# In a flood, a client demands at least this multiple of the usual peak of other clients.
+# In a flood, a client demands at least ``PEAK`` times the usual peak of other clients.
 PEAK = 2.5
 # ``USUAL`` is the percentile of the clients' peaks that counts as the usual peak, because clients
 # with higher peaks may flood, too.

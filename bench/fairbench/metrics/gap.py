@@ -528,9 +528,11 @@ class Inside:
 
 
 PAIRS_AT_ONCE = 2**16  # Bounds of at most this number of joint backlogs are computed at once.
-# If the list has more joint backlogs, they are examined before the search continues.
+# If the list has more than ``MOST_LISTED`` joint backlogs, they are examined before the search
+# continues.
 MOST_LISTED = 2**18
-# Number of joint backlogs that are examined first, and number that are examined at a time later.
+# ``EXAMINED_FIRST`` joint backlogs are examined first, and ``EXAMINED_AT_ONCE`` joint backlogs are
+# examined at a time later.
 EXAMINED_FIRST, EXAMINED_AT_ONCE = 8, 2**12
 
 

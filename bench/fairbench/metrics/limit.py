@@ -61,8 +61,8 @@ def limit_values(tables: Tables, facts: Facts, got: Shares) -> dict[str, Any]:
     return {**run, "limit_cause": least.cause}
 
 
-# If the bound by work is at least this fraction of the least makespan, the work alone explains the
-# makespan.
+# If the bound by work is at least the fraction ``NEARLY`` of the least makespan, the work alone
+# explains the makespan (the duration of the run).
 NEARLY = 0.9
 
 

@@ -140,7 +140,7 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-# Short names of the enum's members, for the table of metrics.
+# ``MORE`` and ``LESS`` are short names of the enum's members, for the table of metrics.
 MORE, LESS = Better.MORE, Better.LESS
 CLIENT, BOTH = Of.CLIENT, Of.BOTH
 COUNT = Kind.COUNT

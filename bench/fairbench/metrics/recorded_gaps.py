@@ -34,7 +34,7 @@ FASTEST, SHORTEST = 5, 10
 TOGETHER_S = 1e-3  # Tokens that are at most this time apart arrived together.
 # A prompt causes a stall if prompts are computed during at least ``EXPLAINED`` of the stall.
 EXPLAINED = 0.5
-# A number of prompt tokens in a gap that is below this value is a rounding error.
+# A number of prompt tokens in a gap below ``LEAST_TOKENS`` is a rounding error.
 LEAST_TOKENS = 1e-3
 MOST_STALLS = 2_000  # Causes are sought only for the longest stalls.
 MOST_CAUSES = 5  # A message names at most this number of prompts.

@@ -138,13 +138,14 @@ class View(Enum):
     output token.
     """
 
-    # Service to clients: w_e * input + w_q * output ([DLPM] §6.1).
+    # ``CLIENT`` is the service to clients: w_e * input + w_q * output ([DLPM] §6.1), with the
+    # prices w_e and w_q of a token.
     CLIENT = "client"
-    # Computed service: w_e * computed extend tokens + w_q * output, the work of the cluster ([DLPM]
-    # §3).
+    # ``ACTUAL`` is the computed service: w_e * computed input tokens + w_q * output, which is the
+    # work of the cluster ([DLPM] §3).
     ACTUAL = "actual"
-    # Charged service: w_e * (extend tokens, booked at admission) + w_q * output; the theorems bound
-    # this service.
+    # ``CHARGED`` is the charged service: w_e * (input tokens to compute, booked at admission) + w_q
+    # * output; the theorems bound this service.
     CHARGED = "charged"
     OUTPUT = "output"
     EXTEND = "extend"
@@ -355,7 +356,8 @@ def gpu_time_of_clients(log: ServiceRows, clients: int) -> Floats:
     return total
 
 
-# If more than this fraction of the busy time is outside the profile's fit, the run gets a warning.
+# If more than the fraction ``WARN_ABOVE`` of the busy time is outside the profile's fit, the run
+# gets a warning.
 WARN_ABOVE = 0.1
 
 

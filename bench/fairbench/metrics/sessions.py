@@ -31,9 +31,9 @@ from fairbench.metrics.records import (
 from fairbench.metrics.service import service_of
 from fairbench.metrics.tables import Tables
 
-MOST_SESSIONS = 1_000  # If a run has more sessions, their shares are not computed.
+MOST_SESSIONS = 1_000  # If a run has more sessions than this, their shares are not computed.
 SESSION_WINDOW_S = 60.0  # Sessions are judged in windows of this length in seconds.
-# A session is judged in a window if it is entitled to at least this number of mean calls.
+# A session is judged in a window if it is entitled to at least ``LEAST_CALLS`` mean calls.
 LEAST_CALLS = 1.0
 WORST_SESSIONS = 10  # The summary of a run lists this number of sessions.
 

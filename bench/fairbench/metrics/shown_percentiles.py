@@ -52,7 +52,7 @@ def common_percentiles(summaries: Iterable[Mapping[str, Any]]) -> tuple[int, ...
 
 P95, P99 = 95, 99
 TAILS = (P95, P99)  # The code calls these percentiles of latency high.
-# A high percentile is shown if it has at least this number of latencies.
+# A high percentile is shown if it has at least the number of latencies that ``ENOUGH`` states.
 ENOUGH = {P95: 60, P99: 300}
 
 

@@ -17,9 +17,9 @@ from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Serv
 from fairbench.metrics.tables import ServiceRows
 from fairbench.targets import RequestCosts
 
-MOST_CLIENTS = 30  # If a run has more clients, ``Stalls.matrix_s`` is not computed.
+MOST_CLIENTS = 30  # If a run has more clients than this, ``Stalls.matrix_s`` is not computed.
 STALL_S = 0.5  # A gap of at least this many seconds between two tokens of an answer is a stall.
-# A stall lasts at least this multiple of the decode step of a request that runs alone.
+# A stall lasts at least ``STALL_STEPS`` times the decode step of a request that runs alone.
 STALL_STEPS = 4.0
 _MARGIN_S = 1e-6  # Two times that differ by less than this number of seconds count as equal.
 # Gaps between tokens are counted in bins from 1 us to 10 days; each bin is 1% wider than the bin

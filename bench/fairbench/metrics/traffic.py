@@ -95,8 +95,8 @@ def best_stretch(gains: Floats, cost: Floats) -> EventStretch:
 # long prompts take long even without a queue. ``SHORTEST`` is the percentile of all waits that
 # stands for the shortest waits.
 LONG_S, LONGER, SHORTEST = 2.0, 3.0, 5
-# In an overload, at least LEAST_LATE requests wait long, and at least the fraction MOSTLY of the
-# clients has at least the fraction MOSTLY of its requests waiting long.
+# In an overload, at least ``LEAST_LATE`` requests wait long. In addition, at least the fraction
+# ``MOSTLY`` of the clients has at least the fraction ``MOSTLY`` of its requests waiting long.
 LEAST_LATE, MOSTLY = 20, 0.5
 
 

@@ -17,7 +17,7 @@ class Intervals(NamedTuple):
     end: Floats
 
 
-# This worker number marks a wait in a gateway, where a request waits for any worker.
+# The worker number ``EVERYWHERE`` marks a wait in a gateway, where a request waits for any worker.
 EVERYWHERE = -1
 
 
@@ -94,7 +94,8 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
     return queue[first], Intervals(start[first], reach[last])
 
 
-# A run is called below saturation if no request waits in more than this fraction of the window.
+# A run is called below saturation if no request waits in more than the fraction
+# ``DEMAND_LIMITED_ABOVE`` of the window.
 DEMAND_LIMITED_ABOVE = 0.05
 
 

@@ -26,9 +26,10 @@ from fairbench.records.layout import (
 )
 from fairbench.records.service_logs import EXPORTS
 
-# Columns of measured runs by field: VTC for VTC-artifact's ``run_exp.py`` (Ying1123/VTC-artifact at
-# 192c2e2), VLLM for ``vllm bench serve --save-result --save-detailed`` (vllm/benchmarks/serve.py)
-# and for sglang.bench_serving, which exports no start times; SERVING for ``fairbench validate``.
+# The constants below hold the columns of measured runs by field: ``VTC`` for VTC-artifact's
+# ``run_exp.py`` (Ying1123/VTC-artifact at 192c2e2), ``VLLM`` for ``vllm bench serve --save-result
+# --save-detailed`` (vllm/benchmarks/serve.py) and for sglang.bench_serving, which exports no start
+# times, and ``SERVING`` for ``fairbench validate``.
 VTC = {"client": "client", "start": "req_time", "ttft": "first_token_latency"}
 VTC |= {"latency": "request_latency", "input_tokens": "prompt_len", "output_tokens": "output_len"}
 VLLM = {"start": "start_times", "input_tokens": "input_lens", "output_tokens": "output_lens"}
@@ -101,11 +102,11 @@ def _with_session(first: dict[str, str], record: Record, where: str) -> Iterator
     yield {**record, f"{OWN}session": first[chat]}
 
 
-# Traces of Alibaba Cloud's Bailian, described in alibaba-edu/qwen-bailian-usagetraces-anon. In
-# Bailian's traces, each turn of a chat has its own ``chat_id``, times are in seconds, and blocks
-# have 16 tokens. A turn without a parent (-1) and all turns that continue it form a program.
-# Bailian's traces name no clients; with ``--clients-from type``, the types of requests count as
-# clients.
+# ``BAILIAN`` reads the traces of Alibaba Cloud's Bailian, described in
+# alibaba-edu/qwen-bailian-usagetraces-anon. In Bailian's traces, each turn of a chat has its own
+# ``chat_id``, times are in seconds, and blocks have 16 tokens. A turn without a parent (-1) and all
+# turns that continue it form a program. Bailian's traces name no clients; with ``--clients-from
+# type``, the types of requests count as clients.
 BAILIAN = Layout(
     "bailian",
     has_all(
@@ -136,19 +137,19 @@ def _is_mooncake(first: Record) -> bool:
 # traces name no clients.
 MOONCAKE = Layout("mooncake", _is_mooncake, unit="ms", block_size=512)
 
-# Sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of Exgentic
-# (inference-sim/inference-sim at c358946). Block ids have the same meaning in all sessions of the
-# file. ``src`` names the collection to which a session belongs, and counts as the client. Sessions
-# were recorded on different days, so the sessions of one source are replayed one after another in
-# recorded order.
+# ``AGENT`` reads sessions of agents in the form of LMCache/lmcache-agent-trace (at 16a14ad) and of
+# Exgentic (inference-sim/inference-sim at c358946). Block ids have the same meaning in all sessions
+# of the file. ``src`` names the collection to which a session belongs, and counts as the client.
+# Sessions were recorded on different days, so the sessions of one source are replayed one after
+# another in recorded order.
 AGENT = Layout(
     "agent",
     has_all("t", "session", "step", "input_length", "output_length", "hash_ids"),
     {"client": "src"},
     block_size=16,
 )
-# The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3); each model is a client.
-# Arrivals of kind ``trace`` use this trace of Chatbot Arena, too.
+# ``ARENA`` reads the trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3); each model is a
+# client. Arrivals of kind ``trace`` use the same trace.
 ARENA = Layout("arena", has_all("t", "client", "prompt_len", "output_len"), unit="s")
 
 
@@ -192,10 +193,10 @@ def _tokens(text: str) -> int:
 
 SIDES = {"conversation": "model", "conversation_a": "model_a", "conversation_b": "model_b"}
 ROW_FIELDS = ("client", "session", "input_tokens", "output_tokens", "text")
-# Rows of lmsys/chatbot_arena_conversations, and of the log of single conversations, in the form of
-# FastChat's fastchat/serve/monitor/clean_battle_data.py and clean_chat_data.py (lm-sys/FastChat).
-# ``tstamp`` is the time at which a log row was written: at a vote, or at the end of the last
-# answer.
+# ``ARENA_ROWS`` reads rows of lmsys/chatbot_arena_conversations, and of the log of single
+# conversations, in the form of FastChat's fastchat/serve/monitor/clean_battle_data.py and
+# clean_chat_data.py (lm-sys/FastChat). ``tstamp`` is the time at which a log row was written: at a
+# vote, or at the end of the last answer.
 ARENA_ROWS = Layout(
     "arena",
     lambda first: (
@@ -215,20 +216,20 @@ def _has_text_columns(needs: tuple[str, ...]) -> Callable[[Record], bool]:
     return lambda first: has_needed(first) and all(isinstance(one, str) for one in first.values())
 
 
-# Azure's LLM inference traces of 2023 and 2024 (Azure/AzurePublicDataset at b469a11,
-# AzureLLMInferenceDataset2023.md), which name no clients.
+# ``AZURE`` reads Azure's LLM inference traces of 2023 and 2024 (Azure/AzurePublicDataset at
+# b469a11, AzureLLMInferenceDataset2023.md), which name no clients.
 AZURE = Layout("azure", _has_text_columns(("TIMESTAMP", "ContextTokens", "GeneratedTokens")))
-# Traces of the project HPMLL/BurstGPT (releases 1.1 and 2.0). Later releases of BurstGPT have
-# conversations and durations, and failed requests have no response tokens. With ``--clients-from
-# Model``, the two models in BurstGPT count as clients.
+# ``BURSTGPT`` reads traces of the project HPMLL/BurstGPT (releases 1.1 and 2.0). Later releases of
+# BurstGPT have conversations and durations, and failed requests have no response tokens. With
+# ``--clients-from Model``, the two models in BurstGPT count as clients.
 BURSTGPT = Layout(
     "burstgpt",
     _has_text_columns(("Timestamp", "Request tokens", "Response tokens", "Log Type")),
     {"latency": "Elapsed time"},
     unit="s",
 )
-# Runs measured by VTC-artifact, in files ``all_results*.jsonl``. In these files, a request without
-# an answer was refused.
+# ``VTC_COLUMNS`` reads runs measured by VTC-artifact, in files ``all_results*.jsonl``. In such a
+# file, a request without an answer was refused.
 VTC_COLUMNS = _columnwise("vtc-columns", VTC, uncached=True, refuses=True)
 
 
@@ -256,7 +257,8 @@ VTC_RESPONSES = Layout(
 )
 
 
-# Runs measured on real servers, one run per line; ``fairbench validate`` reads the same files.
+# ``SERVING_RUNS`` reads runs measured on real servers, one run per line; ``fairbench validate``
+# reads the same files.
 SERVING_RUNS = _columnwise("serving", SERVING, "columns")
 VLLM_RUNS = _columnwise("vllm", VLLM | WHOLE)
 SGLANG_RUNS = _columnwise("sglang", VLLM | WHOLE, at_once=True)
@@ -265,7 +267,7 @@ _OWN = {"start": "arrival_s", "first_token": "first_token_s", "end": "finish_s"}
 _OWN |= {"admitted": "admitted_s", "session": "program_id", "client": "client"}
 _OWN |= {name: name for name in ("input_tokens", "output_tokens", "worker", "cached_tokens")}
 _OWN |= {"status": "status", "error": "error"}
-# Requests of a run that fairbench has stored.
+# ``FAIRBENCH`` reads the requests of a run that fairbench has stored.
 FAIRBENCH = Layout(
     "fairbench",
     has_all("client", "arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens"),
@@ -277,7 +279,8 @@ FAIRBENCH = Layout(
 
 PLAIN = Layout("lines")
 """The format of records whose columns all have usual names."""
-# number of records at the beginning of a file in which a format of programs is searched
+# ``LOOKED_AT`` is the number of records at the beginning of a file in which a format of programs is
+# searched.
 LOOKED_AT = 100
 
 LAYOUTS: tuple[Layout, ...] = (

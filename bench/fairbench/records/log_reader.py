@@ -24,7 +24,8 @@ from fairbench.records.source import records_of, separator_of
 Floats = npt.NDArray[np.float64]
 
 BATCH = 16_384  # number of records that are Python objects at the same time
-# Upper estimates of memory in bytes for each row, and for each distinct text.
+# ``ROW_BYTES`` and ``NAME_BYTES`` are upper estimates of memory in bytes for each row, and for each
+# distinct text.
 ROW_BYTES, NAME_BYTES = 200, 200
 SAMPLE = 50  # number of values of a column from which its meaning is inferred
 MAX_COLUMNS = 2_000  # limit on the number of columns of a file whose names are read

@@ -32,7 +32,7 @@ NO_CALLS = frozenset(
 CALLS = frozenset({"llm", "chat", "generation", "completion", "text_completion", "chat_model"})
 NOBODY = frozenset({"default_user_id"})
 """Texts in the column of clients that stand for a missing client."""
-# Two lines with the same id whose starts differ by less than this number of seconds describe one
+# Two lines with the same id whose starts differ by less than ``SAME_S`` seconds describe one
 # request.
 SAME_S = 1e-3
 BESIDE = ("cacheread", "cachecreation", "cachewrite")

@@ -40,15 +40,15 @@ def _first_value(record: Mapping[str, Any], *names: str) -> Any:
 def _uncached(record: Record) -> bool:
     """Return whether an answer came from a server, and not from the gateway's cache."""
     hit = _first_value(record, "cache_hit", "cached", "cacheHit")
-    # Helicone's id of the request whose stored answer was sent again
+    # ``copied`` is Helicone's id of the request whose stored answer was sent again.
     copied = record.get("cache_reference_id")
     return str(hit).strip().lower() not in ("true", "hit", "1", "yes") and cells.is_missing(copied)
 
 
-# LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload Specification") and LiteLLM's
-# table LiteLLM_SpendLogs. In LiteLLM's logs, the client is the end user if known, or else the user,
-# the team or the key. In LiteLLM's logs, the user ``default_user_id`` means that the client is
-# unknown.
+# ``LITELLM`` reads LiteLLM's standard payload (docs.litellm.ai, "StandardLoggingPayload
+# Specification") and LiteLLM's table LiteLLM_SpendLogs. In LiteLLM's logs, the client is the end
+# user if known, or else the user, the team or the key. In LiteLLM's logs, the user
+# ``default_user_id`` means that the client is unknown.
 LITELLM = Layout(
     "litellm",
     has_all("startTime", "endTime", "prompt_tokens", "completion_tokens", "call_type"),
@@ -65,8 +65,8 @@ LITELLM = Layout(
     keep=_uncached,
 )
 
-# Runs of LangSmith. In LangSmith, the ``session_id`` of a run identifies a project, not a
-# conversation.
+# ``LANGSMITH`` reads runs of LangSmith. In LangSmith, the ``session_id`` of a run identifies a
+# project, not a conversation.
 LANGSMITH = Layout(
     "langsmith",
     lambda first: "run_type" in first and {"start_time", "end_time"} <= first.keys(),
@@ -103,8 +103,8 @@ def _observations(record: Record, where: str) -> Iterator[Object]:
         yield {**one, "trace": record}
 
 
-# Observations of the tracing service Langfuse, exported alone or inside traces. In Langfuse,
-# observations of type GENERATION are requests.
+# ``LANGFUSE`` reads observations of the tracing service Langfuse, exported alone or inside traces.
+# In Langfuse, observations of type GENERATION are requests.
 LANGFUSE = Layout(
     "langfuse",
     _is_langfuse,
@@ -150,8 +150,8 @@ HELICONE = Layout(
 )
 
 _GENERATION = frozenset({"generation_time", "generation_time_ms"})
-# OpenRouter's activity log. Token counts by the model's own tokenizer are preferred to normalized
-# counts.
+# ``OPENROUTER`` reads OpenRouter's activity log. Token counts by the model's own tokenizer are
+# preferred to normalized counts.
 OPENROUTER = Layout(
     "openrouter",
     lambda first: (
@@ -172,8 +172,8 @@ OPENROUTER = Layout(
     {"latency": "ms"},
 )
 
-# Cloudflare's AI Gateway. If the gateway answered a request from its own cache, the request did not
-# reach a server.
+# ``CLOUDFLARE`` reads logs of Cloudflare's AI Gateway. If the gateway answered a request from its
+# own cache, the request did not reach a server.
 CLOUDFLARE = Layout(
     "cloudflare",
     has_all("created_at", "duration", "tokens_in", "tokens_out"),
@@ -240,7 +240,8 @@ NGINX = Layout(
     "nginx", _is_nginx, _known("start", "end"), spread=_logged_at_end(_NGINX_TIMES, "request_time")
 )
 
-# The access log of the proxy Envoy, with %START_TIME% and %DURATION% (milliseconds).
+# ``ENVOY`` reads the access log of the proxy Envoy, with %START_TIME% and %DURATION%
+# (milliseconds).
 ENVOY = Layout(
     "envoy",
     lambda first: (
@@ -290,7 +291,7 @@ def _vidur_runs(objects: list[Object], where: str) -> list[Run]:
     return [Run(rows)]
 
 
-# The file request_metrics.csv of the simulator Vidur, with times in seconds.
+# ``VIDUR`` reads the file request_metrics.csv of the simulator Vidur, with times in seconds.
 VIDUR = Layout(
     "vidur",
     has_all("request_e2e_time", "request_num_prefill_tokens", "request_num_decode_tokens"),
@@ -304,7 +305,7 @@ VIDUR = Layout(
     runs=_vidur_runs,
 )
 
-# The log of model invocations in Amazon Bedrock.
+# ``BEDROCK`` reads the log of model invocations in Amazon Bedrock.
 BEDROCK = Layout(
     "bedrock",
     has_all("timestamp", "requestId", "modelId", "input", "output"),
@@ -318,8 +319,8 @@ BEDROCK = Layout(
     {"latency": "ms"},
 )
 
-# Transcripts that coding agents write. In a transcript, each line is a part of an answer, and
-# repeats the token counts of the whole answer.
+# ``TRANSCRIPT`` reads transcripts that coding agents write. In a transcript, each line is a part of
+# an answer, and repeats the token counts of the whole answer.
 TRANSCRIPT = Layout(
     "transcript",
     lambda first: (
@@ -440,7 +441,8 @@ OTEL = Layout(
 )
 
 _PHOENIX = ("attributes.openinference.span.kind", "attributes.llm.token_count.prompt")
-# Spans of OpenInference in the form that Phoenix exports, with nested attributes or dotted names.
+# ``OPENINFERENCE`` reads spans of OpenInference in the form that Phoenix exports, with nested
+# attributes or dotted names.
 OPENINFERENCE = Layout(
     "openinference",
     lambda first: any(cell_of(first, name) is not None for name in _PHOENIX),
@@ -488,8 +490,8 @@ SGLANG = Layout(
     exact=True,
 )
 
-# Conversations of WildChat. In WildChat, the hash identifies a conversation, and ``conversation``
-# lists its turns.
+# ``WILDCHAT`` reads conversations of WildChat. In WildChat, the hash identifies a conversation, and
+# ``conversation`` lists its turns.
 WILDCHAT = Layout(
     "wildchat",
     lambda first: "conversation_hash" in first and isinstance(first.get("conversation"), list),

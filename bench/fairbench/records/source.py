@@ -26,7 +26,8 @@ NO_TEXT = {
 """First bytes of files that users mistake for CSV, each with advice for the user."""
 
 MAX_KEYS = 10_000  # limit on the number of keys of a record
-# upper estimates of memory in bytes for each row and for each value
+# ``OBJECT_BYTES`` and ``VALUE_BYTES`` are upper estimates of memory in bytes for each row and for
+# each value.
 OBJECT_BYTES, VALUE_BYTES = 200, 100
 
 

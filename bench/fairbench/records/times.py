@@ -23,15 +23,16 @@ NEVER_NS = -(2**63)
 """The number of nanoseconds that stands for a missing time."""
 LARGEST_NS = 2**62
 
-# Times in seconds above this value are dates (after March 1973), because no run lasts so long.
+# Times in seconds above ``DATED_S`` are dates (after March 1973), because no run lasts so long.
 DATED_S = 1e8
 APART = 100  # Two times whose ratio is at least this factor are in different units.
 
-SLOWEST_TOKEN_S = 2.0  # in seconds per token: fast answers of every server take less time
-# in seconds for an answer of one token: fast answers of every server take less time
+SLOWEST_TOKEN_S = 2.0  # Fast answers of every server take fewer seconds per token.
+# Fast answers of one token take less than ``SLOWEST_ANSWER_S`` seconds on every server.
 SLOWEST_ANSWER_S = 20.0
-FASTEST_TOKEN_S = 2e-5  # in seconds per token: slow answers of every server take longer
-# The durations at these percentiles count as fast and as slow answers.
+FASTEST_TOKEN_S = 2e-5  # Slow answers of every server take more seconds per token.
+# The durations at the percentiles ``FAST_PERCENT`` and ``SLOW_PERCENT`` count as the durations of
+# fast and of slow answers.
 FAST_PERCENT, SLOW_PERCENT = 10, 90
 # Whole numbers without a unit may be milliseconds if their 10th percentile exceeds ``LEAST_MS`` and
 # their median exceeds ``WHOLE_FROM``.
@@ -60,9 +61,10 @@ class Times:
 
     def __init__(self, columns: FileColumns, unit: str | None, output_tokens: Floats) -> None:
         self._columns, self._asked, self._output = columns, unit, output_tokens
-        # the unit of start times, if the name of their column states the unit
+        # ``_stated`` is the unit of start times, if the name of their column states the unit.
         self._stated: str | None = None
-        # the unit of start times, if the unit was inferred from the size of the times
+        # ``_guessed`` is the unit of start times, if the unit was inferred from the size of the
+        # times.
         self._guessed: str | None = None
         self.said, self.zone = "", "UTC"
         self._comma = _has_decimal_comma(columns)

@@ -35,7 +35,7 @@ LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20
 MARKS = {Decision.BETTER: "+", Decision.WORSE: "!", None: " "}
 NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
-# A message lists at most this number of undefined values, or of missing runs, by name.
+# A message names at most ``MOST_NAMED`` undefined values or missing runs.
 MOST_NAMED = 12
 SHARING = (
     "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
@@ -233,17 +233,17 @@ def _some(lines: list[str]) -> Iterator[str]:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."
 
 
-# The table shows this number of metrics, because more columns do not fit on a phone's screen.
+# The table shows ``SHOWN`` metrics, because more columns do not fit on a phone's screen.
 SHOWN = 3
-# At most this number of the best schedulers has a card on the page, not counting the baseline.
+# At most ``MOST_CARDS`` of the best schedulers have a card on the page, not counting the baseline.
 MOST_CARDS = 5
 MOST_LEADERS = 3  # The title of a leaderboard's page names at most this number of schedulers.
 # If the picture has more than ``MOST_LABELLED`` rows, it shows numbers instead of names; longer
 # names than ``LABEL_CHARACTERS`` are cut.
 MOST_LABELLED, LABEL_CHARACTERS = 8, 16
 FEWEST_FOR_QUARTILES = 8
-# The picture of a leaderboard leaves out a value that is more than this number of interquartile
-# ranges from the quartiles.
+# The picture of a leaderboard leaves out a value that is more than ``FAR`` interquartile ranges
+# from the quartiles.
 FAR = 3.0
 MARKED_AS = {"+": "best", "!": "worst"}
 
@@ -447,12 +447,12 @@ def _caption(
 TOP, PLOT_PX, BELOW_PX = 24, 330, 44
 RADIUS = 3.0
 MARGIN = 0.06  # An axis extends beyond the values by this fraction of the range, at both ends.
-# On a phone, a letter of a label has at most this width and height in pixels.
+# On a phone, a letter of a label is at most ``LETTER_PX`` pixels wide and ``TEXT_PX`` pixels high.
 LETTER_PX, TEXT_PX = 8.8, 13.0
 # The distance of a label from its mark grows by ``STEP_PX`` pixels up to ``MOST_STEPS`` times.
 STEP_PX, MOST_STEPS = 4.0, 16
-# In the picture of a leaderboard, a line joins a label to its mark if they are at least this number
-# of steps apart.
+# In the picture of a leaderboard, a line joins a label to its mark if they are at least
+# ``LEADER_FROM`` steps apart.
 LEADER_FROM = 2
 
 

@@ -23,9 +23,9 @@ from fairbench.report.numbers import latency, number, written
 from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
-# The table of clients cuts a name to this number of characters; files contain the whole name.
+# The table of clients cuts a name to ``NAME_WIDTH`` characters; files contain the whole name.
 NAME_WIDTH = 16
-# With this number of clients or more, the table shows distributions instead of one row per client.
+# With ``CROWD`` clients or more, the table shows distributions instead of one row per client.
 CROWD = 30
 FEW = "?"  # This mark follows a percentile that was computed from too few latencies.
 

@@ -24,7 +24,7 @@ from fairbench.results.comparison import SchedulerResults, by_place
 from fairbench.results.intervals import METHOD, Decision, difference, log_ratio, mean_value
 from fairbench.results.summary import Value, bases, value_of
 
-# In the table, a scheduler's name with its parameters is cut to this number of characters.
+# In the table, a scheduler's name with its parameters is cut to ``LABEL_WIDTH`` characters.
 LABEL_WIDTH = 30
 LIMITED = "~"
 RATE = "service_rate_tok_s"

@@ -14,10 +14,10 @@ from fairbench.report.numbers import latency, number, percent, whole, written
 from fairbench.report.result_lines import ALL_SERVED, is_mostly_empty, is_of_failures, time_to
 from fairbench.results.store import Summary
 
-# Two allocations count as equally even if their values of Jain's index differ by at most this
-# number.
+# Two allocations count as equally even if their values of Jain's index differ by at most ``EQUAL``.
 EQUAL = 0.01
-# A client counts as fairly served if it receives more than this fraction of its fair share.
+# A client counts as fairly served if it receives more than the fraction ``CLEAR`` of its fair
+# share.
 CLEAR = 0.95
 
 

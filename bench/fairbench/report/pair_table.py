@@ -32,7 +32,7 @@ STYLES: dict[str, str] = {
 NAME_WIDTH = 12  # The heading of a column cuts a scheduler's name to this number of characters.
 MOST_ROWS = 8  # Without the flag --all, a comparison shows at most this number of metrics.
 LIMIT = "limit_ratio"
-# The table of a comparison shows this metric beside Jain's index of service.
+# The table of a comparison shows the metric ``REFERENCE`` beside Jain's index of service.
 REFERENCE = "jain_index_maxmin"
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
@@ -182,7 +182,7 @@ def _changed(row: MetricContrast) -> str:
     return f"{f'{client}: ' if client else ''}{entry.heading} is {least}{much}{way}"
 
 
-# A ratio of two means above this value is written as a multiple, and a smaller ratio as a
+# A ratio of two means above ``TIMES`` is written as a multiple, and a smaller ratio as a
 # percentage.
 TIMES = 2.0
 

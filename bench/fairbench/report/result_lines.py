@@ -35,7 +35,7 @@ from fairbench.report.numbers import (
 from fairbench.report.traffic_lines import Shortfall, window
 from fairbench.results.store import Summary
 
-# At most this number of tenants is printed, one per line; tenants with the smallest shares come
+# At most ``MOST_TENANTS`` tenants are printed, one per line; tenants with the smallest shares come
 # first.
 MOST_TENANTS = 10
 
@@ -88,7 +88,8 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 ALL_SERVED = "every client that had to wait received at least its max-min fair share"
 HEADLINE = "min_share_60s"
-# A client counts as fairly served if it receives more than this fraction of its fair share.
+# A client counts as fairly served if it receives more than the fraction ``NEAR_ALL`` of its fair
+# share.
 NEAR_ALL = 0.9
 
 
@@ -141,7 +142,8 @@ def shortfall_of(summary: Summary) -> Shortfall | None:
     return Shortfall(f"{client} (heavy)" if client in heavy else client, *rest)
 
 
-# If queues are empty for at least this fraction of the time, no client delayed another client.
+# If queues are empty for at least the fraction ``IDLE`` of the time, no client delayed another
+# client.
 IDLE = 0.99
 
 
@@ -158,7 +160,7 @@ def _cause(row: dict[str, object], summary: Summary) -> str:
     return f"; {heavy} had the most above its own share" if heavy else ""
 
 
-# At most this number of pairs of clients is printed, one per line; pairs with the most tokens come
+# At most ``MOST_PAIRS`` pairs of clients are printed, one per line; pairs with the most tokens come
 # first.
 MOST_PAIRS = 6
 
@@ -405,7 +407,8 @@ def empty_queues(summary: Summary) -> str:
     return f"no request waited for {percent(empty)} of the window; shares {partly}reflect demand"
 
 
-# If queues are empty for at least this fraction of the time, the load limits the throughput.
+# If queues are empty for at least the fraction ``MOSTLY`` of the time, the load limits the
+# throughput.
 MOSTLY = 0.5
 
 
@@ -446,7 +449,7 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
-# A factor of at least this size is written as a multiple, and a smaller factor as a percentage.
+# A factor of at least ``TWICE`` is written as a multiple, and a smaller factor as a percentage.
 TWICE = 1.5
 
 
@@ -539,9 +542,9 @@ def time_to(summary: Summary, part: int) -> str:
 
 NUMBER = re.compile(r"\d[\d,.]*")
 SUCH = ", for example"
-# If the values of these keys are undefined, other lines print the reasons.
+# If the values of the keys in ``WITH_LINES`` are undefined, other lines print the reasons.
 WITH_LINES = ("limit", "limit_memory_ratio", "limit_hit_rate", "stalls")
-# Keys of a summary that the line "service gap" prints.
+# ``OF_THE_BOUND`` lists the keys of a summary that the line "service gap" prints.
 OF_THE_BOUND = ("service_gap_bound", "service_gap_bound_s", "bound_source")
 
 

@@ -12,8 +12,8 @@ from fairbench.metrics.traffic import Overload, Traffic
 from fairbench.report.numbers import number, percent
 
 MANY = 1000.0  # A ratio above this value is printed as "over 1,000".
-# A sentence mentions larger floods if they change the client's share of the load by at least this
-# fraction.
+# A sentence mentions larger floods only if they change the client's share of the load by at least
+# the fraction ``LEAST_REST``.
 LEAST_REST = 0.005
 NAMED = 3  # A sentence about a flood names at most this number of delayed clients.
 TTFT = "time to first token"

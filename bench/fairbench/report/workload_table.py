@@ -78,10 +78,11 @@ def _rate_range(row: Mapping[str, Any], duration_s: float | None) -> str:
 
 
 LEAST = 1e-9  # A value below this number is the rounding error of a sum that should be 0.
-# If more than this fraction of the requests have equal times, the equality is no coincidence.
+# If more than the fraction ``BATCHED`` of the requests have equal times, the equality is no
+# coincidence.
 BATCHED = 0.05
 NAME_WIDTH = 24  # The table of a workload cuts a client's name to this number of characters.
-# The table of a workload lists at most this number of clients; clients with the most requests come
+# The table of a workload lists at most ``SHOWN`` clients; clients with the most requests come
 # first.
 SHOWN = 20
 

@@ -149,7 +149,8 @@ def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
     ]
 
 
-# The file metrics.csv of a sweep has these columns; ``cell`` is the scheduler.
+# The file metrics.csv of a sweep has the columns ``LABELS``: ``place`` is the configuration, and
+# ``cell`` is the scheduler.
 LABELS = ("place", "cell", "seed")
 KEPT = (
     *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
@@ -379,7 +380,8 @@ class Board:
     incomplete: Mapping[str, str]
     missing: tuple[Missing, ...]
     demand_limited: tuple[str, ...]
-    # In every run, each well-behaved client has at least this number of latencies; None if unknown.
+    # In every run, each well-behaved client has at least ``fewest`` latencies; the number is None
+    # if unknown.
     fewest: int | None
     summary: Mapping[str, Any]  # The summary of a run that describes the hardware of the row.
 

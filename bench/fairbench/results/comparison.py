@@ -242,7 +242,8 @@ def checked_runs(runs: Iterable[ComparedRun]) -> Iterator[ComparedRun]:
         yield run
 
 
-# A change by less than this fraction of the baseline counts as neither better nor worse.
+# A change by less than the fraction ``LEAST_CHANGE`` of the baseline counts as neither better nor
+# worse.
 LEAST_CHANGE = 0.0005
 
 

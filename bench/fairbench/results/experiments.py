@@ -139,7 +139,8 @@ CHOSEN = "chosen"  # Under this key, a manifest lists the values that the user c
 WHERE = "CHANGELOG.md"
 WORKLOAD = "workload."
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
-# The flag ``--set`` can change workload values whose keys contain these parts.
+# The flag ``--set`` can change workload values whose keys contain one of the parts in
+# ``SET_BY_FLAG``.
 SET_BY_FLAG = (".params.", ".misbehaving")
 
 FORMER: Mapping[str, Collection[str]] = {

@@ -15,7 +15,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value
 
-# Starting from 90 degrees, this number of bisection steps is enough for all digits of a float.
+# Starting from 90 degrees, ``HALVINGS`` bisection steps are enough for all digits of a float.
 HALVINGS = 60
 
 
@@ -160,13 +160,15 @@ def _metric_interval(
     return interval | {"runs": len(defined)} | dict.fromkeys(bounds, True)
 
 
-# Relative differences below this value are ignored, because processors add numbers in different
+# Relative differences below ``ROUNDING`` are ignored, because processors add numbers in different
 # orders.
 ROUNDING = 1e-12
-# The number of further seeds is chosen so that the comparison is decided with this probability.
+# The number of further seeds is chosen so that the comparison is decided with the probability
+# ``POWER``.
 POWER = 0.8
 MIXED = "some values are only lower bounds, others only upper bounds"
-# A difference that needs more seeds to become significant is too small to matter.
+# A difference that needs more than ``MOST_SEEDS`` seeds to become significant is too small to
+# matter.
 MOST_SEEDS = 1000
 
 
@@ -309,7 +311,8 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     if effect == 0 or not enough(MOST_SEEDS):
         return None
-    # Invariant of the binary search: ``low`` seeds are too few, and ``high`` seeds are enough.
+    # The binary search keeps this invariant: ``low`` seeds are too few, and ``high`` seeds are
+    # enough.
     low, high = 1, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2

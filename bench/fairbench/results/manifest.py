@@ -70,7 +70,8 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "git": git_state(DIRECTORY),
         "python": platform.python_version(),
         **_router(spec),
-        **({"reproducible": False} if spec.charge_pass else {}),  # passes are measured
+        # The CPU time of admission passes is measured, so it differs between runs.
+        **({"reproducible": False} if spec.charge_pass else {}),
         **_own_files("scheduler_files", user_files()),
         **_own_files("program_files", program_files()),
         **_own_files("cost_files", (Path(one).resolve() for one in cost_names(spec.settings))),
@@ -159,7 +160,7 @@ def program_version(program: str) -> str | None:
     return said.splitlines()[0][:MAX_VERSION] if said else None
 
 
-# Files of fairbench's code with these suffixes can change results.
+# Files of fairbench's code with the suffixes ``OWN_CODE`` can change results.
 OWN_CODE = (".py", ".json", ".toml")
 
 

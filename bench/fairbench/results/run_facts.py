@@ -421,7 +421,8 @@ def _reasons(name: str, spec: ExperimentSpec, plans: Sequence[ClientPlan]) -> It
         )
     if "gate_wait" in name and spec.gateway is None:
         yield "needs a gateway; give --gateway"
-    if name not in catalogue.CATALOGUE:  # such as p90_ttft_ms or victim_p90_s
+    # ``name`` may be a percentile of a latency, such as p90_ttft_ms or victim_p90_s.
+    if name not in catalogue.CATALOGUE:
         rank = int(name.removeprefix(VICTIM).partition("_")[0].removeprefix("p"))
         if rank not in parse_percentiles(spec.percentiles or ""):
             yield f"needs this percentile to be chosen; give --percentiles {rank}"

@@ -61,8 +61,8 @@ def check_manifest(manifest: Mapping[str, Any], path: Path) -> None:
         _Manifest.model_validate(manifest)
 
 
-# The schema's versions and contents; readers refuse an unknown version.
-#   1  requests, programs and service tables; summary; spec; manifest
+# ``SCHEMA_VERSION`` is the version of the schema of stored runs; readers refuse an unknown version.
+# Version 1 has the tables requests, programs and service, the summary, the spec and the manifest.
 SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")

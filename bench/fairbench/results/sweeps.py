@@ -14,7 +14,7 @@ from fairbench.results.comparison import SchedulerResults, by_place
 KEY = re.compile(r" (?:(\S+)=(\S+)|(dp|prefill|decode) (\d+))(?= |$)")
 NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?")
 MOST_TICKS = 12  # An axis with evenly spaced values has at most this number of labelled ticks.
-# An axis is logarithmic if its largest value exceeds this multiple of its smallest value.
+# An axis is logarithmic if its largest value exceeds ``LOG_FROM`` times its smallest value.
 LOG_FROM = 8.0
 LABELS = {"dp": "replicas (dp)", "request_rate": "programs/s per client"}
 

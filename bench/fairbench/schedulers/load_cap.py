@@ -35,7 +35,8 @@ _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 class StepUnits(NamedTuple):
     """The costs of a decode step, expressed as context tokens whose reading takes the same time."""
 
-    # cost, in context tokens, of the work in a step that does not depend on the batch
+    # ``unit_tokens`` is the cost, in context tokens, of the work in a step that does not depend on
+    # the batch.
     unit_tokens: float
     request_tokens: float  # cost, in context tokens, of one more request without context
     context_token_s: float  # the time in seconds that reading one context token takes

@@ -11,7 +11,8 @@ MAX_CLIENTS = 10_000
 # ``BATCH`` clients are forgotten at a time, so that choosing them costs little per client.
 BATCH = MAX_CLIENTS // 16
 
-# the predicted output length of every client before any request has finished
+# ``PRIOR_OUTPUT_TOKENS`` is the predicted output length of every client before any request has
+# finished.
 PRIOR_OUTPUT_TOKENS = 128.0
 RECENT = 32  # number of requests in a moving average of output lengths
 

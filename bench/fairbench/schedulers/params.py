@@ -18,7 +18,7 @@ from fairbench.named import Named, named
 
 P = TypeVar("P")
 
-# The following types are used for parameters; their floats are finite.
+# The types below are used for parameters; their floats are finite.
 Positive = Annotated[FiniteFloat, Gt(0)]
 NotNegative = Annotated[FiniteFloat, Ge(0)]
 PositiveInt = Annotated[int, Gt(0)]
@@ -61,7 +61,8 @@ def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
-# suffix of files with cost functions, and the parameter that names such a file
+# ``COST_FILES`` holds the suffix of files with cost functions, and the name of the parameter that
+# names such a file.
 COST_FILES = ".py", "cost"
 
 

@@ -242,7 +242,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
     raise AssertionError("the edge is too short for this cut")
 
 
-IN_BATCH_TOKENS = 32  # SGLang's in-batch prefix check has the same threshold
+IN_BATCH_TOKENS = 32  # SGLang's in-batch prefix check has the same threshold.
 
 
 def head_of(prompt: Prompt) -> Prompt | None:

@@ -121,10 +121,10 @@ def scored_summary(
     }
 
 
-# The measured window ends with the last arrival only if the arrivals last for more than this
-# fraction of the records' time. A client whose first request comes within this fraction before the
-# last arrival must also be served before the last arrival. Otherwise the window could contain no
-# service of this client.
+# The measured window ends with the last arrival only if the arrivals last for more than the
+# fraction ``LEAST_SHARE`` of the records' time. A client whose first request comes within the same
+# fraction before the last arrival must also be served before the last arrival. Otherwise the window
+# could contain no service of the client.
 LEAST_SHARE = 0.1
 
 ASKED = "as requested"

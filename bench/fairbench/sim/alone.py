@@ -26,9 +26,9 @@ from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
-# A client that runs alone has the local scheduler ``LOCAL``, and tries each of the ``ROUTERS``.
-# For a client that runs alone, fairness has no meaning. Cache locality is better in some workloads
-# and load balance in others, so the better router counts.
+# A client that runs alone has the local scheduler ``LOCAL``, and tries each of the ``ROUTERS``. The
+# better router counts, because some workloads need cache locality and others need load balance.
+# Fairness has no meaning for a client that runs alone.
 LOCAL = "lpm"
 ROUTERS = ("round-robin", "preble-e2")
 
@@ -74,7 +74,7 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
         "local": LOCAL,
         "engine_code": None,
         "charge_pass": None,
-        # an engine's own policy is none of fairbench's model
+        # The simulator does not model a policy of the engine's real code.
         "eviction": spec.eviction if is_modelled else None,
         "gateway": None,
         "saturation": None,

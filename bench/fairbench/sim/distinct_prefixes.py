@@ -42,7 +42,7 @@ class DistinctPrefixes:
         # ``_ends`` holds, for each prompt, its last node and the number of this node's tokens in
         # the prompt.
         self._ends = array("q")
-        # ``_made`` maps a node to the tokens of an answer and of its prompt.
+        # ``_made`` maps a node to the number of tokens of an answer and of its prompt.
         self._made: dict[int, tuple[int, int]] = {}
 
     def add(self, prompt: Prompt, answer: Segment, answers: Answers) -> int:

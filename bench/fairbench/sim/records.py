@@ -157,7 +157,7 @@ class FileBlocks:
             with self._path.open("ab") as file:
                 file.write(message)
         except OSError as error:
-            # If only half a message were written, later messages could not be read.
+            # A message that is written only in part would make later messages unreadable.
             with suppress(OSError):
                 os.truncate(self._path, self._bytes)
             raise RunFailed(f"{self._path}: cannot be written: {error.strerror}") from None

@@ -40,10 +40,11 @@ from fairbench.workloads.tokens import TokenCounter, load_counter
 
 MAX_LITERAL = (
     2**20
-    # Limit on the characters of a Python literal: its parsed tree takes 100 times the memory.
+    # The length of a Python literal in characters is limited, because its parsed tree takes 100
+    # times the memory.
 )
 INPUT = "input"  # name of the field with the input of an instruction
-# fields that may hold the answer to a prompt
+# ``OUTPUTS`` lists the fields that may hold the answer to a prompt.
 OUTPUTS = ("output", "response", "completion", "answer")
 
 
@@ -289,7 +290,7 @@ SCHEMAS: tuple[Schema, ...] = (
     ),
     Schema(Chat.kind, "{conversation_a: [{role, content}]}", ("conversation_a",), _arena),
     Schema(TreeOfThought.kind, "{question}", ("question",), _only("question")),
-    Schema(  # a query of the data set ToolBench, after the description of its tools
+    Schema(  # The input is a query of the data set ToolBench, after the description of its tools.
         *(ToolUse.kind, "{query, tools, final}", ("query", "tools", "final")),
         lambda record: Texts(
             json.dumps(list(_records(record, "tools"))),
@@ -498,7 +499,8 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 HUB_PREFIX = "hf:"
 INSTALL = 'pip install ".[hub]"'
 
-# The configuration and the split to read, for each known data set on the Hugging Face hub.
+# ``HUB_DATASETS`` holds the configuration and the split to read, for each known data set on the
+# Hugging Face hub.
 HUB_DATASETS: dict[str, tuple[str | None, str]] = {
     "bigai-nlco/LooGLE": ("longdep_qa", "test"),
     "openai/gsm8k": ("main", "train"),
@@ -510,9 +512,11 @@ def _needs_package(ref: str) -> str:
     return f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
 
 
-# Unless this variable is 1, the hub's library retries for half a minute before it reports an error.
+# Unless the environment variable ``HUB_OFFLINE`` is 1, the hub's library retries for half a minute
+# before it reports an error.
 HUB_OFFLINE = "HF_HUB_OFFLINE"
-HUB_PATIENCE_S = 1.5  # The connection sends a lost packet again after a second.
+# The wait is longer than a second, after which the connection sends a lost packet again.
+HUB_PATIENCE_S = 1.5
 
 
 def hub_host() -> str:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
 
-# Seconds of sleep before each request whose only purpose is to keep a program's padding in the KV
-# cache.
+# A disguised client waits ``KEEP_ALIVE_S`` seconds before each request whose only purpose is to
+# keep a program's padding in the KV cache.
 KEEP_ALIVE_S = 60.0
 
 
@@ -189,10 +189,10 @@ class _Probe:
         return [await first]
 
 
-# A client assumes that a request waited in a queue if its TTFT in seconds exceeds this value.
+# A client assumes that a request waited in a queue if its TTFT exceeds ``LONG_S`` seconds.
 LONG_S = 1.0
-# A client assumes that its prefix was evicted if the cached part of a prompt falls below this
-# fraction of the highest cached part so far.
+# A client assumes that its prefix was evicted if the cached part of a prompt falls below the
+# fraction ``LOST`` of the highest cached part so far.
 LOST = 0.5
 
 

@@ -131,7 +131,7 @@ class Group(FileTable):
     """A group of ``count`` consecutive clients, the first of which has the number ``client``."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
-    # The value None means one client.
+    # If the number of clients is None, there is one client.
     count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None
 
     @property

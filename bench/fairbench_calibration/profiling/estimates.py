@@ -116,16 +116,20 @@ def _quiet() -> Iterator[None]:
 
 
 ATTENTION_SHARE = 0.50  # matrix products of attention reach this fraction of the GPU's peak
-# median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs; p = 1 is a plain sum
+# ``OVERLAP`` is the median of the coefficient p in operator fits of Llama-3.1-8B on five GPUs; p =
+# 1 is a plain sum.
 OVERLAP = 1.9
-# The coefficients c0 and c_nd were measured with SGLang on an A10G (Llama-3.1-8B and 3.2-3B).
-# Norms, activations and sampling read and write memory, so their times on other GPUs scale with the
-# memory bandwidth. memory bandwidth and vocabulary of the measurement
+# The coefficients c0 and c_nd of a step were measured with SGLang on an A10G (Llama-3.1-8B and
+# 3.2-3B). Norms, activations and sampling read and write memory, so their times on other GPUs scale
+# with the memory bandwidth. The two constants below are the memory bandwidth and the vocabulary of
+# the measurement.
 MEASURED_GB_S, MEASURED_VOCABULARY = 600, 128_256
-# microseconds for the norms and activations of a layer (the coefficient c0 divided by 32 layers)
+# ``LAYER_US`` is the number of microseconds for the norms and activations of a layer (the
+# coefficient c0 divided by 32 layers).
 LAYER_US = 88.7
 SEQUENCE_US = 50.2  # microseconds for sampling one sequence (the coefficient c_nd)
-# matrix products of small experts reach this fraction of the rate of dense products
+# Matrix products of small experts reach the fraction ``EXPERT_SHARE`` of the rate of dense
+# products.
 EXPERT_SHARE = 0.86
 LINK_SHARE = 0.80  # transfers between GPUs reach this fraction of the link's bandwidth
 MS = 1e3

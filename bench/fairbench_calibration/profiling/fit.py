@@ -91,11 +91,9 @@ TURNS = (
 
 LEAST_P, MOST_P = 1.0, 8.0  # limits on the coefficient p of a timing profile
 NEGLIGIBLE = 1e-4  # A coefficient below this fraction of its starting value becomes 0.
-_STEPS, _TRIAL, _LONGEST = (
-    200,
-    1e-5,
-    1.0,
-)  # the largest number of steps, the difference for numerical slopes, and the longest step
+# A minimisation takes at most ``_STEPS`` steps of length ``_LONGEST`` at most; ``_TRIAL`` is the
+# difference from which slopes are computed.
+_STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
 # If the relative error exceeds ``_SOFT``, the loss of an iteration is linear instead of squared.
 _SOFT = 0.05
 # A minimisation ends when a step reduces the loss by less than the fraction ``_ENOUGH``.

@@ -139,7 +139,7 @@ def find_gpu(text: str) -> GPU:
     return found[0]
 
 
-_DRIVER_GIB = 1.2  # GiB that the driver and CUDA use on an 80-GB A100
+_DRIVER_GIB = 1.2  # the memory in GiB that the driver and CUDA use on an 80-GB A100
 _SIZES = ((35, 2_048, 2_900), (60, 4_096, 7_744), (160, 8_192, 13_888), (inf, 16_384, 26_176))
 """Rows of a GPU's memory in GB, SGLang's ``chunked_prefill_size`` and reserved MiB.
 

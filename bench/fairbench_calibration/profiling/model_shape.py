@@ -222,7 +222,7 @@ TOTAL_GIB = {
 }
 """The total memory in GiB that PyTorch reports for a GPU, according to public logs."""
 
-_LOGIT_BYTES = 2 + 4 + 4  # a 16-bit logit, a 32-bit logit, a probability
+_LOGIT_BYTES = 2 + 4 + 4  # A vocabulary entry takes two logits (16 and 32 bits) and a probability.
 _ACTIVATION_BYTES = 2
 
 

@@ -47,11 +47,12 @@ class RealReplica(ABC):
         self.batch: Any = types.SimpleNamespace(sequences=())
         self._tell_evicted = parts.on_evict
         self._inbox: list[Sequence] = []
-        # the requests that the engine holds, by the engine's own name for each request
+        # ``_sequences`` maps the engine's own name of each unfinished request to the request.
         self._sequences: dict[Req, Sequence] = {}
         self._per_client: dict[str, int] = {}  # number of requests that are decoding, by client
         self._stretch: Stretch | None = None
-        # for each client, its part of the first step in the present series of decode steps
+        # ``_first`` holds, for each client, its part of the first step in the present series of
+        # decode steps.
         self._first: dict[str, Decoding] = {}
         self._idle = True
 

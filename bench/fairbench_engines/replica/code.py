@@ -53,9 +53,9 @@ def _folder_of(package: str) -> str:
 
 
 FAIRBENCH = "fairbench"
-# The packages that fairbench's plugin needs in the engine's Python, for each engine, as arguments
-# of ``inside.packages.provide``. The package pydantic is not listed, because every engine installs
-# it.
+# ``PACKAGES`` lists, for each engine, the packages that fairbench's plugin needs in the engine's
+# Python, as arguments of ``inside.packages.provide``. The package pydantic is not listed, because
+# every engine installs it.
 PACKAGES = {
     "own": {name: str(DOOR.parent) for name in (FAIRBENCH, "fairbench_rivals")},
     "missing": {"sortedcontainers": _folder_of("sortedcontainers")},
@@ -208,7 +208,8 @@ def _about(engine: str, source: Mapping[str, Any]) -> dict[str, Any]:
     return {"engine": engine, **{k: v for k, v in source.items() if k != "is_loaded"}}
 
 
-# Idle processes by Python and engine, which are kept because importing an engine takes seconds.
+# ``IDLE`` holds idle processes by Python and engine, which are kept because importing an engine
+# takes seconds.
 IDLE: dict[tuple[str, str], EngineProcess] = {}
 
 

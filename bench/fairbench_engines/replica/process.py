@@ -21,10 +21,10 @@ from fairbench_engines.replica.inside.bridge import SOURCE_ONLY
 # With --engine-code, the word "installed" means the Python that runs fairbench.
 INSTALLED = "installed"
 DOOR = Path(__file__).resolve().parents[1]
-# This program lets the engine's Python import the running version of ``fairbench_engines``, because
-# that Python may lack the package or have another version. Python's option ``-c`` puts the current
-# folder first on the import path; the program removes the folder, so that no file in it is
-# imported.
+# The program ``START`` lets the engine's Python import the running version of
+# ``fairbench_engines``, because that Python may lack the package or have another version. Python's
+# option ``-c`` puts the current folder first on the import path; the program removes the folder, so
+# that no file in the folder is imported.
 START = """
 import sys, types
 sys.path[:] = [path for path in sys.path if path]
@@ -70,7 +70,7 @@ class EngineProcess:
         self._named, self._engine, self._supported = named, engine, supported
         self.version = ""  # release of the engine; ``source`` sets the value
         self._changed = 0  # number of the engine's changed files; ``source`` sets the value
-        self._is_answered = True  # whether the last message was answered
+        self._is_answered = True  # true if the last message was answered
         python = python_of(named)
         # Through this socket, fairbench sends the process its end of the socket of each replica.
         self._passing, theirs = socket.socketpair()
@@ -224,7 +224,8 @@ class Channel:
     def __init__(self, connection: socket.socket, index: int, process: EngineProcess) -> None:
         self._connection, self._index, self._process = connection, index, process
         self._answers = connection.makefile("rb")
-        # number of answers that the process still owes; at first, it owes the report of its start
+        # ``unanswered`` is the number of answers that the process still owes; the first answer is
+        # the report of its start.
         self.unanswered = 1
 
     def send(self, *message: Any) -> None:

@@ -34,12 +34,14 @@ class RemoteReplica(RealReplica):
         super().__init__(parts, limits)
         self._channel, self._capacity = channel, capacity
         self._numbers = count()
-        # requests that will be sent to the engine with the next operation
+        # ``_arrivals`` lists the requests that will be sent to the engine with the next operation.
         self._arrivals: list[tuple[Any, ...]] = []
-        # for each request, the number of output tokens that the engine last reported
+        # ``_outputs`` holds, for each request, the number of output tokens that the engine last
+        # reported.
         self._outputs: dict[int, int] = {}
         self._state: dict[str, int] = {"waiting": 0, "free": capacity, "evictable": 0}
-        # true if deadlines are added to a client's name, as in requests to real servers
+        # ``tags_clients`` is true if deadlines are added to a client's name, as in requests to real
+        # servers.
         self.tags_clients = False
         self.charges_pass = False  # true if the CPU time of an admission pass delays the iteration
 

@@ -50,7 +50,7 @@ class SGLangCodeReplica(RemoteReplica):
         limits = SGLangContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.pool_tokens, channel)
         self._prefills: list[Prefill] = []  # the requests in the current iteration
-        # requests of whose prompts some chunks are computed, but not all
+        # ``_prefilling`` holds the requests whose prompts are computed in part.
         self._prefilling: set[Sequence] = set()
 
     def fits(self, request: Request) -> bool:

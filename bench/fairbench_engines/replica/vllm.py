@@ -36,9 +36,11 @@ class VLLMCodeReplica(RemoteReplica):
         limits = VLLMContract(settings, parts.profile).limits
         super().__init__(parts, limits, limits.blocks * limits.block_size, channel)
         self._prefilling: set[int] = set()  # requests whose prompts are not completely computed
-        # for each decoding request, its context in tokens at its first decode step
+        # ``_joined`` holds, for each decoding request, its context in tokens at its first decode
+        # step.
         self._joined: dict[int, int] = {}
-        # the largest value in ``_joined`` when the present series of decode steps began
+        # ``_longest`` is the largest value in ``_joined`` when the present series of decode steps
+        # began.
         self._longest = 0
         self._chunks: list[Prefill] = []  # the requests in the current step
         self._booking = Booking()

@@ -30,11 +30,11 @@ class PluginAdmission:
     home: SGLangHome = field(init=False)
 
     def __post_init__(self) -> None:
-        # The SGLang scheduler whose admission pass is in progress.
+        # ``_scheduler`` is the SGLang scheduler whose admission pass is in progress.
         self._scheduler: Any = None
-        # true if a request did not fit, but the pass tried further requests
+        # ``_passed_over`` is true if a request did not fit, but the pass tried further requests.
         self._passed_over = False
-        # The request that the pass skipped because no slot for a request was free.
+        # ``_no_slot`` is the request that the pass skipped because no slot for a request was free.
         self._no_slot: Req | None = None
         self._leaves_out = False  # true if ``calc_priority`` is called in place of a pass
         self.theirs_preempts = False  # true if SGLang itself preempts requests of lower priority

@@ -82,7 +82,7 @@ class Disaggregation:
             got, lost = original(queue, rids_to_check={req.rid})
             if got:
                 self.home.allocated(req)
-                held += got  # For each of these requests, SGLang keeps memory free.
+                held += got  # SGLang keeps memory free for each request in ``held``.
             failed += lost
         self.home.end_pass()
         allocated += held[before:]

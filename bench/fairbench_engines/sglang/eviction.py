@@ -170,7 +170,8 @@ class Eviction:
         self._config = config
         self._now_s = now_s
         self._held: dict[Req, SGLangHolding] = {}
-        # the number of running requests of each client, in the order of the clients' first requests
+        # ``_decoding`` holds the number of running requests of each client, in the order of the
+        # clients' first requests.
         self._decoding: dict[str, int] = {}
         self._watching = False
         self._batch: Any = None  # the batch whose requests need KV memory

@@ -58,15 +58,15 @@ class SGLangHome(EngineHome):
     ) -> None:
         super().__init__(config, ledger)
         self._preemption = preemption or Preemption()
-        # the requests that SGLang runs, in the order in which it admitted them
+        # ``_running`` holds the requests that SGLang runs, in the order in which it admitted them.
         self._running: dict[Req, None] = {}
         self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
         self.capped = False  # true if the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
-        # True if SGLang admitted the present candidate; None when the scheduler has received the
-        # answer.
+        # ``_answer`` is true if SGLang admitted the present candidate; it is None when the
+        # scheduler has received the answer.
         self._answer: bool | None = None
 
     @staticmethod

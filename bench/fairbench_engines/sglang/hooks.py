@@ -59,10 +59,11 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        # The stored matches of waiting requests, if the plugin observes changes of SGLang's prefix
-        # tree.
+        # ``_tree`` holds the stored matches of waiting requests, if the plugin observes changes of
+        # SGLang's prefix tree.
         self._tree: KeptTree | None = None
-        # true if this server only decodes, because other servers compute its prompts
+        # ``_decodes`` is true if this server only decodes, because other servers compute its
+        # prompts.
         self._decodes = False
         self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()

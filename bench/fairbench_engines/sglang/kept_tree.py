@@ -36,9 +36,9 @@ class KeptTree(KeptMatches):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__()
         self.tree = tree
-        # The waiting requests, which the queue assigns to this attribute.
+        # ``ours`` holds the waiting requests, which the queue assigns to the attribute.
         self.ours: Mapping[Request, Tracked]
-        # a function that is called whenever ``touch`` marks a prefix as used
+        # ``on_touch`` is a function that is called whenever ``touch`` marks a prefix as used.
         self.on_touch: Callable[[Hashable], None] | None = None
         self._find = find
         after(tree, "insert", self._inserted)
@@ -114,7 +114,7 @@ class KeptUnifiedCache(KeptTree):
         key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
         if hasattr(self.tree, "touch_prefix"):
             self.tree.touch_prefix(key)
-        else:  # SGLang before 0.5.22
+        else:  # SGLang before release 0.5.22 needs this branch.
             walked = self.tree.tree_core.match_prefix(self._params(key=key))
             self.tree._apply_cache_actions(walked.cache_actions)
 

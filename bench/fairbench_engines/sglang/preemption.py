@@ -13,7 +13,7 @@ from typing import Any
 
 from fairbench_engines.sglang.requests import Req, prefix_len
 
-# SGLang reserves memory for at most this number of output tokens per request.
+# SGLang reserves memory for at most ``CLIP_MAX_NEW_TOKENS`` output tokens per request.
 CLIP_MAX_NEW_TOKENS = 4096
 
 
@@ -55,7 +55,7 @@ class Preemption:
         others = len(batch.reqs) - 1
         if hasattr(adder, "memory_budget"):
             batch.release_req(index, others)
-        else:  # SGLang 0.5.17
+        else:  # SGLang 0.5.17 needs this branch.
             batch.release_req(index, others, self._server_args)
         batch.filter_batch(keep_indices=[i for i in range(others + 1) if i != index])
         batch.batch_is_full = False
@@ -66,7 +66,7 @@ class Preemption:
     def _give_back(adder: Any, tokens: float) -> None:
         if hasattr(adder, "memory_budget"):
             adder.memory_budget.total_offset -= tokens
-        else:  # SGLang 0.5.17
+        else:  # SGLang 0.5.17 needs this branch.
             adder.rem_total_token_offset -= tokens
 
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
@@ -110,12 +110,12 @@ class Preemption:
 def _unlock(tree_cache: Any, req: Req) -> None:
     if hasattr(req, "lock"):
         tree_cache.unlock(req.lock)
-    else:  # SGLang 0.5.17
+    else:  # SGLang 0.5.17 needs this branch.
         tree_cache.dec_lock_ref(req.last_node)
 
 
 def _lock(tree_cache: Any, req: Req) -> None:
     if hasattr(req, "lock"):
         req.lock = req.lock and tree_cache.lock(req.last_node)
-    else:  # SGLang 0.5.17
+    else:  # SGLang 0.5.17 needs this branch.
         tree_cache.inc_lock_ref(req.last_node)

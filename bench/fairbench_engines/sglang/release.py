@@ -16,7 +16,7 @@ from fairbench.schedulers.eviction.registry import eviction_class
 from fairbench.schedulers.registry import local_class
 from fairbench_engines.rank_accounts import ranks_of
 
-# Releases of SGLang that the plugin supports; the oldest release is first.
+# ``SUPPORTED`` lists the releases of SGLang that the plugin supports; the oldest release is first.
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 EVICTING = ("0.5.23",)  # releases of SGLang in which fairbench's eviction policies work
 DISTRIBUTIONS = ("sglang",)

@@ -22,7 +22,8 @@ from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
-# All functions of vLLM that the plugin wraps or calls, with their first parameters after ``self``.
+# ``TARGETS`` lists all functions of vLLM that the plugin wraps or calls, with their first
+# parameters after ``self``.
 TARGETS = {
     "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
     f"{POOL}.get_new_blocks": ("num_blocks",),
@@ -83,7 +84,7 @@ class BlockEviction:
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))
         self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
-        # The blocks that each vLLM request holds, by the name of the request.
+        # ``_held`` holds the blocks of each vLLM request, by the name of the request.
         self._held: dict[str, VLLMHolding] = {}
         self._taking = self._unknown = VLLMHolding(UNKNOWN, self.mirror.root)
 

@@ -11,7 +11,8 @@ from fairbench.live.client_metrics import BALANCE_EVERY_S, COUNTED, Exporter
 from fairbench.live.plugin_config import LIMIT, PROOF, PluginConfig
 
 RESIDENCY = "fairbench_client_residency"
-# vLLM's HTTP process reads the engine's counters from the directory that this variable names.
+# vLLM's HTTP process reads the engine's counters from the directory that the environment variable
+# ``SHARED`` names.
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 
 

@@ -28,7 +28,8 @@ from fairbench_engines.vllm.views import (
     apart_of,
 )
 
-# In the second state, a request has memory into which a KV connector loads its prefix.
+# In the second state of ``ADMITTED``, a request has memory into which a KV connector loads its
+# prefix.
 ADMITTED = ("RUNNING", "WAITING_FOR_REMOTE_KVS")
 NEW_TOKEN_IDS, END = attrgetter("new_token_ids"), attrgetter("end")
 
@@ -77,7 +78,8 @@ class VLLMHome(EngineHome):
             self.view = LiveQueue(batch, self._matched, self._ours, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
-        # the request that was taken from the queue, and that vLLM then admits or skips
+        # ``_popped`` is the request that was taken from the queue, and that vLLM then admits or
+        # skips.
         self._popped: Tracked | None = None
         self._lost: list[Tracked] = []  # requests that vLLM preempted after the last admission pass
         self._ended_s = 0.0  # time in seconds at which the last step ended
@@ -213,7 +215,7 @@ class VLLMHome(EngineHome):
         self._in_pass, self.now_s = True, self._engine.now_s()
         self.look(self.now_s)
         lost, self._lost = self._lost, []
-        # A step that still runs may have produced a token for one of these requests.
+        # A step that still runs may have produced a token for one of the lost requests.
         for tracked in lost:
             ids = tracked.theirs.all_token_ids
             if tracked.request in self.view and len(ids) > prompt_tokens(tracked.prompt):

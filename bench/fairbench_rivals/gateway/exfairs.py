@@ -94,10 +94,10 @@ class ExFairS(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self._numbers: Counter[str] = Counter()  # the number of the next priority, by client
-        # the queue: the next request goes to the client in the first place
+        # ``_places`` is the queue: the next request goes to the client in the first place.
         self._places: list[Place] = []
         self._queued: set[Request] = set()
-        # for each client, its answers in the current round
+        # ``_answered`` holds, for each client, its answers in the current round.
         self._answered: dict[str, RoundTally] = {}
         self._round_ends_s: float | None = None
 

@@ -11,7 +11,7 @@ from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.params import PositiveInt
 from fairbench_rivals.gateway.pausing_gate import PlacedSession, PlacementGate, whole
 
-# A session's visit in memory ends after this number of seconds without a running turn.
+# A session's visit in memory ends after ``IDLE_S`` seconds without a running turn.
 IDLE_S = 30.0
 
 

@@ -27,7 +27,7 @@ class InfergridDRR(FlowPolicy):
     Params = NoParams
 
     def __init__(self, params: NoParams) -> None:
-        # number of queued and running requests of each client
+        # ``_present`` counts the queued and running requests of each client.
         self._present: Counter[str] = Counter()
         self._score: dict[Request, int] = {}
 

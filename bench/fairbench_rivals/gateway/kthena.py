@@ -45,8 +45,8 @@ class Kthena(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # for each client, its answers in the window as (time in seconds, weighted tokens), the
-        # oldest first
+        # ``_answers`` holds, for each client, its answers in the window as (time in seconds,
+        # weighted tokens), the oldest first.
         self._answers: dict[str, deque[tuple[float, float]]] = {}
         self._usage: dict[str, float] = {}
         self._priority: dict[Request, float] = {}

@@ -43,7 +43,8 @@ class LlmdVTC(FlowPolicy):
     def __init__(self, params: Params) -> None:
         self.params = params
         self.counters: dict[str, float] = {}
-        # for each client, the last time in seconds at which one of its requests waited
+        # ``_active_s`` holds, for each client, the last time in seconds at which one of its
+        # requests waited.
         self._active_s: dict[str, float] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -12,7 +12,7 @@ from fairbench.core import Request
 from fairbench.schedulers.params import Positive
 from fairbench_rivals.gateway.session_gate import GateSession, SessionGate
 
-# A replica reserves this number of tokens for each session, besides the session's context.
+# A replica reserves ``BUFFER`` tokens for each session, besides the session's context.
 BUFFER = 100
 
 
@@ -83,7 +83,7 @@ class PlacementGate(SessionGate[P]):
     subclass decides when it pauses and resumes sessions.
     """
 
-    # A session that is idle for this number of seconds is forgotten.
+    # A session that is idle for ``FORGET_S`` seconds is forgotten.
     FORGET_S: ClassVar[float] = inf
 
     def __init__(self) -> None:
@@ -158,9 +158,9 @@ class PausingGate(PlacementGate[P]):
     Turns of an active session are sent; turns of a paused session are queued.
     """
 
-    # A replica pauses sessions if they use more than this fraction of its KV pool.
+    # A replica pauses sessions if they use more than the fraction ``PAUSE_ABOVE`` of its KV pool.
     PAUSE_ABOVE: ClassVar[float] = 1.0
-    # After a pause, the remaining sessions use at most this fraction of the KV pool.
+    # After a pause, the remaining sessions use at most the fraction ``PAUSE_TO`` of the KV pool.
     PAUSE_TO: ClassVar[float] = 1.0
 
     def __init__(self, params: PlacementParams) -> None:
@@ -233,7 +233,7 @@ def decayed(now_s: float, half_life_s: float) -> Callable[[PlacedSession], float
 class TickGate(PausingGate[P]):
     """A gate that at each tick first resumes sessions and then pauses sessions."""
 
-    # Resumed sessions may fill at most this fraction of the KV pool.
+    # Resumed sessions may fill at most the fraction ``RESUME_TO`` of the KV pool.
     RESUME_TO: ClassVar[float] = 1.0
 
     def lets_pass(self, session: P, now_s: float) -> bool:

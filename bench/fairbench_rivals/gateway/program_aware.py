@@ -44,7 +44,8 @@ class ProgramAware(FlowPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        # for each client, its attained service and the time in seconds of the last update
+        # ``_attained`` holds, for each client, its attained service and the time in seconds of the
+        # last update.
         self._attained: dict[str, tuple[float, float]] = {}
 
     def next_flow(self, view: WaitingView, now_s: float) -> str:

@@ -67,8 +67,8 @@ class SessionGate(FlowPolicy, Generic[S]):
     def __init__(self) -> None:
         numbers = count()
         self.sessions: ProgramStates[S] = ProgramStates(lambda: self.make_session(next(numbers)))
-        # The turns that the gate delays, with their arrival times in seconds, the earliest turn
-        # first.
+        # ``waits`` holds the turns that the gate delays, with their arrival times in seconds, the
+        # earliest turn first.
         self.waits: dict[Request, float] = {}
         self._ready: dict[Request, float] = {}  # ranks of the turns that the gate allows to send
         self._next_tick_s = self.tick_s

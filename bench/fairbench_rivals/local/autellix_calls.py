@@ -18,7 +18,7 @@ class ProgramTimes:
 
     service_s: float = 0.0
     waited_s: float = 0.0
-    # The program's calls that are not finished.
+    # ``calls`` holds the program's calls that are not finished.
     calls: dict[Request, CallTimes] = field(default_factory=dict)
 
 
@@ -39,7 +39,7 @@ class CallTimes:
     busy_s: float = 0.0
     total_waited_s: float = 0.0
     total_busy_s: float = 0.0
-    # If the call still waits at this time in seconds, it is promoted to the highest priority.
+    # If the call still waits at ``promoted_at_s`` seconds, it is promoted to the highest priority.
     promoted_at_s: float = inf
 
     def end_wait(self, now_s: float) -> None:

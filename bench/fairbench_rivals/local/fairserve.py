@@ -76,7 +76,8 @@ class FairServe(LeastCounter):
         super().__init__(self.counters)
         self.params = params
         self._applications: dict[str, _Application] = {}
-        # The times in seconds of each user's and each application's requests, the oldest first.
+        # ``_asked`` holds the times in seconds of each user's and each application's requests, the
+        # oldest first.
         self._asked: dict[tuple[str, str], deque[float]] = {}
         self._waiting: set[Request] = set()
         self._usage = 0.0

@@ -26,7 +26,7 @@ class FluidShares:
         self.virtual = 0.0
         self._last_s = 0.0
         self._weight = 0.0
-        # a heap of (virtual end, weight) for all unfinished programs
+        # ``_ends`` is a heap of (virtual end, weight) for all unfinished programs.
         self._ends: list[tuple[float, float]] = []
 
     def advance_to(self, now_s: float, rate: float) -> None:
@@ -97,7 +97,7 @@ class Justitia(LocalScheduler):
         self._programs = ProgramStates(_Program)
         self._waiting = KeptOrder()
         self._produced: dict[Request, int] = {}
-        # for each client: the total cost and the number of its finished programs
+        # ``_mean`` holds, for each client, the total cost and the number of its finished programs.
         self._mean: dict[str, tuple[float, int]] = {}
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -14,9 +14,10 @@ from fairbench.schedulers.charging.shared_prefixes import Sharing
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.params import NotNegativeInt, Positive, PositiveInt
 
-# The default quantum is the size of the KV pool divided by this number.
+# The default quantum is the size of the KV pool divided by ``POOL_SHARES``.
 POOL_SHARES = 20
-# Default quantum in tokens if the size of the KV pool is unknown, as in a gateway.
+# ``QUANTUM_ANYWHERE`` is the default quantum in tokens if the size of the KV pool is unknown, as in
+# a gateway.
 QUANTUM_ANYWHERE = 10_000
 
 
@@ -87,9 +88,9 @@ class MDRR(FairScheduler):
         )
         self.compose(self.credits, params, prices)
         self.credit = self.credits.of
-        # The waiting clients; the client that has the next turn is first.
+        # ``_turns`` holds the waiting clients; the client that has the next turn is first.
         self._turns: dict[str, None] = {}
-        # The client whose request did not fit into memory in the last admission pass.
+        # ``_stuck`` is the client whose request did not fit into memory in the last admission pass.
         self._stuck: str | None = None
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:

@@ -79,7 +79,8 @@ class MLFQ(LocalScheduler):
         self.params = params
         self._requests: dict[Request, Progress] = {}
         self._waiting = KeptOrder()
-        # Numbers of the next places: behind all other requests, and in front of all other requests.
+        # ``_back`` and ``_front`` count the next places behind all other requests, and in front of
+        # all other requests.
         self._back, self._front = count(), count(-1, -1)
         self._iterations = 0
         self._now_s = 0.0

@@ -71,12 +71,12 @@ class Niyama(LocalScheduler):
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)
         self._now_s = 0.0
-        # The number of output tokens of each request that has run.
+        # ``_made`` holds the number of output tokens of each request that has run.
         self._made: dict[Request, int] = {}
-        # The number of each client's finished requests, the sum of their output tokens, and the sum
-        # of the squares.
+        # ``_past`` holds the number of each client's finished requests, the sum of their output
+        # tokens, and the sum of the squares.
         self._past: dict[str, tuple[int, float, float]] = {}
-        # for each request, the time in seconds at which its first token is due
+        # ``_due_s`` holds, for each request, the time in seconds at which its first token is due.
         self._due_s: dict[Request, float] = {}
         self._relegated: set[Request] = set()
 

@@ -27,7 +27,8 @@ class PrefillTimeShare(FCFS):
         super().__init__(params)
         self.share = self.SHARE
         self._prefill_ps = self._decode_ps = 0.0  # the virtual clocks
-        # true if the scheduler chose prefill; None if it made no choice
+        # ``_chosen`` is true if the scheduler chose prefill; it is None if the scheduler made no
+        # choice.
         self._chosen: bool | None = None
 
     def decodes_first(self, oldest: Request, left: int, now_s: float) -> bool:
@@ -50,7 +51,8 @@ class PrefillTimeShare(FCFS):
 
 
 LEAST, MOST = 0.2, 0.8  # limits on the share of time that prefill gets
-# If the quotient of the pressures differs from 1 by less than this, the share does not change.
+# If the quotient of the pressures differs from 1 by less than ``DEAD_BAND``, the share does not
+# change.
 DEAD_BAND = 0.1
 HALF_LIFE_S = 2.0  # seconds in which the share covers half of the way to the wanted share
 MOST_PER_S = 0.05  # largest change of the share per second
@@ -70,7 +72,8 @@ class PrefillTimeShareAuto(PrefillTimeShare):
     def __init__(self, params: NoParams) -> None:
         super().__init__(params)
         self._token_s = 0.0  # mean time per prompt token in seconds
-        # duration and end of the last decode step, in seconds
+        # ``_step_s`` and ``_decoded_s`` are the duration and the end of the last decode step, in
+        # seconds.
         self._step_s, self._decoded_s = inf, 0.0
         self._adapted_s = 0.0
 

@@ -75,7 +75,7 @@ class CacheAware(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = HistoryTree()
-        # The number of requests that were sent to each worker.
+        # ``_sent`` counts the requests that were sent to each worker.
         self._sent: Counter[int] = Counter()
         self._sweep_s = params.eviction_interval_s
 

@@ -22,7 +22,7 @@ from fairbench.schedulers.views import ListScan, ListView, Room
 # matching and sorting 1,600 pairs of a request and a replica takes 3.22 ms. The sum is 39% of a
 # decode step of 25 requests; the DLPM paper (§5.1) reports 40%.
 MESSAGES_S = 2.45e-3 / 8  # seconds that the messages to one replica take
-# seconds that matching and sorting one pair of a request and a replica takes
+# Matching and sorting one pair of a request and a replica takes ``PAIR_S`` seconds.
 PAIR_S = 3.22e-3 / (8 * 200)
 
 
@@ -53,14 +53,15 @@ class CentralRouter(PrefixRouter):
         super().__init__(workers)
         self.params = params
         self._tree = BoundedTree()
-        # The requests that have not started at each worker, with their uncached tokens, the oldest
-        # first.
+        # ``_handed`` holds the requests that have not started at each worker, with their uncached
+        # tokens, the oldest first.
         self._handed: dict[int, dict[Request, int]] = {worker: {} for worker in range(workers)}
-        # The number of uncached tokens of each unfinished request.
+        # ``extends`` holds the number of uncached tokens of each unfinished request.
         self.extends: dict[Request, int] = {}
-        # The workers that can start a request, as a bit mask of worker numbers.
+        # ``open`` is the bit mask of the workers that can start a request.
         self.open = self._fleet.everyone
-        # True if ``route`` has sent a request to a replica since the last call of ``look``.
+        # ``routed`` is true if ``route`` has sent a request to a replica since the last call of
+        # ``look``.
         self.routed = False
         self.order: CentralOrder = CentralOrder(self)
 

@@ -49,9 +49,10 @@ class Dynamo(CountingRouter):
         super().__init__(workers)
         self.params = params
         self._tree = ActiveTree()
-        # The tree node at which the prompt of each request ends, by request id.
+        # ``_ends`` holds the tree node at which the prompt of each request ends, by request id.
         self._ends: dict[int, ActiveNode] = {}
-        # The uncached tokens of each worker's requests in flight, the oldest request first.
+        # ``_uncached`` holds the uncached tokens of each worker's requests in flight, the oldest
+        # request first.
         self._uncached: defaultdict[int, dict[int, int]] = defaultdict(dict)
 
     def route(self, request: Request, now_s: float) -> int:

@@ -29,10 +29,11 @@ CELLS = (
 MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-# In this test, a replica is overloaded for FLOOD_S seconds at FLOOD times the rate in the
-# workload's file.
+# A replica is overloaded for ``FLOOD_S`` seconds at ``FLOOD`` times the rate in the workload's
+# file.
 FLOOD_S, FLOOD = 300.0, 3.0
-# Floods in these workloads last longer, because a single answer takes five minutes.
+# Floods in the workloads of ``LONG_FLOODS_S`` last longer, because a single answer takes five
+# minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 

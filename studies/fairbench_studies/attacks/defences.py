@@ -17,9 +17,11 @@ DEFENDED = (
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# With this limit, each client may have as many requests in progress as a worker can run.
+# With the setting ``REQUESTS``, each client may have as many requests in progress as a worker can
+# run.
 REQUESTS = "gateway.client_requests=64"
-# This limit is three units of KV memory per client; the default "auto" gives five units.
+# The setting ``LOWER`` limits a client to three units of KV memory; the default "auto" gives five
+# units.
 LOWER = "gateway.client_limit=420000"
 # The reserve keeps capacity for absent clients, as if two more clients were present.
 RESERVE = "gateway.client_reserve=2"

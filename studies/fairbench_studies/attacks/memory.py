@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 PAGE = ROOT / "docs/studies/memory-attacks.md"
 TABLE = ROOT / "results/memory-attacks.csv"
-# First seed and number of seeds of the table; the loads were chosen with seed 100.
+# The seeds of the table begin with ``FIRST_SEED``; the loads were chosen with seed 100.
 FIRST_SEED, SEEDS = 200, 5
 DURATION_S = 3600.0
 NONE = "none"

@@ -20,8 +20,8 @@ from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-# number of trials of each search, and duration of a run in seconds (whole periods of the known
-# bursts)
+# Each search has ``TRIALS`` trials; a run lasts ``DURATION_S`` seconds (whole periods of the known
+# bursts).
 TRIALS, DURATION_S = 192, 120.0
 
 

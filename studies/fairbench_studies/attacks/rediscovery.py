@@ -17,7 +17,7 @@ from fairbench_attacks.measure import AttackHarm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
 
-# An attack that the search finds must do at least this fraction of the known attack's harm.
+# An attack that the search finds must do at least the fraction ``PART`` of the known attack's harm.
 PART = 0.9
 
 

@@ -42,7 +42,8 @@ from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attack-reserve.csv"
-# First seed of the table; the size of the reserve was chosen with seeds 110 to 112.
+# The seeds of the table begin with ``FIRST_SEED``; the size of the reserve was chosen with seeds
+# 110 to 112.
 FIRST_SEED = 115
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5

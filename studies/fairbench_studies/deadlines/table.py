@@ -26,7 +26,7 @@ from fairbench_studies.kit.rows import ROOT, write_rows
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
-# conversations per second of each interactive client that saturate a replica under lpm
+# At ``CAPACITY`` conversations per second of each interactive client, lpm saturates a replica.
 CAPACITY = 0.37
 KEPT = 0.9  # A client collapses if less than this fraction of its requests meets the deadlines.
 ORDER = (  # In tables, these schedulers come first, and all others follow by name.
@@ -94,7 +94,7 @@ def curves(store: Path, sweep: Path) -> Curves:
     for run in runs_in(store / "runs"):
         spec = specs.get(run.manifest["spec_identity"])
         if spec is None:
-            continue  # The run is not a run of this sweep.
+            continue  # The run does not belong to the sweep of the table.
         load = round((spec.request_rate or 0.0) / CAPACITY, 2)
         found[name_of(spec)].setdefault(load, {})[spec.seed] = numbers(run.summary)
     made = [of for of in found.values() if of]

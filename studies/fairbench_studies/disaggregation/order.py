@@ -26,7 +26,8 @@ from fairbench_studies.kit.table_store import write
 # A profile of tensor parallelism 1 is used, because no profile of size 2 exists.
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-# Ratios of prefill to decode replicas on eight GPUs each; the ratio 1:1 was measured on four GPUs.
+# ``RATIOS`` lists the ratios of prefill to decode replicas on eight GPUs each; the ratio 1:1 was
+# measured on four GPUs.
 RATIOS = ("1:3", "2:2", "3:1")
 ALIKE = 0.05  # Two values that differ by less than this fraction count as equal.
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}

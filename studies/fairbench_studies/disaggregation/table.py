@@ -30,7 +30,8 @@ WORKLOADS = ("sessions", "judge", "tot", "long-qa")
 SCHEDULERS = ("vtc", "d2lpm", "fair-finish")
 COLOCATED, VLLM = "colocated", "vLLM"
 APART = {"prefill": 2, "decode": 2}
-# The flags and settings of each form of the cluster (separate or combined prefill and decode).
+# ``FORMS`` holds the flags and settings of each form of the cluster (separate or combined prefill
+# and decode).
 FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     COLOCATED: ({"dp": 4}, {}),
     "SGLang": (APART, {}),

@@ -22,7 +22,7 @@ from fairbench_studies.kit.seeds import completed_cells, derived, value_at, writ
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
-LATE = 12  # Of the 30 clients, this number of clients joins last.
+LATE = 12  # Of the 30 clients, this number joins last.
 
 
 def first_waits(run: StoredRun) -> Floats:

@@ -13,7 +13,8 @@ from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, no
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 
-# Lower values are better for these fields of ``Measured``, and higher values for all other fields.
+# Lower values are better for the fields ``LESS`` of ``Measured``, and higher values for all other
+# fields.
 LESS = ("to_90_s", "to_100_s", "p95_s")
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "worst_minute", "service_tok_s", "output_tok_s")

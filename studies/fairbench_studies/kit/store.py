@@ -13,8 +13,8 @@ from fairbench.execute.simulations import FailedPoint, SimulationJob, jobs_left,
 from fairbench.execute.tasks import RunContext
 from fairbench.results.store import SweepStore
 
-# Approximate processor time in seconds per run and per request, measured with the bundled
-# workloads.
+# A simulation takes about ``SECONDS_PER_RUN`` seconds of processor time per run and
+# ``SECONDS_PER_REQUEST`` per request, measured with the bundled workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-# The order of rows, and the columns of a run: first the identity of the run, then its numbers.
+# The lists below give the order of rows, and the columns of a run: first the identity of the run,
+# then its numbers.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")

@@ -10,8 +10,8 @@ from typing import Any
 from fairbench_studies.kit.outcomes import Outcome, Seen
 from fairbench_studies.kit.parts import Part
 
-# A claim holds if it holds in at least this fraction of the decided configurations or measured
-# runs.
+# A claim holds if it holds in at least the fraction ``MOST`` of the decided configurations or
+# measured runs.
 MOST = 0.8
 
 

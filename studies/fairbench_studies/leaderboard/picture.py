@@ -55,7 +55,7 @@ class View(NamedTuple):
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-# Dense region of the plot, which an inset shows enlarged.
+# ``CLOSE`` is a dense region of the plot, which an inset shows enlarged.
 CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)
 
 

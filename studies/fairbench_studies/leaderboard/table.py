@@ -26,7 +26,7 @@ SHOWN = (
     *("fair-finish", "preble-dlpm", "d2lpm", "llm-d+fcfs behind dlpm by concurrency", "preble"),
     *("llm-d+fcfs", "dlpm", "vtc", "lpm", "fcfs"),
 )
-# Means over seeds, by scheduler of the leaderboard and configuration.
+# ``Values`` holds means over seeds, by scheduler of the leaderboard and configuration.
 Values = dict[str, dict[str, float]]
 
 

@@ -85,7 +85,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     if not len(first):
         return LeastCallTimes(row, alone_s, alone_s, alone_s)
     took_s = pause_s + alone_s
-    # the shortest time of a program's calls at a depth
+    # ``shortest_s`` is the shortest time of a program's calls at a depth.
     shortest_s = np.minimum.reduceat(took_s, first)
     level = np.cumsum(np.isin(np.arange(len(row)), first)) - 1
     before_s = np.cumsum(shortest_s) - shortest_s
@@ -93,7 +93,7 @@ def call_times(requests: Requests, programs: Programs, facts: Facts) -> LeastCal
     before_s -= np.repeat(before_s[begins], np.diff(begins, append=len(first)))
     begin_s = program_arrivals(programs, facts)[program] + before_s[level] + pause_s
     single = np.diff(first, append=len(row)) == 1
-    # true if the program has calls at the next depth
+    # ``follows`` is true if the program has calls at the next depth.
     follows = np.diff(program[first], append=-1) == 0
     known = _all_finished(requests, programs, program[first])
     tails_s = _tails(np.maximum.reduceat(took_s, first), single & follows & known)

@@ -34,8 +34,8 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings for each row of the table."""
-# The goal: a well-behaved client keeps this fraction of the hit rate that it has alone on 1/n of
-# the KV pool.
+# The goal is that a well-behaved client keeps the fraction ``GOAL`` of the hit rate that it has
+# alone on 1/n of the KV pool.
 GOAL = 0.9
 NUMBERS = (
     *("kept", "service_tok_s", "hit_rate", "victim_p95_s"),

@@ -19,8 +19,8 @@ CELLS = (
     ("tot", "s1", "trees of thought, one client sends more", "P95 of the well-behaved, s"),
     ("long-qa", "s2", "long documents, one client's are longer", "P95 to the first token, s"),
 )
-# Offsets of labels from their marks, in points. A label without an offset stands to the right of
-# its mark.
+# ``OFFSETS`` holds the offsets of labels from their marks, in points. A label without an offset
+# stands to the right of its mark.
 OFFSETS = {
     ("tot", "vtc"): (-4, -11),
     ("tot", "dlpm"): (6, 5),

@@ -13,7 +13,7 @@ from fairbench.report.pages.markdown import table
 from fairbench.schedulers.base import LocalScheduler, Parts, Router, RunningView, Scan, WaitingView
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
-# Classes whose fields the page lists.
+# ``VALUES`` lists the classes whose fields the page shows.
 VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# Each entry consists of the name of a table, a regular expression that selects the shown rows by
-# their beginnings, and the shown columns.
+# Each entry of ``PARTS`` consists of the name of a table, a regular expression that selects the
+# shown rows by their beginnings, and the shown columns.
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",

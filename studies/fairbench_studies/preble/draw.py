@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-# If the largest value is more than this multiple of the smallest value, the axis is logarithmic.
+# If the largest value is more than ``FLAT`` times the smallest value, the axis is logarithmic.
 FLAT = 12
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# The title and axis label of each figure; the label is "" for the steps of the ablation.
+# ``FIGURES`` holds the title and axis label of each figure; the label is "" for the steps of the
+# ablation.
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),

@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# The values of --router, --local and --set for each system.
+# ``SYSTEMS`` holds the values of --router, --local and --set for each system.
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),
@@ -22,9 +22,9 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# Programs per second per GPU of each of the four clients: 0.4, 0.8 and 1.2 times the workload's
-# rate. In the original workload, one of the four clients is heavy. These runs have no heavy client,
-# so agents do not fill the GPUs even at the highest rate.
+# ``RATES`` holds the programs per second per GPU of each of the four clients: 0.4, 0.8 and 1.2
+# times the workload's rate. In the original workload, one of the four clients is heavy. The runs of
+# this study have no heavy client, so agents do not fill the GPUs even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,8 +38,8 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# The steps of [Preble] Fig. 5 in their order. Each step adds the mechanism that gives the step its
-# name.
+# ``ABLATION`` lists the steps of [Preble] Fig. 5 in their order. Each step adds the mechanism that
+# gives the step its name.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -47,9 +47,10 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "prefill/decode balancing": ("preble-e2", "lpm", {}),
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
-# Number of tokens with which every prompt of a workload begins (its "system_tokens" or
-# "instruction_tokens"). Every worker has these tokens in its cache. If a match of these tokens
-# alone counted, MemServe would send all requests to the worker that received the first request.
+# ``SHARED_BY_ALL`` maps a workload to the number of tokens with which every prompt begins
+# ("system_tokens" or "instruction_tokens"). Every worker has these first tokens in its cache. If a
+# match of the first tokens alone counted, MemServe would send all requests to the worker that
+# received the first request.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)

@@ -10,7 +10,8 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# Name of the figure with measured decisions per second; a seed of this figure is a repetition.
+# ``SPEED`` is the name of the figure with measured decisions per second; a seed of this figure is a
+# repetition.
 SPEED = "speed"
 
 

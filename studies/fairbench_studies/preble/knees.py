@@ -22,7 +22,7 @@ from fairbench_studies.kit.table_store import write
 from fairbench_studies.preble.experiments import MEMSERVE, PREBLE, ROUND_ROBIN
 from fairbench_studies.preble.store import latencies_of
 
-TARGET_S = 20.0  # [Preble] §F, Fig. 15: "the 20-second latency requirement".
+TARGET_S = 20.0  # [Preble] §F, Fig. 15 names "the 20-second latency requirement".
 SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
 """The name of each system in the table, by the scheduler of its runs."""
 

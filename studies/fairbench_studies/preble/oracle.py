@@ -43,7 +43,7 @@ class Oracle(Router):
         # the worker of each group of prompts
         self._placed: OrderedDict[Prompt | str, int] = OrderedDict()
         self._last = -1
-        # The common prefix of all earlier prompts; None before the first prompt.
+        # ``_shared`` is the common prefix of all earlier prompts; None before the first prompt.
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:

@@ -26,7 +26,8 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
 QUANTUM = 40_000  # default quantum of the scheduler d2lpm, in tokens
 
-# Numbers of routers and of workers, and the form in which routers share counters.
+# ``SCALE`` holds the numbers of routers and of workers, and the form in which routers share
+# counters.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
 DIVIDED = "independent, 1/N quantum each"

@@ -28,7 +28,7 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# Start and end in seconds of a period in which both clients wait and all charges are known.
+# From ``SETTLED_S`` to ``END_S`` seconds, both clients wait and all charges are known.
 SETTLED_S, END_S = 30.0, 120.0
 
 

@@ -23,12 +23,12 @@ TABLE = TABLES / "stalls.csv"
 PAGE = ROOT / "docs/reference/metrics.md"
 WORKLOAD = Path(__file__).with_name("workload.toml")
 SEEDS = (1, 2, 3)
-# Under overload, each chatting client sends this number of requests per second, about six times the
-# default rate.
+# Under overload, each chatting client sends ``OVERLOAD_RATE`` requests per second, about six times
+# the default rate.
 OVERLOAD_RATE = 4.5
-# Name of the client with long prompts.
+# ``LONG`` is the name of the client with long prompts.
 LONG = "client-4"
-# The remedies of each engine against stalls: a local scheduler and settings.
+# ``REMEDIES`` holds the remedies of each engine against stalls: a local scheduler and settings.
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {
         "none: chunks of 8,192": ("fcfs", {}),

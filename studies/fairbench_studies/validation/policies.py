@@ -15,8 +15,8 @@ class Replayed(NamedTuple):
     quantum: str | None = None
 
 
-# The router and scheduler with which a measured server is simulated, by the server's
-# --schedule-policy. With a single replica, the router has no choice.
+# ``POLICIES`` holds the router and scheduler with which a measured server is simulated, by the
+# server's --schedule-policy. With a single replica, the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),

@@ -29,7 +29,7 @@ def kind_of(path: Path) -> Kind:
     if not records:
         raise DataError(f"{path}: holds no records")
     # The first pass looks for records with all fields of a kind, and the second pass for records
-    # with one of them.
+    # with at least one field of the kind.
     for least in (None, 1):
         for record in records:
             for kind in Kind:

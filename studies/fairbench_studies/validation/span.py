@@ -7,7 +7,7 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-# Two recorded times of a request may contradict each other by this number of seconds.
+# Two recorded times of a request may contradict each other by ``CLOCK_S`` seconds.
 CLOCK_S = 1e-3
 MAX_SPAN_S = 1e7  # Limit on the length of a measured run in seconds (116 days).
 

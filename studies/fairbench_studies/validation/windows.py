@@ -28,14 +28,14 @@ from fairbench_studies.kit.trace import Trace
 WEIGHTS = ServiceWeights()  # Weights of input and output tokens, 1 and 2, as in VTC-artifact.
 SLICE_S = 60.0  # Approximate length of a slice in seconds, as in VTC-artifact.
 RATE_TARGET_PCT = 5.0
-# A difference below this percentage of the window's service never counts as a miss.
+# A difference below ``TINY_SHARE_PCT`` percent of the window's service never counts as a miss.
 TINY_SHARE_PCT = 1.0
 # In a time slice, the server computes six full minibatches of 11 requests with 256 input and 256
 # output tokens each. In a slice, a client's service may differ by a sixth of its own service, or by
 # a third of a sixth of all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# Change in Jain's index if the rates of two clients, at 1 : 2, miss their targets in opposite
-# directions.
+# The tolerances below are the changes in Jain's index if the rates of two clients, at 1 : 2, miss
+# their targets in opposite directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 

@@ -18,7 +18,7 @@ from fairbench_studies.kit.trace import Trace, throughput_tok_s
 WINDOW_S = 60.0
 # In the revision's tables, windows lie around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# If the first and the last token of a request are less than this number of seconds apart, the
+# If the first and the last token of a request are less than ``SHORTEST_S`` seconds apart, the
 # request counts as no service.
 SHORTEST_S = 1e-5
 

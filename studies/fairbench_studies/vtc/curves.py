@@ -17,9 +17,10 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-# Number of points on a curve of the figure.
+# A curve of the figure has ``POINTS`` points.
 POINTS = 60
-# Ranks, by number of requests, of the clients that the paper draws ([VTC] §5.3).
+# ``ARENA_RANKS`` lists the ranks, by number of requests, of the clients that the paper draws ([VTC]
+# §5.3).
 ARENA_RANKS = (12, 13, 25, 26)
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-# Below the figure, a line of text has at most this number of characters.
+# Below the figure, a line of text has at most ``LETTERS`` characters.
 LETTERS = 90
-# The range of an axis is multiplied by this factor, which leaves space for the legend above the
+# The range of an axis is multiplied by ``HEADROOM``, which leaves space for the legend above the
 # curves.
 HEADROOM = 1.25
 MARKS = 12  # number of marks on a curve of the figure

@@ -15,10 +15,10 @@ from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Results, Seeds
 
-# The paper gives no number for a "drastic increase" of the time to first token, so this number is
+# The paper gives no number for a "drastic increase" of the time to first token, so ``DRASTIC_S`` is
 # assumed.
 DRASTIC_S = 30.0
-MEDIUM = 2  # Of the four clients, figures 11 and 12 draw the first two
+MEDIUM = 2  # Figures 11 and 12 draw the first two of the four clients.
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 

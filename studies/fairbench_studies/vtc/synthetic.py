@@ -94,7 +94,7 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-# In figure 5, each ON phase and each pause has this length in seconds; the figure begins with an ON
+# In figure 5, each ON phase and each pause lasts ``PHASE_S`` seconds; the figure begins with an ON
 # phase.
 PHASE_S = 60.0
 

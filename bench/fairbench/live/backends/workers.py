@@ -73,7 +73,8 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
         options.launcher.check(wanted)
 
 
-# limit in seconds on emptying a server's cache, which SGLang refuses while requests run
+# ``FLUSH_TIMEOUT_S`` limits the time in seconds for emptying a server's cache, which SGLang refuses
+# while requests run.
 FLUSH_TIMEOUT_S = 60.0
 RETRY_S = 0.2  # seconds between two attempts to empty a server's cache
 

@@ -46,7 +46,7 @@ class RunClock:
 
 
 FIRST_FINAL_STATUS = 200
-# HTTP headers that determine where a body ends
+# ``_LENGTHS`` lists the HTTP headers that determine where a body ends.
 _LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
@@ -216,7 +216,8 @@ class Pool:
 
 OK, TOO_MANY = 200, 429
 END_S = 0.5  # seconds for which a connection may stay open after the end of an answer
-# seconds until a retry: the wait without a valid Retry-After header, and the shortest wait
+# ``UNSAID_WAIT_S`` is the wait in seconds before a retry without a valid Retry-After header, and
+# ``SHORTEST_WAIT_S`` is the shortest wait.
 UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
 MAX_ERROR_BYTES = 500  # limit on the bytes of a response body that an error message quotes
 _WORKER = WORKER.encode()

@@ -27,7 +27,8 @@ from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
 
-# the time in seconds since the start at which the next action in this branch of a program is due
+# ``_due_s`` is the time in seconds since the start at which the next action in this branch of a
+# program is due.
 _due_s: ContextVar[float] = ContextVar("due_s")
 
 

@@ -28,7 +28,8 @@ from fairbench.metrics.records import Ints
 ID_BYTES = 4
 CACHED_BYTES = 64 * 2**20
 
-# 128 words. In common vocabularies, each of these words with a space before it is a single token.
+# ``_WORDS`` holds 128 words. In common vocabularies, each word of the list is a single token if a
+# space stands before the word.
 _WORDS = """
  time year people way day man thing woman life child world school state family student group
  country problem hand part place case week company system program question work government number

@@ -13,11 +13,12 @@ from fairbench.config.flags import RUN
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
-# limit in seconds on the total time that a request waits for retries after status 429
+# ``LONGEST_WAIT_S`` limits the total time in seconds that a request waits for retries after status
+# 429.
 LONGEST_WAIT_S = float(RUN["longest_wait"].default)
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
-# characters of a header name according to RFC 9110
+# ``_TOKEN`` matches the characters of a header name according to RFC 9110.
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 

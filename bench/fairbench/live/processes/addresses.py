@@ -22,8 +22,8 @@ class WorkerAddress:
     shows the API key.
     """
 
-    url: str  # for example http://127.0.0.1:30000
-    kv_events: str | None = None  # for example tcp://127.0.0.1:5557
+    url: str  # An example is http://127.0.0.1:30000.
+    kv_events: str | None = None  # An example is tcp://127.0.0.1:5557.
     kv_replay: str | None = None
     key: str | None = field(default=None, repr=False)
 

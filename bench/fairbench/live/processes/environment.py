@@ -15,8 +15,8 @@ from typing import NamedTuple
 from fairbench.doors import plugin_of
 from fairbench.errors import UsageError
 
-# Environment variable of NVIDIA's CUDA; AMD's HIP reads the same variable unless HIP's own variable
-# is set.
+# ``VISIBLE`` is the environment variable of NVIDIA's CUDA that names visible GPUs. AMD's HIP reads
+# the same variable unless HIP's own variable is set.
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
@@ -213,7 +213,7 @@ def ask_python(python: str, program: str, *arguments: str) -> str:
     return found.stdout
 
 
-# modules of the packages that the extra `live` installs
+# ``PACKAGES`` lists the modules of the packages that the extra `live` installs.
 PACKAGES = ("aiohttp", "httptools", "msgspec", "prometheus_client", "zmq")
 
 

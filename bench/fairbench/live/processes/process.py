@@ -19,12 +19,12 @@ from fairbench.live.processes.environment import WITHOUT_GPU
 
 TAIL_BYTES = 4_000
 TAIL_LINES = 20
-# number of bytes at the end of a server's log in which the cause of its end is searched
+# The cause of a server's end is searched in the last ``CAUSE_BYTES`` bytes of the server's log.
 CAUSE_BYTES = 2**20
 LONGEST = 500  # limit on the characters of a quoted cause in a message
 
-# Engines write one of these texts before a log message: a process, a level with a time, a file, a
-# rank.
+# ``_BEFORE`` matches the texts that engines write before a log message: a process, a level with a
+# time, a file, a rank.
 _BEFORE = re.compile(
     r"(?:\([^()]{1,80}\) |(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d [\d:]{8} |\[[^\[\]]{1,80}\] )"
 )
@@ -32,8 +32,8 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]{0,100}(?:Error|Exception|Exit|Failure): ?\
 _REFUSED = re.compile(r"(?:\S{1,80}: error: |fairbench: )\S")
 _KILLED = re.compile(r"\S.{0,80} (?:was killed by signal|died unexpectedly)")
 
-# A log message with one of these texts comes from a process that ended only because another process
-# had ended.
+# If a log message contains one of the texts in ``_ECHOES``, it comes from a process that ended only
+# because another process had ended.
 _ECHOES = (
     *("See root cause above", "Engine core initialization failed", "EngineDeadError"),
     *("CancelledError", "BrokenPipeError", "ConnectionResetError", "EOFError", "SystemExit"),

@@ -20,16 +20,19 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1  # seconds between two checks of servers that are not ready yet
 HEALTH_TIMEOUT_S = 5.0  # limit in seconds on the answer of a server's health page
-# If a server's log contains these words, in upper or lower case, its port is taken.
+# If a server's log contains one of the texts in ``TAKEN``, in upper or lower case, the server's
+# port is taken.
 TAKEN = ("address already in use", "address in use")
 PROBE_BYTES = 2**16  # number of bytes that are written to test whether a disk is full
 TELL_S = 30.0  # seconds between two log lines about servers that are not ready yet
 MAX_STARTS = 5  # limit on the number of starts of a server whose port was taken each time
 LOOK_S = 0.5  # seconds between two checks whether servers have ended
 FIRST_PAUSE_S = 1.0  # seconds between the first end of a server and its restart
-# limit in seconds on the pause before a restart; the pause doubles with each end of the server
+# ``LONGEST_PAUSE_S`` limits the pause in seconds before a restart; the pause doubles with each end
+# of the server.
 LONGEST_PAUSE_S = 60.0
-# If a server runs for this many seconds without an end, the next pause is ``FIRST_PAUSE_S`` again.
+# If a server runs for ``STEADY_S`` seconds without an end, the next pause is ``FIRST_PAUSE_S``
+# again.
 STEADY_S = 60.0
 
 
@@ -73,7 +76,7 @@ class Server:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        # number of times that the server has ended since it was first ready
+        # ``deaths`` is the number of times that the server has ended since it was first ready.
         self.deaths = 0
         self.start()
 

@@ -315,11 +315,13 @@ def area_chart(
 
 POINT_KEY = Key(17, 15)
 POINTS_PX = 220
-MARGIN = 0.06  # The x axis extends beyond the values by this fraction of the range, at both ends.
-# The x axis covers at least this fraction of the largest x, so that small differences look small.
+# The x axis extends beyond the values by the fraction ``MARGIN`` of the range, at both ends.
+MARGIN = 0.06
+# The x axis covers at least the fraction ``LEAST_RANGE`` of the largest x, so that small
+# differences look small.
 LEAST_RANGE = 0.2
-# An axis of whole numbers covers at least this range, because a narrower axis would have fractional
-# ticks.
+# An axis of whole numbers covers at least the range ``LEAST_WHOLE``, because a narrower axis would
+# have fractional ticks.
 LEAST_WHOLE = 3.0
 Ends = tuple[float, float] | None
 

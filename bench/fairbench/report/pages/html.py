@@ -25,7 +25,8 @@ from fairbench.report.pages.page import (
 from fairbench.report.palette import style_sheet
 from fairbench.results.store import write_text
 
-# A phone shows a table with at most this number of columns; the rows of a wider table become lists.
+# A phone shows a table with at most ``MOST_COLUMNS`` columns; the rows of a wider table become
+# lists.
 MOST_COLUMNS = 4
 
 

@@ -62,9 +62,9 @@ from fairbench.results.comparison import SchedulerResults, by_place, compare_swe
 from fairbench.results.store import SWEEP_FILE, SweepStore
 from fairbench.results.sweeps import SweepAxis, SweepLine, axes_of
 
-# The page draws latency against throughput for at most this number of configurations.
+# The page draws latency against throughput for at most ``MOST_FIGURES`` configurations.
 MOST_FIGURES = 6
-# The scale is logarithmic if the highest latency exceeds this multiple of the lowest latency.
+# The scale is logarithmic if the highest latency exceeds ``LOG_ABOVE`` times the lowest latency.
 LOG_ABOVE = 8.0
 
 
@@ -145,7 +145,8 @@ def _ends(interval: Interval, factor: float = 1.0) -> Ends:
 
 
 SHARE = "min_entitlement_best_ratio"
-# The page of a sweep draws figures for at most this number of axes, and of configurations per axis.
+# The page of a sweep draws figures for at most ``MOST_ROWS`` axes, and for at most ``MOST_ROWS``
+# configurations per axis.
 MOST_ROWS = 4
 
 

@@ -18,11 +18,12 @@ from fairbench.report.palette import SERIES
 from fairbench.report.traffic_lines import TTFT, JudgedTraffic, window, window_list
 
 BINS = 60
-# A client's area in a chart can be seen if the client has more than this fraction of all load.
+# A client's area in a chart can be seen if the client has more than the fraction ``VISIBLE`` of all
+# load.
 VISIBLE = 0.02
 ROWS = 10  # A heat map has rows for at most this number of clients.
 SHORT_S = LONG_S / 2  # No user notices a time to first token up to this number of seconds.
-# The darkest colour stands for a wait of at least this multiple of the wait with the lightest
+# The darkest colour stands for a wait of at least ``MOST_TIMES`` times the wait with the lightest
 # colour.
 MOST_TIMES = 10.0
 

@@ -17,7 +17,7 @@ from fairbench.report.result_lines import (
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary, SweepStore, read_json
 
-# The notes of a summary with these keys concern the whole run.
+# The notes of a summary with the keys in ``REMARKS`` concern the whole run.
 REMARKS = ("complete", "workers", "lateness", "errors", "estimated", "lengths", "cache", "dataset")
 JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 

@@ -85,8 +85,8 @@ class Account(ABC):
     no_bound = ""
     # If ``books_late`` is true, the account may receive the tokens of decode steps late.
     books_late = True
-    # ``elsewhere`` maps clients with requests at other ranks of a server to true if they wait at
-    # another rank.
+    # ``elsewhere`` maps each client with requests at other ranks of a server to true if the client
+    # waits at another rank.
     elsewhere: Mapping[str, bool] = {}
 
     def __init__(self, tenants: Tenants | None = None) -> None:

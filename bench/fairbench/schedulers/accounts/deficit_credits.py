@@ -73,8 +73,8 @@ class Credits(Account):
         self.decoded = UnbookedTokens(self.of, -output_weight)
         # In a server with several ranks, ``shared`` is the sum of the charges of all ranks.
         self.shared: SharedCredit | None = None
-        # ``loans`` maps clients to credits that are valid only at this rank, while all clients with
-        # credit wait at other ranks.
+        # ``loans`` maps clients to temporary credits, which are valid only at this rank while all
+        # clients with credit wait at other ranks.
         self.loans: dict[str, float] = {}
         # ``_granted`` maps each node to the number of quanta that it has received. A new node
         # starts one quantum below ``_most``.

@@ -41,7 +41,7 @@ class ClientLine:
         # A priority without turns is removed from ``_turns``.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds heaps of requests by program and arrival; a heap may contain requests
-        # that have left the line.
+        # that have left the queue.
         self._heaps: dict[Own, list[tuple[int, int, Request]]] = {}
         self._waiting: Counter[Own] = Counter()
         # ``_places`` maps each waiting request to its priority and number.
@@ -82,7 +82,7 @@ class ClientLine:
             return False
         priority, number = self._places[request]
         turns = self._turns[priority]
-        # Another request of the same client has used this turn.
+        # Another request of the same client has used the turn.
         if number not in turns:
             number = next(one for one, client in turns.items() if client == request.client)
         self._remove(request, number)
@@ -181,7 +181,7 @@ class ClientLimits:
         """Admit to the queue, and yield, the waiting requests that the limits allow now."""
         if not self._lines:
             return
-        # The total weight is constant during the loop, because the clients in line are already
+        # The total weight is constant during the loop, because the queued clients are already
         # counted.
         weights = self._weights()
         for owner in list(self._lines):

@@ -15,7 +15,7 @@ from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
 from fairbench.schedulers.views import least_first
 
-# These are the groups of requests; the group with the lowest number goes first.
+# The constants below number the groups of requests; the group with the lowest number goes first.
 AGED, IN_TIME, LATE = range(3)
 
 

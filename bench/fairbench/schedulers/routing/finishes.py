@@ -213,8 +213,9 @@ class FinishBounds:
         self._numbers = np.arange(workers)
         # ``_of_client`` maps each client to its backlogs in tokens, by worker.
         self._of_client: dict[str, dict[int, int]] = {}
-        # The next two mappings hold, for each of the ``LEVELS``, the largest work that counts: by
-        # weight, and by client. A client keeps the weight that it had at its first request.
+        # ``_of_weight`` and the mapping after it hold, for each of the ``LEVELS``, the largest work
+        # that counts: by weight, and by client. A client keeps the weight that it had at its first
+        # request.
         self._of_weight: dict[float, Integers] = {}
         self._caps: dict[str, Integers] = {}
 

@@ -149,8 +149,8 @@ class PrebleTree(LocationTree[PrebleNode]):
         if before is None:
             self.held_tokens[worker] += node.length
         elif self._ends[worker].get(before) is node:
-            # The worker's latest dispatch with this path ended at this node, so the whole path
-            # counts as used again.
+            # The worker's latest dispatch with the present path ended at this node, so the whole
+            # path counts as used again.
             del self._ends[worker][before]
         node.touched[worker] = self._dispatches
         node.hits[worker] = node.hits.get(worker, 0) + 1

@@ -18,15 +18,16 @@ from annotated_types import Ge, Gt, Le
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
 from fairbench.workloads.items import Item
 
-# type of the length in tokens of a constant part of a prompt; 0 means no part
+# ``PartTokens`` is the type of the length in tokens of a constant part of a prompt; 0 means no
+# part.
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
-# type of the length of an output in tokens, or of a limit on outputs
+# ``OutputTokens`` is the type of the length of an output in tokens, or of a limit on outputs.
 OutputTokens = Annotated[int, Ge(1), Le(10**6)]
 MeanTokens = Annotated[float, Ge(1), Le(1e7)]  # type of the mean of a random length in tokens
-# type of the standard deviation of the logarithm of a random length
+# ``Sigma`` is the type of the standard deviation of the logarithm of a random length.
 Sigma = Annotated[float, Ge(0), Le(3)]
 Scale = Annotated[float, Gt(0), Le(1000)]  # type of a factor by which lengths are multiplied
-# type of the mean of an exponential gap in seconds; 0 means no gap
+# ``MeanGap`` is the type of the mean of an exponential gap in seconds; 0 means no gap.
 MeanGap = Annotated[float, Ge(0), Le(1e6)]
 
 

@@ -21,6 +21,7 @@ NEEDED = ("time", "input_tokens", "output_tokens")
 ALL = "all"  # name of the only client if the requests of a trace do not name clients
 
 MAX_INPUT, MAX_OUTPUT = 10**7, 10**6  # limits on the tokens of a prompt and of an answer
-# limit in seconds on the length of a trace; ``files.times`` refuses slightly longer times
+# ``MAX_S`` is the limit in seconds on the length of a trace; ``files.times`` refuses slightly
+# longer times.
 MAX_S = 4e9
 MAX_NAME = 1000  # limit on the characters of the name of a client or a session

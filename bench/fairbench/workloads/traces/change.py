@@ -21,7 +21,8 @@ from fairbench.streams import stream
 from fairbench.workloads.traces import MAX_NAME, MAX_S
 from fairbench.workloads.traces.table import TraceTable
 
-# number of bytes of a hash that become a client's label, and that become a block's id
+# ``LABEL_BYTES`` bytes of a hash become a client's label, and ``ID_BYTES`` bytes become a block's
+# id.
 LABEL_BYTES, ID_BYTES = 5, 8
 COMBINED = "times and clients come from one trace, lengths and prefixes from another"
 

@@ -119,7 +119,7 @@ def prompt_of_row(table: TraceTable, runs: Runs, row: int, own: str) -> Prompt:
     return tuple(segments)
 
 
-# Recorded times may be wrong by this number of seconds, because some logs have whole seconds.
+# Recorded times may be wrong by ``CLOCK_S`` seconds, because some logs have whole seconds.
 CLOCK_S = 1.0
 
 

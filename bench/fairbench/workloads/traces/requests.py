@@ -331,7 +331,7 @@ def _place_steps(
     are dates.
     """
     columns = requests.columns
-    # the end, in ns, of the last step of each client's session
+    # ``ended`` holds the end, in ns, of the last step of each client's session.
     ended: dict[tuple[str, str], int] = {}
     delayed = bool(columns.of_fields("delay")) and at_ns.max() < SINCE_1970_NS
     for row in np.flatnonzero(kept).tolist():

@@ -174,7 +174,8 @@ def _draw_length(values: tuple[int, ...], sums: tuple[float, ...], rng: random.R
 WIDTH_S = 600.0  # usual width of a window of ServeGen in seconds
 MAX_COUNT = (
     3 * 10**6
-    # Limit on the requests of a window; the largest measured window has 1.2 million requests.
+    # The number of requests in a window is limited; the largest measured window has 1.2 million
+    # requests.
 )
 
 

@@ -59,8 +59,7 @@ class TraceRow(NamedTuple):
     shared: int = 0
 
 
-# The number of characters in a block of text, and the number of tokens that they are assumed to
-# have.
+# A block of text has ``CHARACTERS`` characters, which are assumed to be ``BLOCK_TOKENS`` tokens.
 CHARACTERS, BLOCK_TOKENS = 92, 20
 MOST_TOKENS = 2 * CHARACTERS  # limit on the number of tokens of a block
 
@@ -123,10 +122,12 @@ def _covering(ids: list[int], wanted: int) -> list[int]:
 Floats = npt.NDArray[np.float64]
 
 ROW_BYTES = 200  # number of bytes that a row takes in memory while rows are read and sorted
-# number of bytes that the name of a client or session takes in memory, besides its characters
+# ``NAME_BYTES`` is the number of bytes that the name of a client or session takes in memory,
+# besides its characters.
 NAME_BYTES = 200
 MAX_SYNTHETIC = 8  # limit on the number of different descriptions of synthetic parts in a trace
-# Times above this value are dates; a float represents dates with a precision of microseconds.
+# Times above ``SINCE_1970_NS`` are dates; a float represents dates with a precision of
+# microseconds.
 SINCE_1970_NS = 10**15
 FAILED = "failed requests"  # default description of the requests that were left out of a trace
 

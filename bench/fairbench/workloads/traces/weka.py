@@ -23,7 +23,7 @@ from fairbench.workloads.traces.requests import client_name
 from fairbench.workloads.traces.table import TraceRow
 
 NS = 10**9
-# Turns may seem to overlap by this number of seconds, because their times are rounded to whole
+# Turns may seem to overlap by ``CLOCK_S`` seconds, because their times are rounded to whole
 # seconds.
 CLOCK_S = 1.0
 SUBAGENT = "subagent"
@@ -139,7 +139,7 @@ class _Session:
         tokens = self._whole_number(turn, "in", where, least=1, most=MAX_INPUT)
         output = self._whole_number(turn, "out", where, most=MAX_OUTPUT)
         if not output:
-            return None  # a failed request
+            return None  # The request failed.
         at_ns = round((agent.starts_s + t_s) * NS)
         return TraceRow(
             at_ns,

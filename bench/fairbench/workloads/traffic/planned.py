@@ -214,7 +214,7 @@ class PlannedKind(TrafficKind):
         return self.usual(load._replace(programs_per_s=rate, num_programs=count))
 
 
-# A period is approximated by this number of straight lines with the same mean as the wave.
+# A period is approximated by ``PIECES`` straight lines with the same mean as the wave.
 PIECES = 24
 
 

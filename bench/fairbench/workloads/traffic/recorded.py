@@ -95,7 +95,7 @@ def trace_gaps(path: str) -> tuple[float, ...]:
 
 
 DAY_S = 86_400
-# The simulated clock can count 2^63 ps, or 106 days; the 6 days above this limit are for late
+# The simulated clock can count 2^63 ps, or 106 days; the 6 days above ``MAX_PLAYED_S`` are for late
 # answers.
 MAX_PLAYED_S = 100.0 * DAY_S
 

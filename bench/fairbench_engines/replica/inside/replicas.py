@@ -60,12 +60,13 @@ class ClockedReplica:
 
     def __init__(self, worker: Any, clock: VirtualTime, *, charges_pass: bool) -> None:
         self._worker, self._clock = worker, clock
-        # CPU time of the last pass in nanoseconds; None if the time is not measured
+        # ``_pass_ns`` is the CPU time of the last pass in nanoseconds; None if the time is not
+        # measured.
         self._pass_ns: int | None = None
         if charges_pass:
             worker.engine.plan = self._measured(worker.engine.plan)
-        # the requests of the last batch, with the number of output tokens that each had before the
-        # batch ended
+        # ``_batch`` holds the requests of the last batch, with the number of output tokens that
+        # each had before the batch ended.
         self._batch: list[Any] = []
         self._before: list[int] = []
 

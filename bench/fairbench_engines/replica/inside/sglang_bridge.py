@@ -21,10 +21,11 @@ from fairbench_engines.replica.inside.sglang_seam import (
 from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 
-PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"  # imports fairbench's packages
+# ``PLUGIN`` is a module that imports fairbench's packages.
+PLUGIN = "fairbench_engines.replica.inside.sglang_plugin"
 HOST_POLICY = "fcfs"  # SGLang's own policy must have this value while fairbench's plugin decides.
 
-# folders of SGLang's package that contain the scheduling code
+# ``DECIDING`` lists the folders of SGLang's package that contain the scheduling code.
 DECIDING = ("srt/managers", "srt/mem_cache")
 
 
@@ -74,7 +75,8 @@ class SGLangWorker:
         on_evict = self._note_evicted if tells_evicted else lambda node: None
         self.engine = SGLangScheduling(**limits, hooks=hooks, on_evict=on_evict)
         self._batch: Any = None
-        # the unfinished requests by their rid, which is a number written as a text
+        # ``_running`` holds the unfinished requests by their rid, which is a number written as a
+        # text.
         self._running: dict[str, Any] = {}
 
     def _note_evicted(self, node: Any) -> None:
@@ -179,7 +181,7 @@ class SGLangBridge(EngineReplicas):
         super().__init__("sglang")
         self._configured = ExitStack()
         self._limits: dict[str, Any] = {}
-        # module of fairbench's plugin; None if SGLang's own policy decides
+        # ``_plugin`` is the module of fairbench's plugin; None if SGLang's own policy decides.
         self._plugin: Any = None
         self._told: dict[str, Any] = {}
 

@@ -32,7 +32,7 @@ HOST_CACHE = {  # arguments of an SGLang server with a hierarchical KV cache
 }
 DRAFTS = 4  # With speculative decoding, a step accepts at most this number of drafted tokens.
 AFTER_END = 3  # token id that stands for any token after the end of an output
-# the output tokens of a request that has ended
+# ``NO_MORE`` stands for the output tokens of a request that has ended.
 NO_MORE: dict[int, int] = defaultdict(lambda: AFTER_END)
 
 MODULES = {
@@ -52,7 +52,8 @@ MODULES = {
     "sampling_params": "sglang.srt.sampling.sampling_params",
 }
 
-# Attributes of SGLang's scheduler that are None (NONE) or False (OFF) in an engine on a single GPU.
+# ``NONE`` lists attributes of SGLang's scheduler that are None in an engine on a single GPU, and
+# ``OFF`` lists attributes that are False.
 NONE = (
     "_pending_chunked_abort_req",
     "chunked_req",

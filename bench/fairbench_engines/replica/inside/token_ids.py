@@ -12,11 +12,11 @@ class TokenIds:
     """A converter that gives each segment key token ids of its own, in the order of first use."""
 
     def __init__(self) -> None:
-        # for each segment key, the token ids of its longest segment so far
+        # ``_ids`` holds, for each segment key, the token ids of its longest segment so far.
         self._ids: dict[Hashable, array[int]] = {}
         # Whenever the ids of a key grow, the new ids form a range of consecutive numbers. The first
-        # list holds the first id of each range; the second list holds its key and its offset in the
-        # ids of the key.
+        # list of ``_runs`` holds the first id of each range; the second list holds the key of the
+        # range, and its offset in the ids of the key.
         self._runs: tuple[list[int], list[tuple[Hashable, int]]] = [], []
         self._next = 1
 

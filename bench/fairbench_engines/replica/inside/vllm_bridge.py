@@ -13,10 +13,10 @@ from fairbench_engines.replica.inside.token_ids import TokenIds
 from fairbench_engines.replica.inside.virtual_time import VirtualTime
 from fairbench_engines.replica.inside.vllm_seam import VLLMScheduling, admitted, vllm
 
-PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # imports fairbench's packages
+PLUGIN = "fairbench_engines.replica.inside.vllm_plugin"  # The module imports fairbench's packages.
 HOST_POLICY = "fcfs"  # vLLM's own policy must have this value while the plugin replaces its queue.
 
-# folders of vLLM's package that contain the scheduling code
+# ``DECIDING`` lists the folders of vLLM's package that contain the scheduling code.
 DECIDING = ("v1/core",)
 
 
@@ -78,8 +78,8 @@ class VLLMWorker:
 
     def _watch_evictions(self, pool: Any) -> None:
         """Store the prefix that ends at each evicted block, unless a copy of the block remains."""
-        # for the hash of each block: the tokens of a request, and their number up to the end of the
-        # block
+        # ``ended`` holds, for the hash of each block, the tokens of a request, and their number up
+        # to the end of the block.
         ended: dict[Any, tuple[Any, int]] = {}
         store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
         bare, size = vllm().kv_cache_utils.get_block_hash, self._block_size

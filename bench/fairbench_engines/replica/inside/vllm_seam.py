@@ -166,9 +166,9 @@ class VLLMScheduling:
         self._outputs: dict[str, Sequence[int]] = {}
         self._preempted: list[int] = []
         self._depth = config.max_concurrent_batches
-        # steps that vLLM has scheduled and that have not ended
+        # ``_in_flight`` holds the steps that vLLM has scheduled and that have not ended.
         self._in_flight: deque[_Told] = deque()
-        # number of cached tokens that vLLM last found for each request
+        # ``hits`` holds the number of cached tokens that vLLM last found for each request.
         self.hits: dict[str, int] = {}
         self._listen()
 

@@ -10,20 +10,20 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# Lengths in tokens of trees of thought on the data set GSM8K ([DLPM] Table 2). A prompt consists of
-# an instruction that all prompts share, and a question. Each level of a tree adds a thought, and a
-# prompt for the next thought.
+# The constants below are lengths in tokens of trees of thought on the data set GSM8K ([DLPM] Table
+# 2). A prompt consists of an instruction that all prompts share, and a question. Each level of a
+# tree adds a thought, and a prompt for the next thought.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-# This fraction of the requests asks a new question. Every other request continues a finished
-# request.
+# The fraction ``NEW_QUESTIONS`` of the requests asks a new question. Every other request continues
+# a finished request.
 NEW_QUESTIONS = 0.25
 LATELY = 200
-# Mean context of a sequence in a decode batch, halfway down the tree of turns and halfway through
-# its output.
+# ``CONTEXT_TOKENS`` is the mean context of a sequence in a decode batch, halfway down the tree of
+# turns and halfway through its output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -39,7 +39,7 @@ class TreeOfThoughtArrivals:
         self._rng = rng
         self._instruction = self._tokens(INSTRUCTION_TOKENS)
         self._created = 0
-        # The prompt of each request, by request id, and its depth in the tree.
+        # ``_under_way`` holds the prompt of each request, by request id, and its depth in the tree.
         self._under_way: dict[int, tuple[array[int], int]] = {}
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 

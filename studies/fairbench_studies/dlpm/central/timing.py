@@ -26,14 +26,15 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-# Number of requests in the decode step to which [DLPM] Fig. 4 compares the decision.
+# ``BATCH_SIZE`` is the number of requests in the decode step to which [DLPM] Fig. 4 compares the
+# decision.
 BATCH_SIZE = 25
-# Size of a worker's KV cache in tokens.
+# ``POOL_TOKENS`` is the size of a worker's KV cache in tokens.
 POOL_TOKENS = 100_000
-# Between two turns, a worker frees this number of tokens. SGLang forms a batch every 10 decode
-# steps; in that time, about one of 25 requests with 256 output tokens finishes.
+# Between two turns of the test, a worker frees ``FREED_TOKENS`` tokens. SGLang forms a batch every
+# 10 decode steps; in that time, about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# The timing starts after this number of rounds, when the caches are full and workers evict.
+# The timing starts after ``WARMUP_ROUNDS`` rounds, when the caches are full and workers evict.
 WARMUP_ROUNDS = 50
 WARMUP_TOKENS = 10_000
 

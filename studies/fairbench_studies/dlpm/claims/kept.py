@@ -21,7 +21,7 @@ from fairbench_studies.kit.tally import Tally
 PAIRS = "fig7-configurations.csv"
 OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
 """The claims that compare pairs of schedulers in the configurations of figure 7."""
-# In a row with the joint outcome of all configurations, the workload has this name.
+# In a row with the joint outcome of all configurations, the workload has the name ``OVERALL``.
 OVERALL = "all"
 
 

@@ -42,7 +42,8 @@ def _cell(figure: str, **wanted: Any) -> Draft:
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-# Preble as the paper describes it; Preble as its code works is judged only in the table.
+# ``PREBLE`` is Preble as the paper describes it. Preble as its code works is judged only in the
+# table.
 PREBLE = "preble"
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (

@@ -24,11 +24,11 @@ from fairbench_studies.kit.values import chosen, mean_of
 FLAT = 0.05  # A curve counts as flat if its values spread by at most this fraction.
 FAR = 0.10  # DLPM counts as near LPM if their service rates differ by at most this fraction.
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-# The paper's "about 40%" of a decode step, written as a range in percent.
+# ``BAND_PCT`` is the paper's "about 40%" of a decode step, written as a range in percent.
 BAND_PCT = (25, 55)
-# Lowest and highest overheads in seven further runs of figure 4 on a shared machine, at the judged
-# point, in percent of a decode step. None of these overheads lies in the band around the paper's
-# value.
+# The next constants are the lowest and highest overheads in ``OTHER_RUNS`` further runs of figure 4
+# on a shared machine, at the judged point, in percent of a decode step. All overheads lie outside
+# the band around the paper's value.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
 LOWEST, LOWEST_HITS = (

@@ -30,12 +30,12 @@ from fairbench_studies.kit.tally import Tally, part_of
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"
-# A scheduler counts as equal to another scheduler if it reaches at least this fraction of its
-# throughput.
+# A scheduler counts as equal to another scheduler if it reaches at least the fraction ``NEARLY`` of
+# its throughput.
 NEARLY = 0.95
 PREBLE_WINS = Place("long-qa", "s2", 8)
 HARD = ("tot", "s2")
-# A title ends with this text if the part excludes runs with one replica.
+# A title ends with the text ``SEVERAL`` if the part excludes runs with one replica.
 SEVERAL = ", on several replicas"
 WORST = "long-qa"
 

@@ -25,8 +25,7 @@ from fairbench_studies.dlpm.claims.throughput import run_of
 from fairbench_studies.kit.parts import Claim, Part, in_every, interval_of, number
 from fairbench_studies.kit.seeds import derived
 
-# In the paper, the cluster is mostly idle under Preble for this number of seconds (from 300 to 600
-# s).
+# In the paper, the cluster is mostly idle under Preble for ``STALL_S`` seconds (from 300 to 600 s).
 STALL_S = 300.0
 
 SOONER = {

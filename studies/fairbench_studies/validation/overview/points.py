@@ -42,11 +42,11 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
 """The metrics of a run that are compared, with their units."""
 
-# Prompts are short if their median length is below SHORT_TOKENS, and long if it is above
-# LONG_TOKENS.
+# Prompts are short if their median length is below ``SHORT_TOKENS``, and long if it is above
+# ``LONG_TOKENS``.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
-# The prompts of a run are mixed if the 90th percentile of their lengths is this multiple of the
-# 10th percentile.
+# The prompts of a run are mixed if the 90th percentile of their lengths is ``MIXED`` times the 10th
+# percentile.
 MIXED = 4.0
 _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 

@@ -16,8 +16,8 @@ from fairbench_studies.validation.report import both
 from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
-# Jain's index covers a single user if it is at least ALONE_INDEX although one user's median is
-# UNEQUAL times another user's median. The authors' script leaves out users that received no
+# Jain's index leaves out users if it is at least ``ALONE_INDEX`` although one user's median is
+# ``UNEQUAL`` times another user's median. The authors' script leaves out users that received no
 # service.
 ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 

@@ -16,18 +16,18 @@ from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# Command-line options of the server and of the client. Python's argparse accepts any unique prefix
-# of an option.
+# ``_OPTIONS`` lists the command-line options of the server and of the client. Python's argparse
+# accepts any unique prefix of an option.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# Number of tokens in the system text: the log has 13,222 characters per article, and 13,386 with
-# the system text. Each user has a system text of its own, because in the first LPM run users 1 and
-# 2 finish no request before user 0 has finished. With a common system text, the first requests of
-# all users would match equally long prefixes.
+# ``SYSTEM_TOKENS`` is the number of tokens in the system text: the log has 13,222 characters per
+# article, and 13,386 with the system text. Each user has a system text of its own, because in the
+# first LPM run users 1 and 2 finish no request before user 0 has finished. With a common system
+# text, the first requests of all users would match equally long prefixes.
 SYSTEM_TOKENS = 33
 LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # An article has at least one token.
 

@@ -28,22 +28,23 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# Lengths in tokens of the parts of the benchmark's requests, from the logs of these runs. The log
-# contains the instructions of the dimensions: 19 texts of 3,660 to 7,140 characters, 4,219 on
-# average, at 5 characters per token. An answer ends at the word END, before its limit of 256
-# tokens. Users with 16 and with 2 judgements have different ratios of output tokens to requests,
-# which give two equations for the lengths of a judgement and of a merge. The lengths are means over
-# the three logs; times and service rates were not used.
+# The constants below are lengths in tokens of the parts of the benchmark's requests, from the logs
+# of the measured runs. The log contains the instructions of the dimensions: 19 texts of 3,660 to
+# 7,140 characters, 4,219 on average, at 5 characters per token. An answer ends at the word END,
+# before its limit of 256 tokens. Users with 16 and with 2 judgements have different ratios of
+# output tokens to requests, which give two equations for the lengths of a judgement and of a merge.
+# The lengths are means over the three logs; times and service rates were not used.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# Defaults of SGLang in 2024, which the measured server, a fork of that SGLang, has, too
-# (docs/appendix/engine.md).
+# ``ENGINE_OF_2024`` lists the defaults of SGLang in 2024. The measured server, a fork of SGLang,
+# has the same defaults (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-# The published command lines set no limit, so this limit is higher than the memory allows.
+# The published command lines set no limit, so ``MAX_RUNNING_REQUESTS`` is higher than the memory
+# allows.
 MAX_RUNNING_REQUESTS = 2_048
 SEED = 0  # Seed for the articles' lengths; arrivals are evenly spaced and need no seed.
 

@@ -17,7 +17,7 @@ class AsyncVLLMReplica(VLLMReplica):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # requests that arrived after the next step had been scheduled
+        # ``_late`` holds the requests that arrived after the next step had been scheduled.
         self._late: list[Sequence] = []
 
     def _read_inbox(self) -> None:

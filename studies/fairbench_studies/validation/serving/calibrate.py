@@ -25,12 +25,13 @@ OPERATOR_PROFILES = {
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
 # The tokenizers of Hugging Face take 1.8 to 3.0 us per token on one core. If a run prefills one
-# prompt at a time, this time cannot be distinguished from the coefficient c_T, so the fit keeps it
-# constant. The runs on the H100 sent token ids, which need no tokenizer.
+# prompt at a time, the tokenizer's time cannot be distinguished from the coefficient c_T (time per
+# prompt token), so the fit keeps the tokenizer's time constant. The runs on the H100 sent token
+# ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
-# Triton's attention on an H100: in sgl-project/sglang#21775, decoding one sequence of Qwen3-8B with
-# contexts of 1,000 to 32,000 tokens takes 7.07 to 20.68 ms per token. The model Llama-3.1-8B has
-# the same attention heads as Qwen3-8B, in 32 layers instead of 36.
+# For Triton's attention on an H100, sgl-project/sglang#21775 reports 7.07 to 20.68 ms per token for
+# decoding one sequence of Qwen3-8B with contexts of 1,000 to 32,000 tokens. The model Llama-3.1-8B
+# has the same attention heads as Qwen3-8B, in 32 layers instead of 36.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
 # The fit starts near the operator profiles, with additional times for launching kernels one by one,
@@ -45,8 +46,8 @@ H100_START = {
 }  # fmt: skip
 STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
 _FRONTEND = ("request_ms", "delay_ms")
-# Weights of an error in a long and in a short time to first token, relative to an error in a time
-# per token.
+# ``_LONG_WEIGHT`` and ``_SHORT_WEIGHT`` are the weights of an error in a long and in a short time
+# to first token, relative to an error in a time per token.
 _LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15
 _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 

@@ -14,16 +14,16 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# Milliseconds between an answer and the client's next request: the median gap in
-# sglang-a100-fixed-c1-run1.
+# A client sends its next request ``NEXT_REQUEST_MS`` milliseconds after an answer, which is the
+# median gap in sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
 # The load generator of closed-loop runs counts the tokens of each answered prompt with the model's
 # tokenizer, in its event loop. While the load generator counts tokens, it reads no answers and
 # sends no requests. The times come from gaps between requests in two SGLang runs with one request
 # at a time, with prompts of 401 tokens and of 785 to 12,305 tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A limit on requests counts if the client is at the limit for this fraction of the time after it
-# first reached the limit.
+# A limit on requests counts if the client is at the limit for the fraction ``HELD_SHARE`` of the
+# time after it first reached the limit.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 

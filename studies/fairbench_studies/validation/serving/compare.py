@@ -17,13 +17,15 @@ from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
-# Targets in percent for throughput, for the service rate of each client, and for the time per
-# output token.
+# The constants below are targets in percent for throughput, for the service rate of each client,
+# and for the time per output token.
 RATE_TARGET_PCT = 5.0
-# targets in percent for the P50 and P99 of times to first token above LONG_TTFT_S
+# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are targets in percent for the P50 and P99 of times to
+# first token above ``LONG_TTFT_S``.
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-# Target for the difference in refused requests, as a fraction of all requests.
+# ``REFUSED_TARGET`` is the target for the difference in refused requests, as a fraction of all
+# requests.
 REFUSED_TARGET = 0.01
 
 

@@ -34,7 +34,8 @@ from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
-# Value of SGLang's mem_fraction_static and of vLLM's gpu_memory_utilization.
+# ``CLOSED_MEM_FRACTION`` is the value of SGLang's mem_fraction_static and of vLLM's
+# gpu_memory_utilization.
 CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
 """The idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
@@ -44,18 +45,20 @@ threads do not conflict. Timing profiles that were measured already contain the 
 servers. With asynchronous scheduling, the GPU never waits for the host; therefore ``host_ms`` is 0
 in a profile that was not measured on a server.
 """
-# If a profile was not measured on a server, its grade begins with one of these texts.
+# If a profile was not measured on a server, its grade begins with one of the texts in
+# ``_NOT_SERVED``.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
-# From this release on, vLLM uses async_scheduling by default.
+# From release ``ASYNC_FROM`` on, vLLM uses async_scheduling by default.
 ASYNC_FROM = (0, 14)
-# Memory fractions of the DLPM authors' fork: in published command lines that also set 20,000
-# tokens, and by default (as SGLang in 2024).
+# The constants below are memory fractions of the DLPM authors' fork: in published command lines
+# that also set 20,000 tokens, and by default (as SGLang in 2024).
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
 # The first settings belong to a server without --schedule-policy that is not the fork. The second
 # settings belong to the fork of summer 2024, which streams after each decode step and then always
 # makes a scheduling pass.
 SERVER_DEFAULT = ("", "default")
-# Size of the KV pool in tokens that the server of the open-loop runs logged.
+# ``SGLANG_OPEN_POOL_TOKENS`` is the size of the KV pool in tokens that the server of the open-loop
+# runs logged.
 SGLANG_OPEN_POOL_TOKENS = 444_563
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 

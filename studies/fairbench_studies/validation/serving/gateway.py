@@ -13,7 +13,8 @@ from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-# Milliseconds that the gateway adds to each request; the source of the data measured 3 to 5 ms.
+# The gateway adds ``GATEWAY_MS`` milliseconds to each request; the source of the data measured 3 to
+# 5 ms.
 GATEWAY_MS = 4.0
 _WHERE = "(?: at the gateway)?"  # In some files, the name of a gateway is followed by these words.
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"

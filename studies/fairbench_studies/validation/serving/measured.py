@@ -13,8 +13,9 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# Names of the runs to which a profile or a cost was fitted. For the A100, no other run had been
-# inspected before the fit. For the H100, all runs had been inspected before the fit.
+# ``FITTED`` lists the names of the runs to which a profile or a cost was fitted. For the A100, no
+# other run had been inspected before the fit. For the H100, all runs had been inspected before the
+# fit.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -30,19 +31,21 @@ FITTED = frozenset(
         "vllm-a100-fixed-c128-run1",
     }
 )
-# In runs without a gateway, the field ``gateway`` has this value.
+# In runs without a gateway, the field ``gateway`` has the value ``DIRECT``.
 DIRECT = "none"
-# From this commit of InferGrid on, the load generator counts prompt tokens (``closed_loop``).
+# From the commit ``INFERGRID`` of InferGrid on, the load generator counts prompt tokens
+# (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-# Seconds of warm-up in an open-loop run, during which the engine compiles kernels. If a run sends
-# requests for less than twice this time, the whole run counts, because too few requests would
-# remain.
+# The warm-up of an open-loop run, during which the engine compiles kernels, takes ``WARM_UP_S``
+# seconds. If a run sends requests for less than twice the warm-up, the whole run counts, because
+# too few requests would remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# Limit on the tokens of a prompt or an answer: ten times the longest existing context.
+# ``MAX_TOKENS`` limits the tokens of a prompt or an answer to ten times the longest existing
+# context.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")

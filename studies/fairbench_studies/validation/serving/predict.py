@@ -63,9 +63,9 @@ MEANING: dict[str, Any] = {
 }
 """A text on what the intervals mean, with the numbers by which they are widened."""
 
-# Relative errors in percent that are assumed for measured profiles and for operator profiles,
-# overall and per term. The errors were determined on runs that did not serve to fit the measured
-# profile; operator profiles were compared on the same runs.
+# The constants below are the relative errors in percent that are assumed for measured profiles and
+# for operator profiles, overall and per term. The errors were determined on runs that did not serve
+# to fit the measured profile; operator profiles were compared on the same runs.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
@@ -109,7 +109,8 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
     metric = name.split("/")[0]
     if metric == "refused":
         return 1.0, 0.0
-    metric = metric if metric in METRICS else THROUGHPUT  # rates of clients
+    # The rates of clients have no entry in ``METRICS``.
+    metric = metric if metric in METRICS else THROUGHPUT
     return FACTORS[grade][metric], ROOM_S.get(metric, 0.0)
 
 

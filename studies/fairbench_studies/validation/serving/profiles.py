@@ -11,14 +11,14 @@ from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"
 MEASURED_H100 = "h100-80gb/llama-3.1-8b/tp1/measured-sglang-triton"
-# Milliseconds for which vLLM's API server (HTTP and tokenizer) is busy with each request. With this
-# value, the simulated TTFT P50 of vllm-a100-fixed-c128-run1 equals the measured P50. For SGLang,
-# the profile already includes the time of its server.
+# vLLM's API server (HTTP and tokenizer) is busy with each request for ``VLLM_REQUEST_MS``
+# milliseconds. With this value, the simulated TTFT P50 of vllm-a100-fixed-c128-run1 equals the
+# measured P50. For SGLang, the profile already includes the time of its server.
 VLLM_REQUEST_MS = 1.5
-# With a policy of its own, the DLPM authors' fork of SGLang needs these milliseconds more on the
-# host: per iteration, and per request in an iteration. The values were fitted to the time per
-# output token in two runs, with 6 and with about 130 concurrent requests (``measured.FITTED``). The
-# additional host time of the fork's policy ``vtc`` is unknown.
+# With a policy of its own, the DLPM authors' fork of SGLang needs the milliseconds ``FORK_HOST_MS``
+# more on the host: per iteration, and per request in an iteration. The values were fitted to the
+# time per output token in two runs, with 6 and with about 130 concurrent requests
+# (``measured.FITTED``). The additional host time of the fork's policy ``vtc`` is unknown.
 FORK_HOST_MS = {"lpm_mdrr": (8.0, 0.082)}
 # ``nvidia-smi`` and cloud providers use GPU names such as "NVIDIA A100-SXM4-80GB".
 _SXM = re.compile(r"(?:nvidia-)?([abh]\d00)(?:-sxm\d?)?-(\d+gb)(?:-hbm\d\w?)?")

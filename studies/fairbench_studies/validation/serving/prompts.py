@@ -16,7 +16,8 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-# Limit on the tokens of a request that the servers of open-loop runs accepted.
+# ``LONGEST_TOKENS`` is the limit on the tokens of a request that the servers of open-loop runs
+# accepted.
 LONGEST_TOKENS = 4_096
 
 

@@ -16,7 +16,7 @@ from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
 FEWEST_CLIENTS = 3
-# At least this fraction of the gaps must be near a multiple of the interval.
+# At least the fraction ``EVEN_SHARE`` of the gaps must be near a multiple of the interval.
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
 
@@ -34,7 +34,8 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # Each entry consists of a turn, and the index of the recorded request that is copied for it.
+    # Each entry of ``missing`` consists of a turn, and the index of the recorded request that is
+    # copied for the turn.
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)

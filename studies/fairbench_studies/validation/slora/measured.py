@@ -32,7 +32,8 @@ _COLUMNS = {  # for each column of the file, the column of ``Trace``
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
-# Limit on the tokens of a prompt or an answer: ten times the longest existing context.
+# ``MAX_TOKENS`` limits the tokens of a prompt or an answer to ten times the longest existing
+# context.
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
 MAX_TIME_S = 1e10  # Times above this limit would be dates in seconds since 1970.

@@ -8,8 +8,8 @@ from itertools import combinations
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
-# Two measurements that differ by less than this do not rank schedulers. Under every scheduler, runs
-# of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
+# Two measurements that differ by less than ``RUN_NOISE_PCT`` percent do not rank schedulers. Under
+# every scheduler, runs of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
 RUN_NOISE_PCT = 3.0
 
 

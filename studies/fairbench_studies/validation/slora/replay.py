@@ -30,38 +30,40 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# The constants below were fitted to these six runs of VTC-artifact.
+# The constants below were fitted to the six runs of VTC-artifact in ``FITTED_RUNS``.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# In these sections, the paper's runs used other machines (REVISION.md of VTC-artifact).
+# In the sections ``OTHER_SERVERS``, the paper's runs used other machines (REVISION.md of
+# VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-# The profile was computed without any measurement on the server.
+# The profile ``DERIVED_PROFILE`` was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-# Milliseconds that the server takes to start and merge a minibatch of prompts.
+# The server takes ``PREFILL_OVERHEAD_MS`` milliseconds to start and merge a minibatch of prompts.
 PREFILL_OVERHEAD_MS = 14.0
-# Milliseconds that each running request adds to a decode step, mostly in the server's Python loops.
-# The two fitted runs of December 2023 ran on a slower host than the four fitted runs of 2024.
+# Each running request adds ``REQUEST_STEP_MS`` milliseconds to a decode step, mostly in the
+# server's Python loops. The two fitted runs of December 2023 ran on a slower host than the four
+# fitted runs of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# Milliseconds by which HTTP and the tokenizer delay a request on the way in and out, without
-# delaying other requests. The value fits the only first token in the fitted runs that came from a
-# warm and empty server (131 ms for 258 tokens).
+# HTTP and the tokenizer delay a request by ``RESPONSE_MS`` milliseconds on the way in and out,
+# without delaying other requests. The value fits the only first token in the fitted runs that came
+# from a warm and empty server (131 ms for 258 tokens).
 RESPONSE_MS = 4.0
-# Rows of the largest tile of a matrix product: a prefill of 258 tokens takes as long as a prefill
-# of 512 tokens.
+# ``PREFILL_TILE`` is the number of rows of the largest tile of a matrix product: a prefill of 258
+# tokens takes as long as a prefill of 512 tokens.
 PREFILL_TILE = 256
 IDLE_POLL_MS = 10.0  # pause in ``loop_for_fwd`` of the server's manager.py, in milliseconds
 
 # A prompt of n tokens was sent as the text "Hello " * n. The tokenizer adds the token BOS, and
 # turns the last blank into a token (fair_bench/trace.py, dummy_prompt).
 ADDED_PROMPT_TOKENS = 2
-# Tokens of the KV pool, and tokens that each adapter in the batch takes: 4 x rank 8. The server
-# reserves memory for adapters although --no-lora loads none (req_queue.py, adapter_size). Every
-# client has an adapter of its own.
+# The KV pool has ``POOL_TOKENS`` tokens, and each adapter in the batch takes ``CLIENT_TOKENS``
+# tokens: 4 x rank 8. The server reserves memory for adapters although --no-lora loads none
+# (req_queue.py, adapter_size). Every client has an adapter of its own.
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 

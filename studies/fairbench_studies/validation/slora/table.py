@@ -28,8 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# An entry of the table of cross-checks, by column. The column ``quoted`` quotes a prediction by
-# another project in words.
+# A ``CrossCheck`` is an entry of the table of cross-checks, by column. The column ``quoted`` quotes
+# a prediction by another project in words.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 

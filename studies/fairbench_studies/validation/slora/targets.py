@@ -5,12 +5,14 @@ from __future__ import annotations
 from fairbench_calibration.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-# Targets in percent for times to first token above LONG_TTFT_S.
+# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are targets in percent for times to first token above
+# ``LONG_TTFT_S``.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
-# A shorter median TTFT depends on when a request arrives within ten decode steps (0.3 s), in which
-# the server admits no request. The target is half of these 0.3 s.
+# A median TTFT up to ``LONG_TTFT_S`` depends on when a request arrives within ten decode steps (0.3
+# s), in which the server admits no request. The target ``SHORT_P50_TARGET_S`` is half of these 0.3
+# s.
 SHORT_P50_TARGET_S = 0.15
-# If the lowest TTFT is at most IDLE_TTFT_S, it comes from a prefill on an idle server, and its
+# If the lowest TTFT is at most ``IDLE_TTFT_S``, it comes from a prefill on an idle server, and its
 # target is half a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5

@@ -26,7 +26,7 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-# With at most this number of tenants, each tenant has a row; otherwise each kind of requests has a
+# With at most ``FEW_CLIENTS`` tenants, each tenant has a row; otherwise each kind of requests has a
 # row.
 FEW_CLIENTS = 3
 
