@@ -85,7 +85,7 @@ def attack_workload(
     try:
         return WorkloadSpec.model_validate(data | ({"client_owners": owners} if owners else {}))
     except ValidationError as error:
-        raise UsageError(f"an attack on {base.name}: {explain(error)}") from None
+        raise UsageError(f"an attack on {base.name} is not valid: {explain(error)}") from None
 
 
 _SENT_AS_CALLED = ("max_new_multiple", "output_multiple", "in_flight", "reaction")

@@ -73,7 +73,8 @@ GPUFile = Annotated[
 GPUPath = Annotated[
     Interconnect | None,
     Option(
-        help="Connection between the GPUs; pcie has peer access, pcie-host has no peer access. "
+        help="Connection between the GPUs. With pcie, the GPUs read each other's memory "
+        "directly; with pcie-host, all data passes through the host. "
         "[default: the usual connection of the GPU]"
     ),
 ]

@@ -326,7 +326,7 @@ class RayLauncher:
                 had = "no room for all" if wanted.spread else f"room for {placing.placed}"
                 raise RunFailed(
                     f"{wanted.asked.format(wanted.replicas)}: the Ray cluster at {self._address} "
-                    f"had {had} within {timeout_s:g} s; each needs {placing.needs}"
+                    f"had {had} within {timeout_s:g} s; each server needs {placing.needs}"
                 )
         raise KeyboardInterrupt
 

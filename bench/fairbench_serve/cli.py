@@ -36,7 +36,7 @@ def serve(
         bool,
         Option(
             "--client-limit/--no-client-limit",
-            help="Limit each client's share of the workers. A client that sends requests alone "
+            help="Limit each client's share of the workers. A client that is alone at the router "
             "leaves a fifth of the workers free for other clients. The settings "
             "gateway.client_limit, gateway.client_requests and gateway.client_reserve change "
             "the limits.",

@@ -264,7 +264,8 @@ def named_workers(
         if twin is not None:
             shown = "" if twin == worker.url else f" (as {twin})"
             raise UsageError(
-                f"--worker-url {worker.url}: given twice{shown}; give each worker once"
+                f"--worker-url {worker.url}: this worker is given twice{shown}; give each worker "
+                "once"
             )
     if all_named:  # Without an admin port, nobody can add a worker later.
         keys.check_named([worker.url for worker in workers])

@@ -145,7 +145,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
             "this run is incomplete and cannot be compared; finish it, or leave it out",
         ),
         (["--resume", tmp_path], "sweep.toml"),
-        (["--resume", path, "vtc"], ": uses the stored settings; give no others with it"),
+        (["--resume", path, "vtc"], ": the stored settings are used; give no other settings"),
     ):
         result = invoke(*arguments, "--result-dir", tmp_path / "runs")
         assert result.exit_code == 2, (arguments, result.output)

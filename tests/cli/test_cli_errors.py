@@ -137,7 +137,7 @@ def test_wrong_flags_are_refused(refused, arguments, expected):
 @pytest.mark.parametrize("gate", ["session-cap", "thunderagent"])
 def test_a_gate_is_refused_without_sessions(refused, gate, engine):
     said = refused("run", "--gateway", gate, "--engine", engine, "--workload", "vtc-overload")
-    assert f"gateway = '{gate}': decides by session, and every program of the workload" in said
+    assert f"gateway = '{gate}': the gateway decides by session, but every program of the workload" in said
     assert "choose a workload with sessions, such as sessions, agent or tool-use" in said
 
 
@@ -329,7 +329,7 @@ def test_wrong_usage_is_one_line_and_exits_with_2(refused, arguments, expected):
 def test_a_log_that_is_given_twice_is_refused(refused, tmp_path):
     (tmp_path / "a.csv").write_text("time_s,client,prompt_tokens,completion_tokens\n0,a,1,1\n")
     assert refused("score", "a.csv", "./a.csv").endswith(
-        "a.csv: given 2 times, so the requests would be repeated"
+        "a.csv: the file is given 2 times, so its requests would be repeated"
     )
 
 

@@ -121,8 +121,8 @@ def test_a_sweep_in_changed_code_is_not_resumed(sweep, change):
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == (
         f"fairbench: {sweep.store.path}: 2 finished runs were decided by {before}, and "
-        f"{sweep.engine.python} now has {after}; restore the code of these runs, or begin again in "
-        "another directory\n"
+        f"{sweep.engine.python} now has {after}; restore the engine code with which these "
+        "runs were made, or begin again in another directory\n"
     )
     assert len(sweep.store.finished()) == 2
     done = CliRunner().invoke(app, ["compare", "--resume", str(sweep.store.path)])

@@ -97,7 +97,7 @@ def test_a_python_without_vllm_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("backend", "says"),
     [
-        ({"api": "generate"}, "must be completions or chat for vLLM"),
+        ({"api": "generate"}, "the API of vLLM must be completions or chat"),
         ({"server_args": ["--scheduler-cls=x"]}, "--scheduler-cls is set by fairbench"),
         ({"schedule_policy": "lpm"}, "fcfs"),
     ],

@@ -95,7 +95,7 @@ def test_the_last_chunk_may_lack_choices_and_holds_the_counts(choices, count):
 @pytest.mark.parametrize("count", [12.5, "12", True, [1]])
 def test_an_event_with_an_invalid_count_is_an_error(count):
     usage = json.dumps({"choices": [], "usage": {"prompt_tokens": count}}).encode()
-    with pytest.raises(BadEvent, match="not an event of this API"):
+    with pytest.raises(BadEvent, match="the event is not part of the server's API"):
         AskChat(None).answer().take_event(usage)
 
 
@@ -117,7 +117,7 @@ def endpoint(**fields):
     ("text", "complaint"),
     [
         ("[1]", "must be a JSON object"),
-        ("{oops", "must be a JSON object: extra_body: not JSON"),
+        ("{oops", "the extra body must be a JSON object: extra_body: not JSON"),
         ('{"stream": false}', "stream is set by fairbench itself"),
         ('{"max_tokens": 3}', "max_tokens is set by fairbench itself"),
         ('{"max_completion_tokens": 3}', "by --max-tokens-field"),

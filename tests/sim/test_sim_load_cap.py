@@ -113,5 +113,5 @@ def test_without_a_cap_an_experiment_has_no_trace_of_it():
 
 @pytest.mark.parametrize("wrong", ["many", 0, -5, 1.5, True])
 def test_invalid_caps_are_refused(wrong):
-    with pytest.raises(UsageError, match=r"engine.load_cap = .*: must be auto, none or a number"):
+    with pytest.raises(UsageError, match=r"engine.load_cap = .*: the load cap must be auto, none"):
         resolve({}, {"engine.load_cap": wrong})

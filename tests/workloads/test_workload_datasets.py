@@ -144,7 +144,7 @@ class TestWrongFiles:
             ("tree-of-thought", [{"question": "a"}, {"q": 1}], r"line 2: missing field 'question'"),
             ("tree-of-thought", [{"question": 5}], r"line 1: field 'question': must be a string"),
             ("tree-of-thought", [{"question": ""}], r"line 1: field 'question': must not be empty"),
-            ("tree-of-thought", [[1]], r"line 1: must be a JSON object or a text"),
+            ("tree-of-thought", [[1]], r"line 1: the record must be a JSON object or a text"),
             (
                 "tree-of-thought",
                 [{"x": 1}],

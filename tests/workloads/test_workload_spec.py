@@ -166,7 +166,7 @@ def test_an_unknown_name_is_refused():
         (
             'name = "mine"',
             'name = "my own"',
-            r"name = 'my own': must consist of letters, digits, - and _",
+            r"name = 'my own': the name must consist of letters, digits, - and _",
         ),
         ("mine", "m" * 65, r"name = 'm+': must have at most 64 characters"),
         ("branches = 2", f"branches = {'[' * 5000}", r"mine\.toml: nested more than 32 levels"),

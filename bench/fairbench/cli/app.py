@@ -126,7 +126,10 @@ def command_names() -> list[str]:
     """
     added = sorted(registered(COMMAND_GROUP))
     if twice := _OWN.keys() & set(added):
-        raise UsageError(f"{COMMAND_GROUP}: an installed package adds {min(twice)!r}, which exists")
+        raise UsageError(
+            f"{COMMAND_GROUP}: an installed package adds the command {min(twice)!r}, which exists "
+            "already"
+        )
     return [*_OWN, *added]
 
 

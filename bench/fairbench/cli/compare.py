@@ -24,7 +24,7 @@ def compare(
         typer.Argument(
             metavar="A B [C ...]",
             help="Schedulers, experiment files (FILE.toml) or directories of stored runs; the "
-            "first is the baseline. If a single directory is given, compare compares the "
+            "first is the baseline. If a single directory is given, the command compares the "
             "schedulers of its runs in each configuration.",
         ),
     ] = None,

@@ -69,7 +69,8 @@ def leaderboard(
         BoardFormat,
         Option(
             "--format",
-            help="Output format. `csv` prints a line per run, which `leaderboard` reads again.",
+            help="Output format. With `csv`, the command prints one line per run; `leaderboard` "
+            "also reads this output.",
         ),
     ] = BoardFormat.TABLE,
     report: Annotated[

@@ -56,7 +56,7 @@ def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
     if explain and as_json:
         raise UsageError("--explain cannot be combined with --json, which prints no text")
     if explain and not single:
-        raise UsageError("--explain needs a single run")
+        raise UsageError("--explain needs a single run; leave out sweeps and repeats")
 
 
 def terminal_look() -> tuple[bool, int]:

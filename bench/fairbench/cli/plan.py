@@ -71,7 +71,8 @@ def plan(
         str | None,
         Option(
             metavar="X,Y",
-            help="Factors on the workload's load for which to plan, such as 0.5,1,2. [default: "
+            help="Multiples of the workload's load for which the plan is made, such as 0.5,1,2. "
+            "[default: "
             f"{LOADS}]",
         ),
     ] = None,

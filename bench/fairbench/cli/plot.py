@@ -84,7 +84,9 @@ def plot(
     suffixes = read_formats(formats)
     keys = split_commas("--columns", columns) if columns else ()
     if keys and table is None:
-        raise UsageError(f"--columns {columns} needs --table FILE.tex, the file of these columns")
+        raise UsageError(
+            f"--columns {columns} needs --table FILE.tex, the file to which the columns are written"
+        )
     if figure != ALL and Path(figure).is_dir():
         if source is not None or preset is not None:
             raise UsageError(

@@ -36,16 +36,19 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 def check_router_command(words: Sequence[str]) -> None:
     """Raise ValueError if a router's command lacks a required placeholder or has an unknown one."""
     if not words:
-        raise ValueError("must not be empty: write the command that starts the router")
+        raise ValueError("the router's command must not be empty")
     used = {name for word in words for name in _PLACEHOLDER.findall(word)}
     for name in sorted(used):
         if name not in PLACEHOLDERS:
             raise ValueError(str(unknown_name("placeholder", name, PLACEHOLDERS)))
     if PORT not in used:
-        raise ValueError(f"must contain {{{PORT}}}, the port on which the router is to listen")
+        raise ValueError(
+            f"the router's command must contain {{{PORT}}}, which stands for the router's port"
+        )
     if used.isdisjoint({WORKER_URLS, WORKER_URL_LIST}):
         raise ValueError(
-            f"must contain {{{WORKER_URLS}}} or {{{WORKER_URL_LIST}}}, the URLs of the workers"
+            f"the router's command must contain {{{WORKER_URLS}}} or {{{WORKER_URL_LIST}}}, which "
+            "stand for the workers' URLs"
         )
 
 
@@ -301,7 +304,7 @@ class VLLM(RealServers):
     @classmethod
     def _speaks(cls, api: Api) -> Api:
         if api == "generate":
-            raise ValueError("must be completions or chat for vLLM")
+            raise ValueError("the API of vLLM must be completions or chat")
         return api
 
 
@@ -397,9 +400,9 @@ def _extra_fields(text: str | None) -> dict[str, Any]:
     try:
         fields = parsed(text.encode(), "extra_body", strict=True)
     except DataError as error:
-        raise ValueError(f"must be a JSON object: {error}") from None
+        raise ValueError(f"the extra body must be a JSON object: {error}") from None
     if not isinstance(fields, dict):
-        raise ValueError("must be a JSON object")
+        raise ValueError("the extra body must be a JSON object")
     return fields
 
 

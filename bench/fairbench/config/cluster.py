@@ -131,7 +131,8 @@ def check_disaggregated(engine: str | None, settings: Mapping[str, Any]) -> None
     key = f"{DISAGGREGATION}.reserve"
     if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
         raise UsageError(
-            f"{key} = 'admission': engine {engine} reserves memory once a prompt is computed"
+            f"{key} = 'admission': not supported, because engine {engine} reserves memory only "
+            "after a prompt is computed"
         )
 
 
@@ -193,7 +194,7 @@ def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
         allowed = ", ".join(name for name in registry.EVICTIONS if name in backend.evictions)
         raise UsageError(
             f"{key} = {value!r}: must be one of {allowed} for backend {kind}, whose requests do "
-            "not tell their sessions"
+            "not name their sessions"
         )
     if backend.own_policy is not None and value != registry.DEFAULT_EVICTION:
         raise UsageError(

@@ -148,7 +148,9 @@ def check_preset(preset: Preset, draft: Draft, workload: str) -> None:
         )
     unserved = preset.workloads.get(workload)
     if unserved is not None and not draft.settings.is_said(unserved.unless):
-        raise UsageError(f"workload = {workload!r}: preset {preset.name}: {unserved.because}")
+        raise UsageError(
+            f"workload = {workload!r}: preset {preset.name} does not support it: {unserved.because}"
+        )
 
 
 def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:

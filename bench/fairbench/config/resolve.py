@@ -271,7 +271,8 @@ def check_sessions(spec: ExperimentSpec) -> None:
     plans = spec.client_plans()
     if not any(program_class(plan.kind).has_turns(plan.params) for plan in plans):
         raise UsageError(
-            f"gateway = {spec.gateway!r}: decides by session, and every program of the workload "
+            f"gateway = {spec.gateway!r}: the gateway decides by session, but every program of "
+            "the workload "
             f"{spec.workload.name} is one request; choose a workload with sessions, such as "
             "sessions, agent or tool-use, or a trace that names sessions"
         )

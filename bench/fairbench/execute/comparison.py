@@ -155,7 +155,9 @@ def check_usage(
     """
     if resume is not None:
         if arguments or given or baseline:
-            raise UsageError(f"resume {resume}: uses the stored settings; give no others with it")
+            raise UsageError(
+                f"resume {resume}: the stored settings are used; give no other settings"
+            )
     elif codes > 1 and not any(map(is_stored, arguments)):
         if baseline:
             raise UsageError(f"baseline {baseline}: the first engine_code is the baseline")
@@ -362,5 +364,5 @@ def _side(
         return one
     if one.key not in ran and outcome is not None:
         why = outcome.failures[0].error if outcome.failures else "no run is finished"
-        raise RunFailed(f"{one.name}: {why}; see {outcome.store.path / 'failed'}")
+        raise RunFailed(f"{one.name} has no results: {why}; see {outcome.store.path / 'failed'}")
     return replace(ran[one.key], scheduler=one.name)

@@ -326,6 +326,7 @@ def check_same_code(store: SweepStore, specs: Iterable[ExperimentSpec]) -> None:
     if outdated := outdated_runs(store.finished() if coded else {}, coded):
         runs = "1 finished run was" if len(outdated) == 1 else f"{len(outdated)} finished runs were"
         raise UsageError(
-            f"{store.path}: {runs} {outdated[0]}; restore the code of these runs, or begin again "
+            f"{store.path}: {runs} {outdated[0]}; restore the engine code with which these runs "
+            "were made, or begin again "
             "in another directory"
         )

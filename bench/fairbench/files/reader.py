@@ -228,7 +228,7 @@ class Unpacked(io.RawIOBase):
                     continue
                 self._member = zlib.decompressobj(wbits=GZIP)
             elif not self._data:
-                raise EOFError("it ends in the middle")
+                raise EOFError("the compressed data are incomplete")
             found: bytes = self._member.decompress(self._data, size)
             self._data = self._member.unconsumed_tail
             if self._member.eof:

@@ -81,7 +81,7 @@ def _load_cap_setting(value: Any) -> str | int | None:
     if value in ("auto", "none", None) or tokens:
         found: str | int | None = value
         return found
-    raise ValueError("must be auto, none or a number of tokens above 0")
+    raise ValueError("the load cap must be auto, none or a number of tokens above 0")
 
 
 LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_load_cap_setting)]
@@ -286,7 +286,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             goes_on_after_self=params.release == "0.33",
         )
     except ValueError as error:
-        raise UsageError(f"settings of vllm: {error}") from None
+        raise UsageError(f"the settings of vllm are not valid: {error}") from None
 
 
 # vLLM determines the KV pool by a profiling step at start.

@@ -186,7 +186,7 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{variable} is not JSON: {error}") from None
+        raise UsageError(f"{variable} is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{variable} = {text}: must have the form {shape}")
     return found

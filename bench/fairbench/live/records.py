@@ -196,7 +196,7 @@ def _read_file(path: Path, kind: type[_Record]) -> list[_Record]:
         try:
             records.append(decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: {error}") from None
+            raise DataError(f"{path}, line {number}: cannot be read: {error}") from None
     return records
 
 

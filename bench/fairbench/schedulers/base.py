@@ -155,7 +155,7 @@ class OldFlag:
     def __set__(self, scheduler: object, value: bool) -> None:
         raise UsageError(
             f"{type(scheduler).__name__}.{self._name}: this flag no longer has an effect; to turn "
-            f"the part off, write self.{self._method} = None"
+            f"off the method {self._method}, write self.{self._method} = None"
         )
 
 

@@ -239,7 +239,7 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
         if upto == end:
             return edge[: position + 1], edge[position + 1 :]
         upto -= end
-    raise AssertionError("the edge is too short for this cut")
+    raise AssertionError("the edge of the prefix tree is too short to be cut at this position")
 
 
 IN_BATCH_TOKENS = 32  # SGLang's in-batch prefix check has the same threshold.

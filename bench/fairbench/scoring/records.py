@@ -98,7 +98,9 @@ def read_scored(
     """
     for path, count in Counter(Path(realpath(path)) for path in paths).items():
         if count > 1:
-            raise UsageError(f"{path}: given {count} times, so the requests would be repeated")
+            raise UsageError(
+                f"{path}: the file is given {count} times, so its requests would be repeated"
+            )
     asked = score_asked(mapped(names or {}), layout, line)
     unit = None if unit_s is None else next(u for u, ns in UNITS.items() if ns == unit_s * 1e9)
     parts = [read_requests(path, asked, unit) for path in paths]

@@ -437,7 +437,7 @@ def _texts_of_records(
         try:
             table = {"text": record} if isinstance(record, str) else record
             if not isinstance(table, dict):
-                raise ValueError("must be a JSON object or a text")
+                raise ValueError("the record must be a JSON object or a text")
             table = renamed(table, names)
             schema = schema or _fitting(table, kind)
             missing = [mark for mark in schema.marks if mark not in table]

@@ -295,7 +295,7 @@ MAX_NAME = (
 def _checked_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(
-            "must consist of letters, digits, - and _, and begin with a letter or digit"
+            "the name must consist of letters, digits, - and _, and begin with a letter or digit"
         )
     return name
 
@@ -304,7 +304,7 @@ def _client_name(name: str) -> str:
     """Return a client name, which must be plain or contain tenants (``org/team/user``)."""
     if re.fullmatch(r"client-\d+", name):
         raise ValueError(
-            "must not have the form client-N, which is reserved for clients without a name"
+            "the name must not have the form client-N, which is reserved for clients without a name"
         )
     for part in name.split(SEPARATOR):
         try:

@@ -197,9 +197,9 @@ class Pool:
                     Connection, self._host, self._port, ssl=self._tls or None
                 )
         except TimeoutError:
-            raise Disconnected(f"no connection within {self._timeout_s:g} s") from None
+            raise Disconnected(f"no connection was opened within {self._timeout_s:g} s") from None
         except OSError as error:
-            raise Disconnected(f"no connection: {error.strerror or error}") from None
+            raise Disconnected(f"no connection was opened: {error.strerror or error}") from None
         return connection
 
     def keep_connection(self, connection: Connection) -> None:

@@ -143,14 +143,14 @@ class StreamedAnswer(ABC):
         if self.done and found.fault is not None:
             return 0  # The answer is already complete, so a later fault has no effect.
         if found.answer is None:
-            raise BadEvent("not an event of this API")
+            raise BadEvent("the event is not part of the server's API")
         if found.fault is not None:
             raise BadEvent(found.fault.text)
         self.answer_id = self.answer_id or str(found.answer.id or "")
         try:
             return self._read_event(found, found.answer, payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadEvent(f"not an event of this API: {error}") from None
+            raise BadEvent(f"the event is not part of the server's API: {error}") from None
 
     @property
     def finished(self) -> bool:
@@ -265,7 +265,7 @@ class GenerateAnswer(StreamedAnswer):
 
     def _read_event(self, found: AnswerJudgement, answer: Answered, payload: bytes) -> int:
         if answer.meta_info is None:
-            raise BadEvent("an event without meta_info")
+            raise BadEvent("the event has no field meta_info")
         meta = msgspec.convert(answer.meta_info, _Meta)
         ids = msgspec.convert(answer.output_ids or [], list[int])
         self.answer_id = self.answer_id or str(meta.id or "")

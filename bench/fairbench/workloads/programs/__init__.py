@@ -87,4 +87,4 @@ def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
     except ValidationError as error:
         raise ValueError(explain(error, where)) from None
     except TypeError:
-        raise ValueError(f"parameters in {where} are numbers: dates are not allowed") from None
+        raise ValueError(f"the parameters in {where} must be numbers, not dates") from None
