@@ -19,8 +19,8 @@ from fairbench.version import DIRECTORY
 COMMAND_GROUP, EXECUTOR_GROUP = "fairbench.commands", "fairbench.executors"
 LAUNCHER_GROUP, ENGINE_GROUP = "fairbench.launchers", "fairbench.engines"
 STUDY_GROUP, CODE_GROUP = "fairbench.studies", "fairbench.engine_code"
-# ``OURS`` begins the name of every package that belongs to fairbench. The rest of such a package's
-# name is the name of its extra.
+# ``OURS`` begins the name of every package that belongs to fairbench. The part of the package's
+# name after ``OURS`` is the name of the package's extra.
 OURS = "fairbench_"
 
 

@@ -25,8 +25,8 @@ REMEMBERED = 2**16
 def lineage(client: str) -> tuple[str, ...]:
     """Return the nodes on the path to a client: its tenants (outermost first), then itself."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
-    # A server accepts any name of a client. A client whose name ends with the separator belongs to
-    # no tenant of this name.
+    # A server accepts any name of a client. A client whose name ends with the separator of tenants
+    # belongs to no tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
     return (*(client[:end] for end in ends), leaf)
 

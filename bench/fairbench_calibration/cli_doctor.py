@@ -55,7 +55,7 @@ def doctor(
     live.require_live_extra()
     root, headers = profiling.root_of(base_url), options.parse_headers(header)
     of_flood = options.parse_headers(flood_header, "--flood-header")
-    # This call checks the URL and the headers.
+    # Creating a ``DriverTarget`` checks the URL and the headers.
     live.DriverTarget(root, headers={**headers, **of_flood})
     facts = checks.facts_of(root, headers)
     at_once = flood or facts.flood()

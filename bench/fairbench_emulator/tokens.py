@@ -31,8 +31,8 @@ FORK_TRIES = 16
 VOCABULARY = 128_000
 # ``OUTPUT_WORDS`` is the number of different words of which the emulator's outputs consist.
 OUTPUT_WORDS = 4096
-# ``PIECE`` matches a token: up to ten letters, three digits, or two other characters. With this
-# pattern, English prose has about 4.5 characters per token.
+# ``PIECE`` matches a token: up to ten letters, three digits, or two other characters. With the
+# pattern ``PIECE``, English prose has about 4.5 characters per token.
 PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 

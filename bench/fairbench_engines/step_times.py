@@ -9,7 +9,7 @@ from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.hardware.gpu_time import Decoding, step_parts
 from fairbench.schedulers.base import LocalScheduler
 
-# Each new observation multiplies the weights of all earlier observations by this factor.
+# Each new observation multiplies the weights of all earlier observations by ``FORGET``.
 FORGET = 0.999
 FEW = 8  # The first prediction of a step time needs at least this number of observations.
 

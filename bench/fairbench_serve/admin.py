@@ -54,7 +54,7 @@ class Membership:
     unfollow: Callable[[int], None]
 
     def __post_init__(self) -> None:
-        # Without this lock, two calls at the same time could add the same worker.
+        # Without the lock ``_adding``, two calls at the same time could add the same worker.
         self._adding = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:

@@ -226,7 +226,7 @@ class BatchView:
     def __iter__(self) -> Iterator[Running]:
         for sequence in list(self._batch.sequences):
             if sequence not in self._batch.sequences:
-                # The scheduler has preempted the request since the entry was made.
+                # The scheduler has preempted the request since the entry of the heap was made.
                 continue
             request, produced = sequence.request, self._batch.produced(sequence)
             reserved = min(request.max_new_tokens - produced, CLIP_MAX_NEW_TOKENS)

@@ -529,8 +529,8 @@ class DecodeWorker(EngineLoop[KVNode]):
         if batch.size > cache.free:
             self._retract()
         if not 0 < batch.size <= cache.free:
-            # The rest of the decode worker's memory is reserved for prompts that prefill workers
-            # are sending.
+            # The memory of the decode worker that is left is reserved for prompts that prefill
+            # workers are sending.
             return False
         steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
         self._start_run(steps, -self._extra_ps())

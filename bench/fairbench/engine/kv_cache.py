@@ -251,8 +251,8 @@ class KVCache(PrefixTree[KVNode]):
 
     def _list_if_leaf(self, node: KVNode) -> None:
         if not (node.listed or node.locks or node.children or node is self.root):
-            # The stored rank of a node may be too low, because uses of prefixes by waiting requests
-            # are not counted here.
+            # The stored rank of a node may be too low, because a node's rank ignores uses of the
+            # node by waiting requests.
             node.listed = True
             rank = self.policy.rank(new_tuple(Leaf, (node.last_access, 0, 0.0, False)))
             heappush(self._leaves, (rank, node.number, node))

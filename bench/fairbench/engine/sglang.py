@@ -499,8 +499,8 @@ class Admission:
             limit = min(self._chunk_left, memory)
         if limit <= 0:
             # With mixed chunks, decoding may leave no tokens of the chunk or no memory for the
-            # prompt. In this case, SGLang's server fails; in the simulator, the prompt waits until
-            # fewer requests run.
+            # prompt. If no tokens or no memory are left, SGLang's server fails; in the simulator,
+            # the prompt waits until fewer requests run.
             self.chunked = sequence
             return
         left = sequence.total - sequence.filled

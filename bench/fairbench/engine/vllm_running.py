@@ -84,7 +84,7 @@ class BlockTables:
             freed += self._unstored(self._tables[one])
             users.update(self.copies(one))
         for copy in cached:
-            # Otherwise the new request would use this copy of the block.
+            # The new request would use a cached copy of a block, so the copy is not freed.
             users.pop(copy, None)
         freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
         wanted = self._wanted(sequence.total, cached, alone=alone)
@@ -374,7 +374,7 @@ class RunningList:
             for sequence, begins, fills in self._phases.at_blocks(step):
                 if begins:
                     self.tables.add_block(sequence)
-                # At this point, all tokens of the previous block are known.
+                # When a new block begins, all tokens of the previous block are known.
                 if begins and self._ahead:
                     self.tables.store_full(sequence)
                 if fills and not self._ahead:

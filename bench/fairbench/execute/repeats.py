@@ -170,7 +170,7 @@ def run_sweep(
     another process runs this sweep, and Interrupted after a signal. ``command`` is the command by
     which users continue the sweep (with ``--resume``).
     """
-    # Without this lock, two processes could execute the same runs.
+    # Without the lock of the folder, two processes could execute the same runs.
     with run_folder(store.path, "alone"):
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)

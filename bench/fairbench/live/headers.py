@@ -20,7 +20,7 @@ CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # the client of a request that names no client
 # ``BODY_CLIENT`` is the body field of OpenAI's APIs that may name the client. In the body of a
-# ``/generate`` request, the field "routing_key" names the client instead.
+# ``/generate`` request, the client is named by the field "routing_key" instead of ``BODY_CLIENT``.
 BODY_CLIENT = "user"
 BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 # No client can have the names below: ``OTHERS`` is the label of all clients without a label of

@@ -313,7 +313,7 @@ class Connections:
         for number in range(AT_ONCE):
             if not self._has_free_slot():
                 # The listening socket is readable, so at least one client waits for a connection.
-                # It is not known whether further clients wait for a connection.
+                # The server does not know whether further clients wait for a connection.
                 if number == 0:
                     self._make_room()
                 self._pause()
@@ -345,7 +345,7 @@ class Connections:
             accepted.close()
             return
         # aiohttp would read up to 32 requests of a connection ahead, and no limit would count their
-        # bodies. Some releases of aiohttp do not have these attributes.
+        # bodies. Some releases of aiohttp lack the attributes that limit the reading ahead.
         with suppress(AttributeError):
             connection._max_msg_queue_size, connection._msg_queue_resume_size = MOST_AHEAD, 0
         self._since_s[connection] = asyncio.get_running_loop().time()
@@ -415,7 +415,7 @@ MAX_BODY_BYTES = 64 * 2**20
 # server's grace period.
 SHUTDOWN_S = 0.5
 # A request body of at least ``LONG_BODY_BYTES`` bytes is parsed by a thread. Parsing and tokenizing
-# such a body may take 0.1 s, which would block the event loop.
+# a long body may take 0.1 s, which would block the event loop.
 LONG_BODY_BYTES = 2**18
 
 

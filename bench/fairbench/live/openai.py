@@ -610,7 +610,7 @@ _BESIDE_MESSAGES = (
     *("text", "output_config"),
 )
 # ``_TURNS`` lists the fields of a request body that contain turns, in the order of the prompt. Each
-# field has the role of a plain text in the field.
+# field of ``_TURNS`` is listed with the role of a plain text in the field.
 _TURNS = {"instructions": "system", "system": "system", "input": "user", "messages": "user"}
 SEEN = (*_TURNS, *_BESIDE_MESSAGES)  # fields of a request body that a chat template may use
 _CONTENTS = ("content", "output")  # The text of a tool's result is in the field ``output``.

@@ -31,7 +31,8 @@ EVICTION = "FAIRBENCH_EVICTION"
 # scheduler and its parameters; the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-# The plugin itself enforces only this setting; the engine enforces all other settings.
+# Of all engine settings, the plugin itself enforces only ``LOAD_CAP``; the engine enforces the
+# other settings.
 LOAD_CAP = "engine.load_cap"
 
 

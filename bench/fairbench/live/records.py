@@ -124,7 +124,8 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _arrays(rows, RequestRecord, clients)
-    # The time at which a request was sent is dropped, because the stored table has no such column.
+    # The time at which a request was sent is dropped, because the stored table has no column for
+    # this time.
     del columns["submit_s"]
     if not columns["estimated"].any():
         del columns["estimated"]

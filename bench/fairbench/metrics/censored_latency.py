@@ -104,8 +104,8 @@ class Ranked:
         open_ended = least != _interpolate(self._most, low, high, part)
         unsure = self._unknown[low] | self._unknown[high]
         # A percentile without an upper bound may lie between two known values; it may equal the
-        # lower value if censored latencies are short. In this case, the lower bound of the
-        # percentile is just below the lower value.
+        # lower value if censored latencies are short. If short censored latencies may move the
+        # percentile, its lower bound is just below the lower known value.
         below = np.where(open_ended & ~unsure, np.nextafter(least, -np.inf), least)
         value_s[some], censored[some] = below, open_ended
         return list(map(Percentile, value_s.tolist(), censored.tolist()))

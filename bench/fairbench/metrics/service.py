@@ -209,7 +209,8 @@ def booked_in(log: ServiceRows, window: Window, clients: int) -> Booked:
             (total[1], part.extend_charged_tokens, started),
             (total[2], part.extend_tokens, ended),
         ):
-            # Only prefill iterations compute prompt tokens, and they have few rows.
+            # Only prefill iterations compute prompt tokens, and prefill iterations have few rows in
+            # the log.
             rows = np.flatnonzero(tokens)
             rows = rows[when[own.of_row[rows]]]
             sums += np.bincount(part.client[rows], weights=tokens[rows], minlength=clients)

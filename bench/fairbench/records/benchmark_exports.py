@@ -148,7 +148,7 @@ def _flat_record(item: Record, where: str) -> Object:
         "gaps": _gaps(metrics, where),
         "error": item.get("error") or ("cancelled" if metadata.get("was_cancelled") else None),
     }
-    # aiperf omits this metric because the answer was not streamed.
+    # aiperf omits the time to first token because the answer was not streamed.
     if flat["time_to_first_token"] is None:
         flat["time_to_first_token"] = flat["request_latency"]
     read, cached = flat["input_sequence_length"], flat["cached_tokens"]

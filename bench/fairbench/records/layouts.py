@@ -228,8 +228,8 @@ BURSTGPT = Layout(
     {"latency": "Elapsed time"},
     unit="s",
 )
-# ``VTC_COLUMNS`` reads runs measured by VTC-artifact, in files ``all_results*.jsonl``. In such a
-# file, a request without an answer was refused.
+# ``VTC_COLUMNS`` reads runs measured by VTC-artifact, in files ``all_results*.jsonl``. In a file of
+# VTC-artifact, a request without an answer was refused.
 VTC_COLUMNS = _columnwise("vtc-columns", VTC, uncached=True, refuses=True)
 
 

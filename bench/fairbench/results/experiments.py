@@ -207,7 +207,7 @@ def spec_changes(
         if old == new or (key.endswith(".rate") and replaced):
             continue
         if DEFAULT in (old, new) and key.partition(".")[0] in apart:
-            # Only one of the two experiments uses the scheduler to which this parameter belongs.
+            # Only one of the two experiments uses the scheduler to which the parameter belongs.
             continue
         whole = key.startswith(WORKLOAD) and "workload" in chosen
         if _has_default(key) and key not in chosen and not whole:

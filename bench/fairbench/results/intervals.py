@@ -69,7 +69,7 @@ def _central(angle: float, degrees: int) -> float:
 
 INTERVALS_FILE = "intervals.json"  # A directory of repeated runs contains a file of this name.
 LEVEL = 0.95
-# This text describes how means and intervals were computed.
+# ``METHOD`` describes how means and intervals were computed.
 METHOD = "mean and 95% interval (Student's t)"
 
 

@@ -136,8 +136,8 @@ def library_version(library: str) -> str | None:
 
 TIMEOUT_S = 20.0
 MAX_VERSION = 200  # The version of a package is cut to this number of characters.
-# The Python interpreter beside a script executes this program, which prints the distribution that
-# installed the script.
+# The Python interpreter beside a script executes the program ``OWNER``, which prints the
+# distribution that installed the script.
 OWNER = """
 import sys
 from importlib.metadata import entry_points

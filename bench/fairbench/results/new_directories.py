@@ -102,8 +102,8 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
             try:
                 return hidden.rename(target)
             except OSError:
-                # In the meantime, another run may have created a directory of this name that is not
-                # empty.
+                # In the meantime, another run may have created a directory with the name of the
+                # target that is not empty.
                 if not target.exists():
                     raise
     raise AssertionError("names never end")

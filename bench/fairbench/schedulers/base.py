@@ -237,7 +237,7 @@ class LocalScheduler(HasParts, ABC):
     # different clocks and might decide differently.
     reads_clock: ClassVar[bool] = False
     # If ``counts_service`` is true, the scheduler itself sums the service of programs or clients,
-    # and the ranks of a server cannot share these sums.
+    # and the ranks of a server cannot share the sums.
     counts_service: ClassVar[bool] = False
     # If ``work_conserving`` is false, the scheduler may leave free memory unused while requests
     # wait (see ``wake_s``).
@@ -245,7 +245,8 @@ class LocalScheduler(HasParts, ABC):
     # If the scheduler has ``pass_s``, an admission pass blocks the worker before each prefill and
     # after every ``steps_per_pass`` decode steps.
     steps_per_pass: ClassVar[int] = 1
-    # ``sglang_since`` is the first release of SGLang in which this order is a built-in policy.
+    # ``sglang_since`` is the first release of SGLang in which the scheduler's order is a built-in
+    # policy.
     sglang_since: ClassVar[str | None] = None
     Params: ClassVar[Any]
 

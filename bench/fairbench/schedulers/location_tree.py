@@ -217,7 +217,8 @@ class BoundedTree(LocationTree[RecentNode]):
     def add(self, found: WalkEnd[RecentNode], prompt: Prompt, worker: int) -> RecentNode:
         latest = self._latest
         if latest is not None and latest[0] is prompt and worker == self._marked:
-            # The whole path of this prompt is already marked for the worker, and was used last.
+            # The whole path of the present prompt is already marked for the worker, and was used
+            # last.
             return latest[1]
         end = super().add(found, prompt, worker)
         if self.size > self.limit:

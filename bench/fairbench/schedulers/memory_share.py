@@ -78,7 +78,8 @@ class MemoryShare:
         self._memory = memory
         self._waiting: WaitingView
         # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
-        # maps each client to the tokens that it will pin when these prompts have memory.
+        # maps each client to the tokens that the client will pin when its admitted prompts have
+        # memory.
         self._promised = 0
         self._will_pin: dict[str, float] = {}
         # ``_demands`` stores the prompt memory of each request that this pass found admissible.

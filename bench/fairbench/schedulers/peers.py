@@ -308,8 +308,8 @@ class SharedCredit:
                 # This router reports the change to its own peers, too.
                 self._changes.note(client)
             charged = newly.get(client, {})
-            # Without this test, an entry without a change would make the client count as recently
-            # used.
+            # Without the test for a change, an entry without a change would make the client count
+            # as recently used.
             if more or any(charged.values()):
                 found[client] = CreditChange(more, charged)
         return found
@@ -429,8 +429,8 @@ class SharedCounters:
                 # This router reports the change to its own peers, too.
                 self._counters[client] = self.counter(client) + more
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
-            # Without this line, a client that comes to an empty queue would be owed all the service
-            # that other clients received at the other router.
+            # If ``last_left`` were not updated, a client that comes to an empty queue would be owed
+            # all the service that other clients received at the other router.
             self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.set_heard(client, self.counter(client))

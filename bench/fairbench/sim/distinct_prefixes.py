@@ -60,7 +60,8 @@ class DistinctPrefixes:
             before = answers.get(prompt[-2][0])
             if before is not None and before[4] == prompt[:-2]:
                 parent, used, rest = before[0], before[1], prompt[-2:]
-                # Without this limit, memory would grow with the square of the number of turns.
+                # Without the limit ``LONG``, memory would grow with the square of the number of
+                # turns.
                 if len(prompt) > LONG:
                     answers[prompt[-2][0]] = *before[:4], ()
         for key, length in rest:

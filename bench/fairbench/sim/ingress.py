@@ -324,7 +324,7 @@ class RouterIngresses:
         self.gossip: Gossip | None = None
         self._asking: dict[Request, Sequence] = {}
         for ingress in ingresses:
-            # The keys of queues are below the keys of all workers.
+            # At the same instant, queues run before workers, because the keys of queues are lower.
             ingress.turn = lambda: -rng.randrange(1, 2**20)
         for worker in workers:
             worker.on_pass = self._passed

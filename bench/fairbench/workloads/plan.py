@@ -161,8 +161,8 @@ def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
 
 
-# Two programs of a user begin at least ``LEAST_GAP_S`` seconds apart. Without this minimum, a user
-# whose programs are refused would start programs without end.
+# Two programs of a user begin at least ``LEAST_GAP_S`` seconds apart. Without the minimum
+# ``LEAST_GAP_S``, a user whose programs are refused would start programs without end.
 LEAST_GAP_S = 0.01
 
 

@@ -79,7 +79,7 @@ class BlockEviction:
         self._start()
 
     def _start(self) -> None:
-        # The number leaves out one block, because vLLM never uses it.
+        # The number of blocks leaves out one block that vLLM never uses.
         config, blocks = self._config, self._pool.num_gpu_blocks - 1
         policy, size = config.build_eviction(), self._size
         policy.prepare(Setup(config.clients, config.weights, blocks * size))

@@ -113,7 +113,7 @@ class VLLMHome(EngineHome):
             self._arrive(tracked.request, now_s)
         # The request belongs to a session that continues: it has stopped running and waits again.
         else:
-            # From now on, these output tokens are part of the prompt.
+            # From now on, the output tokens produced so far are part of the prompt.
             tracked.produced = min(tracked.produced, theirs.num_output_tokens)
             self.cap.leave(tracked.request)
             self._arrive(tracked.request, now_s, again=True)

@@ -70,8 +70,8 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
                 self._eviction = BlockEviction(
                     self._config,
                     self.kv_cache_manager,
-                    # The function looks up ``self.home`` at each call, because a reset replaces
-                    # this object.
+                    # The function looks up ``self.home`` at each call, because a reset replaces the
+                    # object ``self.home``.
                     lambda name: self.home.request_of(name),
                     self.now_s,
                 )
@@ -141,7 +141,8 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        # vLLM adds the tokens of the step to the computed tokens only after this call.
+        # vLLM adds the tokens of the step to the computed tokens only in
+        # ``super()._update_after_schedule``.
         self.home.end_pass()
         super()._update_after_schedule(scheduler_output)
 
@@ -187,7 +188,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 
-# Commands that start servers use the name ``FairScheduler`` for this class.
+# Commands that start servers use the name ``FairScheduler`` for the class ``VLLMScheduler``.
 FairScheduler = VLLMScheduler
 
 

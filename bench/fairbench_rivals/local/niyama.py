@@ -66,7 +66,7 @@ class Niyama(LocalScheduler):
     def __init__(self, params: Params) -> None:
         self.params = params
         # ``Slack`` computes how much delay the running requests can bear without missing deadlines.
-        # If ``chunks`` is set, this slack limits the number of prompt tokens in a step.
+        # If ``chunks`` is set, the slack limits the number of prompt tokens in a step.
         self._slack = Slack(params.default_s)
         if params.chunks:
             self.step_tokens = partial(chunk_budget, self._slack)

@@ -18,9 +18,9 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.views import ListScan, ListView, Room
 
 # The cost of a decision was measured for figure 4, with 8 replicas and 200 queued requests
-# (docs/appendix/figures.md). In this measurement, messages take 2.45 ms. In this measurement,
-# matching and sorting 1,600 pairs of a request and a replica takes 3.22 ms. The sum is 39% of a
-# decode step of 25 requests; the DLPM paper (§5.1) reports 40%.
+# (docs/appendix/figures.md). In the measurement for figure 4, messages take 2.45 ms. In the
+# measurement for figure 4, matching and sorting 1,600 pairs of a request and a replica takes 3.22
+# ms. The sum is 39% of a decode step of 25 requests; the DLPM paper (§5.1) reports 40%.
 MESSAGES_S = 2.45e-3 / 8  # seconds that the messages to one replica take
 # Matching and sorting one pair of a request and a replica takes ``PAIR_S`` seconds.
 PAIR_S = 3.22e-3 / (8 * 200)

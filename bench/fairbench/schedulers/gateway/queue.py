@@ -241,7 +241,7 @@ class GatewayQueue(HoldsRequests):
         # is None.
         self.shared = shared
         # Until ``_held_until_s``, requests wait for clients at another router; None means that no
-        # request waits for this reason.
+        # request waits for clients at another router.
         self._held_until_s: float | None = None
         self._flows = scheduler if isinstance(scheduler, FlowPolicy) else None
         self._ahead = ahead
@@ -515,7 +515,7 @@ class Gateway(HoldsRequests):
             self._limits.end_admitted(request, output_tokens)
 
     def withdraw(self, request: Request) -> None:
-        # The queue has displaced the request, but the router does not know this yet.
+        # The queue has displaced the request, but the router has not heard of the displacement yet.
         if request in self._displaced:
             self._displaced.remove(request)
             return

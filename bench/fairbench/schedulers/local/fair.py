@@ -85,7 +85,7 @@ class FairScheduler(LocalScheduler):
             parts |= {"on_prompt_time": charging.prompt_time, "on_gpu_time": charging.gpu_time}
             self.wants_costs = True
         for name, charge in parts.items():
-            # A subclass may define this method itself.
+            # A subclass may define the method of the hook itself.
             if getattr(type(self), name) is None:
                 setattr(self, name, charge)
 

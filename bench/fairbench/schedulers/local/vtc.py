@@ -27,7 +27,7 @@ class VTC(FairScheduler):
     """
 
     name = "vtc"
-    # Without tenants, the gateways of several routers can share these counters.
+    # Without tenants, the gateways of several routers can share the counters of VTC.
     shares_counters = True
     tokens: ClassVar[type[TokenCharging]] = TokenCharging
     # If ``lifts_alone`` is true, a client's counter is also lifted if the client returns while no

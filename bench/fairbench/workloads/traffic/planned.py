@@ -143,8 +143,8 @@ class PacedArrivals(ArrivalSource):
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
         gaps = self._gaps(rng)
         # ``due`` is the number of programs expected by the next arrival, and ``arrived`` is the
-        # number expected before the present piece. Both ``due`` and ``arrived`` are fractional
-        # numbers.
+        # number of programs expected before the present piece. Both ``due`` and ``arrived`` are
+        # fractional numbers.
         due, arrived = next(gaps), 0.0
         number = count()
         for piece in self._pieces():

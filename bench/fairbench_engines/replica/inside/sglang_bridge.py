@@ -109,7 +109,7 @@ class SGLangWorker:
         batch = self._batch = self.engine.plan()
         answer = self._state()
         if batch is not None and self._hooks:
-            # On a real server, SGLang's ``run_batch`` sets this time.
+            # On a real server, SGLang's ``run_batch`` sets the launch time of a batch.
             batch.launch_ts = self._clock.now_s()
         if batch is None:
             pass

@@ -421,7 +421,7 @@ class SGLangScheduling:
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
         scheduler.last_batch = batch
         if batch is not None and batch.forward_mode.is_extend():
-            # On a real server, SGLang's ``run_batch`` counts these tokens.
+            # On a real server, SGLang's ``run_batch`` counts the processed tokens.
             scheduler.processed_tokens_counter += batch.extend_num_tokens
         return batch
 
@@ -443,7 +443,8 @@ class SGLangScheduling:
                     batch.seq_lens[requests.index(req)] += tokens
             batch.input_ids = result.next_token_ids
             processor.process_batch_result_decode(batch, result)
-        # The plugin's hook wraps SGLang's ``process_batch_result``, which this code does not call.
+        # The plugin's hook wraps SGLang's ``process_batch_result``, which the simulated server does
+        # not call.
         if self._hooks:
             self._hooks.results(lambda *_: None, self.scheduler, batch, result)
         finished = [req for req in running if req.finished()]
