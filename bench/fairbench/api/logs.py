@@ -237,7 +237,7 @@ def diagnose(
 
 def score(
     *data: Data,
-    map: Mapping[str, str] | None = None,  # The flag --map of `fairbench score` has the same name.
+    map: Mapping[str, str] | None = None,  # named after the flag --map of `fairbench score`
     layout: str | None = None,
     time_unit: Literal["s", "ms", "us", "ns"] | None = None,
     line: int | None = None,
@@ -297,10 +297,10 @@ def plan(
     data: Data | None = None,
     *,
     slo: Sequence[str],
-    map: Mapping[str, str] | None = None,  # The flag --map of `fairbench score` has the same name.
+    map: Mapping[str, str] | None = None,  # named after the flag --map of `fairbench score`
     scheduler: Sequence[str] = (DEFAULTS["scheduler"],),
     dp: tuple[int, int] | None = None,
-    max: Literal["users"] | None = None,  # The flag --max of `fairbench score` has the same name.
+    max: Literal["users"] | None = None,  # named after the flag --max of `fairbench score`
     gpu: Sequence[str] = (DEFAULTS["gpu"],),
     price: Mapping[str, float] | None = None,
     loads: Sequence[float] = (1.0,),

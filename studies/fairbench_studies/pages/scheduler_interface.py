@@ -18,11 +18,11 @@ VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")
 PARTS = (
-    ("WaitingView", WaitingView, "`select` gets the waiting queue as this view"),
+    ("WaitingView", WaitingView, "`select` gets the waiting queue as a `WaitingView`"),
     (
         "Scan",
         Scan,
-        "methods such as `view.match_order()` return this iterator over waiting requests",
+        "methods such as `view.match_order()` return an iterator of this class over waiting requests",
     ),
     ("RunningView", RunningView, "`view.running` is the running batch"),
     (
