@@ -137,7 +137,7 @@ def test_wrong_flags_are_refused(refused, arguments, expected):
 @pytest.mark.parametrize("gate", ["session-cap", "thunderagent"])
 def test_a_gate_is_refused_without_sessions(refused, gate, engine):
     said = refused("run", "--gateway", gate, "--engine", engine, "--workload", "vtc-overload")
-    assert f"gateway = '{gate}': the gateway decides by session, but every program of the workload" in said
+    assert f"gateway = '{gate}': the gateway decides by session, but every program" in said
     assert "choose a workload with sessions, such as sessions, agent or tool-use" in said
 
 

@@ -29,7 +29,7 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
         ),
         (
             ["--worker-url", "http://127.0.0.1:9", "--worker-url", "http://localhost:9/"],
-            "http://localhost:9: this worker is given twice (as http://127.0.0.1:9); give each worker once",
+            "http://localhost:9: this worker is given twice (as http://127.0.0.1:9)",
         ),
         (["--worker-url", WORKER, "--time-scale", "2"], "--time-scale needs --dp"),
         (

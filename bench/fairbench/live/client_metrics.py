@@ -133,8 +133,8 @@ class Ledger:
     """
 
     def __init__(self, exporter: Exporter | None = None, most: int | None = None) -> None:
-        # ``_clients`` holds sums by client. The first entry of ``_clients`` is the client that has been
-        # inactive for the longest time.
+        # ``_clients`` holds sums by client. The first entry of ``_clients`` is the client
+        # that has been inactive for the longest time.
         self._clients: dict[str, Totals] = {}
         self._all: Totals = defaultdict(int)
         self._exporter = exporter

@@ -22,7 +22,7 @@ PARTS = (
     (
         "Scan",
         Scan,
-        "methods such as `view.match_order()` return an iterator of this class over waiting requests",
+        "methods such as `view.match_order()` return a `Scan` of waiting requests",
     ),
     ("RunningView", RunningView, "`view.running` is the running batch"),
     (
