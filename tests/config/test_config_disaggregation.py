@@ -103,7 +103,7 @@ def test_dp_is_refused_with_prefill_or_decode_even_if_the_sum_is_right():
     assert "dp = 3" in message({}, {}, {"dp": 3, **SIDES})
     assert "'bandwith_gb_s'" in message(SIDES, {f"{PART}.bandwith_gb_s": 2})
     reserve = {f"{PART}.reserve": "admission"}
-    assert "admission': engine vllm reserves" in message({**SIDES, "engine": "vllm"}, reserve)
+    assert "because engine vllm reserves memory" in message({**SIDES, "engine": "vllm"}, reserve)
     ahead = {"vllm.async_scheduling": True}
     says = "vllm.async_scheduling = True: cannot be combined with prefill and decode"
     assert says in message({**SIDES, "engine": "vllm"}, ahead)
