@@ -151,6 +151,14 @@ FEATURES = (
         f"`session_id` names the client. Tested on {VLLM_CLASSES} and on {SERVER}",
     ),
     Feature(
+        "memory shares (`memory.share`)",
+        "with SGLang 0.5.23 and the eviction policies `max-min`, `quota` and `quota-lending`; no "
+        f"classes of priority. Tested on {CLASSES}: admissions and evictions equal the simulator's",
+        vllm="with the eviction policies `max-min`, `quota` and `quota-lending`; no classes of "
+        f"priority. Tested on {VLLM_CLASSES}: admissions and overwritten blocks equal the "
+        "simulator's",
+    ),
+    Feature(
         "several choices and prompts in a request",
         "each choice (`n`) and prompt keeps the client of the request. Tested on "
         f"{SERVER}, with `/v1/responses` behind `serve`",

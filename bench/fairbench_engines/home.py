@@ -22,8 +22,10 @@ from fairbench.live.client_metrics import FIRST_TOKEN, QUEUE_TIME, Ledger
 from fairbench.live.headers import untagged
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.drive import Selection
 from fairbench.schedulers.token_pages import narrow, segments_of
 from fairbench.schedulers.views import Running, WaitingView
+from fairbench_engines.memory_shares import MirroredEviction, MirroredMemory
 from fairbench_engines.ranks import RankLink
 from fairbench_engines.step_times import FittedCosts, StepTimes
 
@@ -113,9 +115,19 @@ class EngineHome:
         self._ours: dict[Request, Tracked] = {}
         # ``ranks`` is the connection to the other data-parallel ranks of the server, or None.
         self.ranks: RankLink | None = None
+        # memory shares of clients, or None if shares are off
+        self._shares: MirroredMemory | None = None
         # ``_left`` holds requests that have left the queue, but that views may still read.
         self._left: list[Request] = []
         self._numbers = count()
+
+    def share_memory(self, eviction: MirroredEviction | None) -> None:
+        """Let memory shares decide on admissions, if the server's configuration turns shares on."""
+        if self.config.shares_memory and eviction is not None:
+            ours = self._ours
+            self._shares = MirroredMemory(
+                eviction, self.config.clients, lambda request: ours[request].theirs
+            )
 
     @property
     def idle(self) -> bool:
@@ -165,6 +177,22 @@ class EngineHome:
         self.scheduler.on_output(request, tracked.produced)
         self.scheduler.on_finish(request)
 
+    def _select(self, now_s: float) -> Selection | None:
+        """Begin a pass of the scheduler over the requests that memory shares allow.
+
+        Return None if memory shares allow no request.
+        """
+        view: WaitingView = self.view
+        if self._shares is not None:
+            view = self._shares.begin(self.view, self._pending())
+            if not view.clients():
+                return None
+        return self.scheduler.select(view, now_s)
+
+    def _pending(self) -> Iterable[tuple[Request, int]]:
+        """Return the running requests whose prompts lack memory, with their missing tokens."""
+        raise NotImplementedError
+
     def end_pass(self) -> None:
         """Record that the engine has ended an admission pass."""
         self.view.end_pass()
@@ -195,6 +223,8 @@ class EngineHome:
         """Record an admission: the engine will compute all uncached tokens, possibly in chunks."""
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = True
+        if self._shares is not None:
+            self._shares.changed()
         self.ledger.count("admissions", request.client)
         if not recompute:
             self.ledger.waited(QUEUE_TIME, request)

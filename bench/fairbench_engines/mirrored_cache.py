@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, cast
 
@@ -107,18 +107,42 @@ class MirroredCache(ClientCache):
 
     def matched(self, prefix: Prefix, limit: int) -> ClaimedNode:
         """Return the end of the longest mirrored prefix of the tokens, up to ``limit`` tokens."""
-        ids, node = prefix.ids, self.root
-        while node.depth + self._page <= limit:
-            child = node.children.get((self._name(prefix, node.depth), 0))
-            if child is None:
-                break
-            most = min(child.length, limit - node.depth)
-            common = _common(self._stretches[child].ids, ids, node.depth, most)
-            common -= common % self._page
+        node = self.root
+        for child, common in self._along(prefix, limit):
             if common < child.length:
                 return self.end_of(prefix, node.depth + common)
             node = child
         return cast(ClaimedNode, node)
+
+    def found(self, prefix: Prefix, limit: int) -> tuple[int, int]:
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use.
+
+        At most ``limit`` tokens are counted. The tree does not change.
+        """
+        cached = used = 0
+        for child, common in self._along(prefix, limit):
+            cached += common
+            if child.locks and common == child.length:
+                used = cached
+        return cached, used
+
+    def _along(self, prefix: Prefix, limit: int) -> Iterator[tuple[KVNode, int]]:
+        """Yield the nodes on the path of a prefix, and the number of equal tokens of each node.
+
+        The path ends after ``limit`` tokens, or in the first node that is equal only in part.
+        """
+        ids, node = prefix.ids, self.root
+        while node.depth + self._page <= limit:
+            child = node.children.get((self._name(prefix, node.depth), 0))
+            if child is None:
+                return
+            most = min(child.length, limit - node.depth)
+            common = _common(self._stretches[child].ids, ids, node.depth, most)
+            common -= common % self._page
+            yield child, common
+            if common < child.length:
+                return
+            node = child
 
     def _name(self, prefix: Prefix, depth: int) -> str:
         """Return a name for the page at token ``depth``; sibling nodes have different names."""

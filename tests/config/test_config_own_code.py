@@ -77,9 +77,9 @@ def test_lpm_and_schedulers_of_fairbench_have_parameters():
             "eviction = 'fifo': not supported with engine_code: choose from lru, lfu, quota",
         ),
         (
-            {"eviction": "quota", "local": "dlpm"},
+            {"eviction": "fifo", "local": "dlpm"},
             {"memory.share": True},
-            "memory.share = True: not supported with engine_code",
+            "memory.share = True: needs an eviction policy with shares: set eviction to 'quota'",
         ),
         (
             {"eviction": "lru", "server_args": ["--radix-eviction-policy=lfu"]},

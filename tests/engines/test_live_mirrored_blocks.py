@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairbench.core import prompt_tokens
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench_engines.mirrored_cache import OTHERS, claiming
@@ -91,6 +92,10 @@ def test_a_mirror_evicts_exactly_as_the_simulated_pool(policy, played):
         elif pool.running:
             getattr(pool, what)(detail % len(pool.running))
         assert pool.gone == pool.overwritten
+        for text in {detail for what, detail in played if what in CLIENTS}:
+            most, tokens = prompt_tokens(text) - 1, tokens_of(text)
+            hashes = [tokens[:end] for end in range(SIZE, most + 1, SIZE)]
+            assert pool.mirror.found(hashes) == pool.cache.prefix_tokens(text, most)
         for client in CLIENTS:
             held = pool.mirror.residency.held(client)
             assert held == pytest.approx(pool.cache.residency.held(client))

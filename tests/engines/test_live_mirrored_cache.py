@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.core import Segment
+from fairbench.core import Segment, prompt_tokens
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench_engines.mirrored_cache import OTHERS, MirroredCache, Prefix
@@ -116,6 +116,9 @@ def test_a_mirror_evicts_exactly_as_the_tree(policy, played):
         elif pool.running:
             getattr(pool, what)(detail % len(pool.running))
         assert pool.same()
+        for text in {detail for what, detail in played if what in CLIENTS}:
+            prefix, most = Prefix(pool.ids(text), APART), prompt_tokens(text) - 1
+            assert pool.mirror.found(prefix, most) == pool.cache.prefix_tokens(text, most)
         mine = pool.mirror.residency
         for client in CLIENTS:
             assert mine.held(client) == pytest.approx(pool.cache.residency.held(client))
@@ -148,4 +151,8 @@ def test_pages_of_a_client_that_share_their_first_token_stay_separate():
     assert mirror.matched(Prefix(array("q", [1, 2, 3, 5]), APART), 4).depth == 2
     apart = Prefix(one.ids, ("lora", None))
     assert mirror.matched(apart, 4) is mirror.root
+    assert mirror.found(apart, 4) == (0, 0)
+    assert mirror.found(Prefix(array("q", [1, 2, 3, 5]), APART), 4) == (2, 0)
+    mirror.lock(mirror.end_of(one, 2))
+    assert mirror.found(one, 4) == (4, 2)
     assert tuple(mirror.prefix_of(mirror.end_of(apart, 2))) == (array("q", [1, 2]), ("lora", None))

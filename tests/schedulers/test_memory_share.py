@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
+from fairbench.live.plugin_config import Evicting, config_from, plugin_config
 from fairbench.report.result_lines import memory_lines
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
@@ -55,7 +56,7 @@ class Worker:
         self.memory = Memory(dict(pinned), dict(cached))
         policy = build_eviction("max-min", {})
         policy.prepare(Setup(CLIENTS, dict.fromkeys(CLIENTS, 1.0), POOL))
-        self.share = MemoryShare(policy, self.memory)
+        self.share = MemoryShare(policy.entitled, self.memory)
         self.queue = []
         for number, (client, new, pins) in enumerate(waiting):
             request = Request(number, client, number, 0, (Segment(f"{number}", pins),), pins, 1)
@@ -213,14 +214,28 @@ def test_every_request_ends_although_documents_are_larger_than_a_share(engine):
         ({}, "needs an eviction policy with shares: set eviction to 'quota' or"),
         ({"eviction": "lfu"}, "needs an eviction policy with shares"),
         (
-            {"backend": {"kind": "sglang"}, "model": "m", "eviction": "max-min"},
-            "memory.share = True: only simulated runs support memory.share",
+            {"backend": "emulator"},
+            "memory.share = True: only simulated runs and servers of SGLang and vLLM support",
+        ),
+        (
+            {"backend": {"kind": "sglang"}, "model": "m", "eviction": "lfu"},
+            "memory.share = True: needs an eviction policy with shares",
         ),
     ],
 )
 def test_shares_without_an_eviction_policy_that_has_them_are_refused(flags, expected):
     with pytest.raises(UsageError, match=expected):
         small_spec("vtc", "chat", flags=flags, memory__share=True)
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm"])
+def test_servers_of_engines_get_the_shares_from_the_settings_of_a_run(kind):
+    flags = {"backend": {"kind": kind}, "model": "m", "eviction": "max-min"}
+    spec = small_spec("vtc", "chat", flags=flags, memory__share=True)
+    config = plugin_config("vtc", spec.settings, None, Evicting("max-min", CLIENTS))
+    assert config.shares_memory
+    assert config_from(config.environment()) == config
+    assert not plugin_config("vtc", {}, None, Evicting("max-min", CLIENTS)).shares_memory
 
 
 def test_no_bound_is_printed_where_memory_decides_on_admission():

@@ -241,10 +241,11 @@ def ask_ours(name, settings, stream, cap=inf, **home):
     return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap, **home)
 
 
-def ask_ours_under(cls, params, stream, cap=inf, draws=None, **home):
+def ask_ours_under(cls, params, stream, cap=inf, draws=None, prepare=lambda worker: None, **home):
     """Run the simulated engine under a scheduler of this class, which may use ``draws``.
 
-    ``cap`` limits the running context.
+    ``cap`` limits the running context. ``prepare`` gets the simulated worker before the first
+    request.
     """
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
@@ -277,6 +278,7 @@ def ask_ours_under(cls, params, stream, cap=inf, draws=None, **home):
     # times are not divided, because the profile gets steps only
     home.worker._costs = ProfileCosts(PLAIN)
     home.worker.cache.on_evict = evicted
+    prepare(home.worker)
     for number, arrival in enumerate(stream.arrivals):
         tokens.of((Segment(f"out-{number}", arrival.output),))  # the same ids as in ask_sglang
         tokens.of(arrival.named)

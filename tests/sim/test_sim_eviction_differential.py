@@ -2,18 +2,21 @@
 
 For the same policy and random streams, every eviction is the same, in the same order. Only the
 iteration may differ, because SGLang allocates a step's tokens before the step and the simulator
-after it.
+after it. Under memory shares, every admission is the same, too.
 """
 
 import random
 from contextlib import contextmanager
 from functools import cache
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
-from fairbench.engine.client_cache import ClientCache
+from fairbench.engine.client_cache import ClientCache, memory_share
+from fairbench.engine.contract import ManagedMemory
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
+from fairbench.errors import UsageError
 from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
@@ -21,7 +24,7 @@ from fairbench_engines.sglang.eviction import EvictableTree
 from fairbench_engines.sglang.hooks import Hooks
 from fairbench_engines.sglang.release import EVICTING
 from tests.sim.sglang_seam import VERSION, why_absent
-from tests.sim.sglang_streams import ask_ours, ask_sglang, random_stream
+from tests.sim.sglang_streams import ask_ours, ask_sglang, assert_alike, random_stream
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,6 +39,15 @@ POLICIES = {
     "quota-lending": {"quota-lending.percent": {"x": 50.0}},
 }
 SCHEDULERS = {"fcfs": {}, "lpm": {}, "dlpm": {"dlpm.quantum": 30}}
+# schedulers that are also compared under memory shares
+ALL_SCHEDULERS = SCHEDULERS | {
+    "vtc": {},
+    "vtc-predict": {"vtc-predict.predictor": "average"},
+    "lcf": {},
+    "preble-groups": {},
+    "dlpm-skip": {"dlpm.quantum": 30, "dlpm.no_room": "skip"},
+}
+SHARES = {"memory.share": True}
 
 
 def stream_of(seed):
@@ -46,9 +58,10 @@ def stream_of(seed):
     return stream
 
 
-def hooks_of(scheduler, policy):
-    settings = SCHEDULERS[scheduler] | POLICIES.get(policy, {})
-    config = plugin_config(scheduler, settings, CLIENTS, Evicting(policy, tuple(CLIENTS)))
+def hooks_of(scheduler, policy, more=()):
+    settings = ALL_SCHEDULERS[scheduler] | POLICIES.get(policy, {}) | dict(more)
+    name = scheduler.removesuffix("-skip")
+    config = plugin_config(name, settings, CLIENTS, Evicting(policy, tuple(CLIENTS)))
     hooks = Hooks(config, VERSION)
     hooks.home.scheduler.prepare(Setup())  # the weights apply to the eviction only
     return hooks
@@ -56,16 +69,26 @@ def hooks_of(scheduler, policy):
 
 def simulated(scheduler, policy, stream):
     """Return the evictions of the simulated engine, step by step."""
-    settings = SCHEDULERS[scheduler] | POLICIES[policy]
+    return evictions(iterations(scheduler, policy, stream))
+
+
+def iterations(scheduler, policy, stream, *, shares=False):
+    """Return the iterations of the simulated engine, with or without memory shares."""
+    settings, memory = ALL_SCHEDULERS[scheduler] | POLICIES[policy], []
 
     def cache_of(clock):
         built = build_eviction(policy, settings)
         built.prepare(Setup(tuple(CLIENTS), CLIENTS, stream.pool))
         log = WorkerMemoryLog(MemoryLog(list(CLIENTS)), clock, 0)
+        memory.append(ManagedMemory(built, log, shares))
         return ClientCache(stream.pool, None, built, log)
 
+    def prepare(worker):
+        worker.share = memory_share(memory[0], worker.cache, worker.waiting)
+
     how = {"clients": tuple(CLIENTS), "cache_of": cache_of, "step_by_step": True}
-    return evictions(ask_ours(scheduler, settings, stream, **how))
+    name = scheduler.removesuffix("-skip")
+    return ask_ours(name, settings, stream, prepare=prepare, **how)
 
 
 def evictions(done):
@@ -142,3 +165,33 @@ def test_lru_is_the_default_of_sglang_and_installs_nothing():
     assert hooks_of("fcfs", "lru").by_target().keys() == plain.by_target().keys()
     assert hooks_of("fcfs", "max-min").by_target().keys() > plain.by_target().keys()
     assert "eviction" not in plain.report()
+
+
+@pytest.mark.parametrize("scheduler", ALL_SCHEDULERS)
+@pytest.mark.parametrize("policy", ["max-min", "quota", "quota-lending"])
+def test_sglang_admits_as_the_simulator_does_under_memory_shares(policy, scheduler):
+    """Evictions are compared in order, and everything else in every iteration."""
+    evicted = unlike_none = 0
+    for seed in range(20):
+        stream = stream_of(seed)
+        theirs = ask_sglang("fcfs", stream, hooks_of(scheduler, policy, SHARES))
+        if seed < 8:
+            unlike_none += theirs != ask_sglang("fcfs", stream, hooks_of(scheduler, policy))
+        ours = iterations(scheduler, policy, stream, shares=True)
+        assert evictions(theirs) == evictions(ours), stream
+        evicted += len(evictions(ours))
+        for one in (*theirs.values(), *ours.values()):
+            one.evicted = []
+        assert_alike(theirs, ours, stream)
+    assert evicted > 400
+    assert unlike_none > 2
+
+
+def test_shares_need_a_policy_with_shares_and_a_server_without_classes():
+    for policy in (None, "lru", "lfu"):
+        with pytest.raises(UsageError, match="needs an eviction policy with shares"):
+            plugin_config("vtc", SHARES, CLIENTS, Evicting(policy, tuple(CLIENTS)))
+    arguments = SimpleNamespace(enable_priority_scheduling=True)
+    with pytest.raises(UsageError, match="--enable-priority-scheduling is not supported with mem"):
+        hooks_of("fcfs", "max-min", SHARES)._check(arguments)
+    hooks_of("fcfs", "max-min")._check(arguments)

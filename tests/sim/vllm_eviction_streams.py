@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from fairbench.engine.client_cache import memory_share
 from fairbench.engine.contract import ManagedMemory
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
 from fairbench.engine.vllm import empty_block_cache
@@ -54,28 +55,38 @@ def watched(gone):
     return watch
 
 
-def simulated(stream, local, policy, gone):
-    """Return the simulator's steps; ``gone`` gets the tokens of each overwritten block."""
+def simulated(stream, local, policy, gone, *, shares=False):
+    """Return the simulator's steps; ``gone`` gets the tokens of each overwritten block.
+
+    With ``shares``, memory shares decide on admissions.
+    """
     settings, tokens, size = SETTINGS.get(local, {}), Tokens(), stream.limits.block_size
     for number, arrival in enumerate(stream.arrivals):  # numbered as for vLLM
         tokens.of(((f"out-{number}", arrival.output),))
         tokens.of(arrival.prompt)
+
+    memory = []
 
     def make_cache(clock):
         built = build_eviction(policy, POLICIES.get(policy, {}))
         pool_tokens = stream.limits.blocks * size
         built.prepare(Setup(CLIENTS, {}, pool_tokens))
         log = WorkerMemoryLog(MemoryLog(list(CLIENTS)), clock, 0)
-        cache = empty_block_cache(stream.limits, ManagedMemory(built, log))
+        memory.append(ManagedMemory(built, log, shares))
+        cache = empty_block_cache(stream.limits, memory[0])
         watch_blocks(cache, lambda prefix: gone.append(tokens.of(prefix)))
         return cache
 
-    return ask_ours(stream, local, settings, make_cache)
+    def prepare(worker):
+        worker.share = memory_share(memory[0], worker.cache, worker.waiting)
+
+    return ask_ours(stream, local, settings, make_cache, prepare=prepare)
 
 
-def in_vllm(stream, local, policy, gone):
-    """Return vLLM's steps with the plugin inside; ``gone`` as in ``simulated``."""
+def in_vllm(stream, local, policy, gone, *, shares=False):
+    """Return vLLM's steps with the plugin inside; arguments as in ``simulated``."""
     settings = SETTINGS.get(local, {}) | POLICIES.get(policy, {})
+    settings |= {"memory.share": True} if shares else {}
     evicting = Evicting(policy, CLIENTS)
     return ask_plugin(stream, local, settings, evicting=evicting, watch=watched(gone))
 
@@ -87,9 +98,9 @@ def evictions_in_vllm(seed, policy, local):
     return gone
 
 
-def compare(seed, policy, local, asynchronous=None):
+def compare(seed, policy, local, asynchronous=None, *, shares=False):
     """Return each overwritten block's tokens in vLLM and simulated; every step must agree."""
     stream, theirs, ours = stream_of(seed, asynchronous), [], []
-    steps = in_vllm(stream, local, policy, theirs)
-    assert_alike(steps, simulated(stream, local, policy, ours), stream)
+    steps = in_vllm(stream, local, policy, theirs, shares=shares)
+    assert_alike(steps, simulated(stream, local, policy, ours, shares=shares), stream)
     return theirs, ours

@@ -67,11 +67,22 @@ def ask_plugin(stream, local, settings, *, watch=None, **named):
     return done
 
 
-def ask_ours(stream, local, settings, cache_of=lambda clock: None, scheduler=None):
-    """Return the simulated engine's steps, with the cache that ``cache_of`` makes or its own."""
+def ask_ours(
+    stream,
+    local,
+    settings,
+    cache_of=lambda clock: None,
+    scheduler=None,
+    prepare=lambda worker: None,
+):
+    """Return the simulated engine's steps, with the cache that ``cache_of`` makes or its own.
+
+    ``prepare`` gets the simulated worker before the first request.
+    """
     clock, scheduler = Clock(), scheduler or plugin_config(local, settings).build()
     log, cache = ServiceLog(list(CLIENTS)), cache_of(clock)
     worker = telling(WorkerParts(0, clock, scheduler, StepProfile(), log), stream.limits, cache)
+    prepare(worker)
     retract = scheduler.on_retract
 
     def on_retract(request, view, now_s):

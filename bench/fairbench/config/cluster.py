@@ -21,7 +21,6 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.eviction import registry
-from fairbench.schedulers.eviction.policies import ClientEviction
 from fairbench.schedulers.gateway.registry import (
     ADMISSION,
     DEFAULT_DETECTOR,
@@ -223,24 +222,18 @@ def memory_parts(
 ) -> tuple[str, ...]:
     """Return the prefix of the settings of memory shares; () if memory shares are off.
 
-    Raises UsageError for real servers, and if the eviction policy does not know memory shares.
+    Raises UsageError for servers without fairbench's eviction policies, and if the eviction policy
+    does not know memory shares.
     """
-    key = f"{registry.MEMORY}.share"
+    key = registry.SHARE
     if make_params(registry.MEMORY, registry.MemoryParams, settings).share:
         with about(key, EVICTION, "backend.kind"):
-            if backend is not None:
-                raise UsageError(f"{key} = True: only simulated runs support {key}; leave it out")
-            policy = str(draft.get(EVICTION, registry.DEFAULT_EVICTION))
-            if not issubclass(registry.eviction_class(policy), ClientEviction):
-                by_client = [
-                    repr(one)
-                    for one in registry.EVICTIONS
-                    if issubclass(registry.eviction_class(one), ClientEviction)
-                ]
+            if backend is not None and not backend.evictions:
                 raise UsageError(
-                    f"{key} = True: needs an eviction policy with shares: set eviction to "
-                    f"{' or '.join(by_client)}"
+                    f"{key} = True: only simulated runs and servers of SGLang and vLLM support "
+                    f"{key}; leave it out"
                 )
+            registry.check_shares(str(draft.get(EVICTION, registry.DEFAULT_EVICTION)))
     return (registry.MEMORY,)
 
 
@@ -397,10 +390,6 @@ def check_own_code(
                 f"{key} = {draft[key]!r}: not supported with {ENGINE_CODE}; leave it out"
             ).of(key, ENGINE_CODE)
     _check_own_eviction(draft.get(EVICTION), name, local)
-    if settings.get(share := f"{registry.MEMORY}.share"):
-        raise UsageError(f"{share} = True: not supported with {ENGINE_CODE}; leave it out").of(
-            share, ENGINE_CODE
-        )
     if settings.get(policy := f"{ADMISSION}.policy", OFF) != OFF:
         raise UsageError(f"admission control: not supported with {ENGINE_CODE}; leave it out").of(
             policy, ENGINE_CODE

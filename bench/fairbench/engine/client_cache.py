@@ -668,7 +668,7 @@ def memory_share(
     policy = memory.policy
     if not memory.shares or not isinstance(policy, ClientEviction):
         return None
-    return MemoryShare(policy, QueueMemory(cache, waiting))
+    return MemoryShare(policy.entitled, QueueMemory(cache, waiting))
 
 
 def pin_audit(caches: Iterable[object]) -> PinAudit | None:

@@ -17,7 +17,15 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.base import LocalScheduler, Setup, checked_weights
 from fairbench.schedulers.by_class import ByClass
 from fairbench.schedulers.eviction.policies import EvictionPolicy
-from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction, eviction_class
+from fairbench.schedulers.eviction.registry import (
+    DEFAULT_EVICTION,
+    MEMORY,
+    SHARE,
+    MemoryParams,
+    build_eviction,
+    check_shares,
+    eviction_class,
+)
 from fairbench.schedulers.load_cap import NONE, LoadCap
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import build_local, local_class
@@ -34,6 +42,8 @@ PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 # Of all engine settings, the plugin itself enforces only ``LOAD_CAP``; the engine enforces the
 # other settings.
 LOAD_CAP = "engine.load_cap"
+# settings that belong to the server and not to its scheduler or its eviction policy
+OF_SERVER = (LOAD_CAP, SHARE)
 
 
 class Classes(Enum):
@@ -48,7 +58,7 @@ class PluginConfig:
     """The configuration of a server's plugin: a local scheduler with all its parameters.
 
     - ``params`` has all parameters as ``NAME.PARAM``, also those of the eviction policy, and
-      ``LOAD_CAP`` if this limit is set.
+      ``LOAD_CAP`` if this limit is set, and ``SHARE`` if memory shares are on.
     - ``weights`` are the clients' weights; a client that is not listed has weight 1.
     - ``eviction`` is the name of the eviction policy of the server's cache, which distinguishes the
       clients in ``clients``; None means the server's own policy.
@@ -95,6 +105,11 @@ class PluginConfig:
         """Return whether the load is limited, for which the server must measure its steps."""
         return LOAD_CAP in self.params
 
+    @property
+    def shares_memory(self) -> bool:
+        """Return whether admission counts the KV memory of each client."""
+        return bool(self.params.get(SHARE))
+
     def load_cap(self) -> LoadCap:
         return LoadCap(self.params.get(LOAD_CAP))
 
@@ -117,8 +132,8 @@ def plugin_config(
 ) -> PluginConfig:
     """Return the configuration of one scheduler for the plugin, from a run's settings.
 
-    Raises UsageError for an unknown scheduler, eviction policy or parameter, and for an invalid
-    value.
+    Raises UsageError for an unknown scheduler, eviction policy or parameter, for an invalid value,
+    and for memory shares without an eviction policy that gives shares.
 
     Args:
         local: Name of the local scheduler.
@@ -130,6 +145,9 @@ def plugin_config(
     cap = make_params("engine", EngineParams, settings).load_cap
     told, checked = plugin_params(local, params, cap), checked_weights(weights or {})
     policy, clients = evicting
+    if make_params(MEMORY, MemoryParams, settings).share:
+        check_shares(policy)
+        told[SHARE] = True
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
     eviction_params = make_params(policy, eviction_class(policy).Params, settings)
@@ -169,7 +187,7 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
         raise UsageError(f"{EVICTION} = {environment[EVICTION]}: must have the form {shape}")
     evicting = Evicting(policy, tuple(map(str, clients)))
     for name in settings:
-        if not name.startswith((f"{local}.", f"{evicting.policy}.")) and name != LOAD_CAP:
+        if not name.startswith((f"{local}.", f"{evicting.policy}.")) and name not in OF_SERVER:
             raise UsageError(
                 f"{SETTINGS}: {name!r} is not a parameter of {local}, the scheduler that "
                 f"{LOCAL} names"
@@ -191,6 +209,15 @@ def read_variable(environment: Mapping[str, str], variable: str, shape: str) -> 
     if not isinstance(found, dict):
         raise UsageError(f"{variable} = {text}: must have the form {shape}")
     return found
+
+
+def check_classes(flag: str, config: PluginConfig) -> None:
+    """Raise UsageError if memory shares are on in a server with classes of priority (``flag``)."""
+    if config.shares_memory:
+        raise UsageError(
+            f"{flag} is not supported with {SHARE}: each class of priority has its own queue, and "
+            f"{SHARE} decides over a single queue"
+        )
 
 
 # The environment variable ``UNTESTED`` with value 1 allows engine releases that are newer than the

@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from fairbench.errors import DataError, RunFailed
 from fairbench.files.formats import json_file
-from fairbench.live.plugin_config import LIMIT, LOAD_CAP, PROOF, PluginConfig
+from fairbench.live.plugin_config import LIMIT, OF_SERVER, PROOF, PluginConfig
 
 TIMEOUT_S = 10.0  # limit in seconds on the time without any byte from a server
 NO_HEADERS: Mapping[str, str] = {}
@@ -182,7 +182,7 @@ def require_active(reports: list[PluginReport], wanted: PluginConfig) -> None:
                 for policy in (report.eviction, wanted.eviction)
             )
             raise RunFailed(f"the server evicts {evicts} instead of {expected}")
-        for name in {**wanted.params, LOAD_CAP: None}:
+        for name in {**wanted.params, **dict.fromkeys(OF_SERVER)}:
             found, value = report.params.get(name), wanted.params.get(name)
             if found != value:
                 raise RunFailed(f"the server runs {local} with {name} = {found} instead of {value}")

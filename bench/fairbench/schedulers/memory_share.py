@@ -23,11 +23,10 @@ assumption during a run.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from fairbench.core import Request
-from fairbench.schedulers.eviction.policies import ClientEviction
 from fairbench.schedulers.views import RunningView, Scan, WaitingView
 
 
@@ -71,11 +70,23 @@ class MemoryShare:
 
     The host calls ``begin`` before each admission pass, and passes the returned view to the local
     scheduler unless the view has no client.
+
+    Args:
+        share: Function that returns the memory share of a client in tokens.
+        memory: The memory of the worker.
+        name_of: Function that returns the name under which ``memory`` and ``share`` know a client.
+            In a real engine, all clients that the eviction policy does not know have one name.
     """
 
-    def __init__(self, policy: ClientEviction, memory: ClientMemory) -> None:
-        self._share = policy.entitled
+    def __init__(
+        self,
+        share: Callable[[str], float],
+        memory: ClientMemory,
+        name_of: Callable[[str], str] = str,
+    ) -> None:
+        self._share = share
         self._memory = memory
+        self._name_of = name_of
         self._waiting: WaitingView
         # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
         # maps each client to the tokens that the client will pin when its admitted prompts have
@@ -88,8 +99,8 @@ class MemoryShare:
     def begin(self, waiting: WaitingView, pending: Mapping[str, int]) -> ShareView:
         """Begin a pass over the ``waiting`` requests, and return the view for the scheduler.
 
-        ``pending`` is, by client, the number of prompt tokens of running requests that have no
-        memory yet.
+        ``pending`` is, by the client's name in the memory, the number of prompt tokens of running
+        requests that have no memory yet.
         """
         self._waiting = waiting
         self._demands.clear()
@@ -100,10 +111,10 @@ class MemoryShare:
     def admits(self, request: Request) -> bool:
         """Return whether the memory shares allow the admission of a waiting request now."""
         self._note_admissions()
-        demand, client = self._memory.demand(request), request.client
+        demand, client = self._memory.demand(request), self._name_of(request.client)
         self._will_pin.setdefault(client, self._pinned_now(client))
-        admitted = self._is_within(request, demand) or (
-            demand.new <= self._spare(request, demand) and not self._is_wanted(client)
+        admitted = self._is_within(client, demand) or (
+            demand.new <= self._spare(client, demand) and not self._is_wanted(client)
         )
         if admitted:
             self._demands[request] = demand
@@ -114,34 +125,37 @@ class MemoryShare:
         for request in [one for one in self._demands if one not in self._waiting]:
             demand = self._demands.pop(request)
             self._promised += demand.new
-            self._will_pin[request.client] += demand.pins
+            self._will_pin[self._name_of(request.client)] += demand.pins
 
     def _pinned_now(self, client: str) -> float:
         return self._memory.held(client) - self._memory.unpinned(client)
 
-    def _is_within(self, request: Request, demand: PromptTokens) -> bool:
-        client = request.client
+    def _is_within(self, client: str, demand: PromptTokens) -> bool:
         pinned = max(self._pinned_now(client), self._will_pin.get(client, 0.0))
-        return pinned < 1 or pinned + demand.pins <= self._share(request.client)
+        return pinned < 1 or pinned + demand.pins <= self._share(client)
 
-    def _spare(self, request: Request, demand: PromptTokens) -> float:
+    def _spare(self, borrower: str, demand: PromptTokens) -> float:
         """Return the tokens that may be lent: free tokens, and cached tokens above clients' shares.
 
-        The cached prefix of the waiting request itself does not count, because the request uses the
+        The cached prefix of the borrower's request does not count, because the request uses the
         prefix.
         """
         memory = self._memory
         spare: float = memory.free - self._promised
         for client in memory.clients:
-            kept = demand.pins - demand.new if client == request.client else 0
+            kept = demand.pins - demand.new if client == borrower else 0
             above = memory.held(client) - self._share(client)
             spare += max(0.0, min(memory.unpinned(client) - kept, above))
         return spare
 
     def _is_wanted(self, client: str) -> bool:
         """Return whether another client has a waiting request within that client's share."""
-        oldest = (self._waiting.oldest(one) for one in self._waiting.clients() if one != client)
-        return any(self._is_within(one, self._memory.demand(one)) for one in oldest)
+        waiting, name_of = self._waiting, self._name_of
+        others = (one for one in waiting.clients() if name_of(one) != client)
+        return any(
+            self._is_within(name_of(one), self._memory.demand(waiting.oldest(one)))
+            for one in others
+        )
 
 
 class ShareView:

@@ -45,6 +45,7 @@ class PluginAdmission:
         self.home.discover(scheduler.waiting_queue, self.now_s())
         self._scheduler = scheduler
         self._passed_over = self.home.capped = False
+        self.home.chunked = scheduler.chunked_req
         self.preemption.began(scheduler)
         batch = named.get("running_batch", scheduler.running_batch)
         self.home.batch.show_batch(batch, scheduler)

@@ -7,6 +7,7 @@ number.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from fairbench.engine.client_cache import ClaimedNode
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, MirroredCache, Prefix, held_by_client
 from fairbench_engines.sglang.kept_tree import (
     RADIX_MODULE,
@@ -28,7 +30,7 @@ from fairbench_engines.sglang.kept_tree import (
     is_unified,
 )
 from fairbench_engines.sglang.release import Hook
-from fairbench_engines.sglang.requests import Req, namespace_of
+from fairbench_engines.sglang.requests import Req, ids_of, namespace_of
 
 BASE_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
 Original = Callable[..., Any]
@@ -205,6 +207,25 @@ class Eviction:
     def _mirror(self) -> MirroredCache:
         self._tree.mirror.free = self._tree.free()
         return self._tree.mirror
+
+    @property
+    def mirror(self) -> MirroredCache:
+        """The mirror of SGLang's tree, whose number of free tokens may be outdated."""
+        return self._tree.mirror
+
+    def free_tokens(self) -> int:
+        """Return the number of free tokens in SGLang's pool."""
+        return self._tree.free()
+
+    def demand(self, req: Req) -> PromptTokens:
+        """Return the memory that a waiting request of SGLang would take."""
+        ids = ids_of(req)
+        total = len(ids)
+        if not isinstance(ids, array):
+            ids = array("q", ids)
+        prefix, most = Prefix(ids, namespace_of(req)), req._compute_max_prefix_len(total)
+        cached, used = self.mirror.found(prefix, most)
+        return PromptTokens(total - cached, total - used)
 
     def residency(self) -> Mapping[str, float]:
         """Return the tokens that each client holds, or {} before ``watch`` is called."""

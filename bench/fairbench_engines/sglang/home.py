@@ -26,6 +26,7 @@ from fairbench_engines.sglang.requests import (
     ended_of,
     loaded_len,
     outputs_of,
+    prefix_len,
     session_of,
 )
 from fairbench_engines.sglang.views import ArmedQueue, KeptView, LiveView, SGLangLiveBatch
@@ -62,6 +63,8 @@ class SGLangHome(EngineHome):
         self._running: dict[Req, None] = {}
         self.batch = SGLangLiveBatch(self._tracked, self._would_fit)
         self.view = LiveView(sort, match, self.batch, self._tracked, self._ours)
+        # the request whose prompt the present pass continues with a further chunk, or None
+        self.chunked: Req | None = None
         self.capped = False  # true if the scheduler's load cap delayed a request in this pass
         self._selection: Selection
         self._candidate: Request | None = None
@@ -153,7 +156,9 @@ class SGLangHome(EngineHome):
     def candidates(self, now_s: float) -> Iterator[Req]:
         """Yield the scheduler's candidates when SGLang's own loop asks for them."""
         self.cap.learn(step_units(self.costs))
-        selection = self._selection = self.scheduler.select(self.view, now_s)
+        if (selection := self._select(now_s)) is None:
+            return
+        self._selection = selection
         try:
             self._candidate = self._request_of(first_candidate(selection))
             while self._candidate is not None:
@@ -163,6 +168,11 @@ class SGLangHome(EngineHome):
                     self._resume(self._answer)
         finally:
             selection.close()
+
+    def _pending(self) -> Iterator[tuple[Request, int]]:
+        req = self.chunked
+        if req is not None and (tracked := self._tracked.get(req)) is not None:
+            yield tracked.request, context_of(req) - prefix_len(req)
 
     def _resume(self, admitted: bool) -> None:
         self._answer = None
@@ -191,6 +201,8 @@ class SGLangHome(EngineHome):
         done = tracked is not None and self._preemption.take(tracked.theirs)
         if done:
             self.cap.leave(wish.request)
+            if self._shares is not None:
+                self._shares.changed()
         return done
 
     def _would_fit(self, request: Request, without: list[Req]) -> bool:

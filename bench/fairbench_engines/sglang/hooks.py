@@ -15,7 +15,7 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.live.client_metrics import COUNTED, Exporter, Ledger
-from fairbench.live.plugin_config import Classes, PluginConfig, plugin_config
+from fairbench.live.plugin_config import Classes, PluginConfig, check_classes, plugin_config
 from fairbench.version import __version__
 from fairbench_engines.rank_accounts import ranks_of
 from fairbench_engines.ranks import FOLDER, RankLink, open_folder
@@ -80,6 +80,7 @@ class Hooks:
         ledger = Ledger(self._exporter)
         queue = self.disaggregation if self._decodes else self.order
         self.home = SGLangHome(self._config, ledger, queue.sort, queue.match, self.preemption)
+        self.home.share_memory(self.eviction)
         self.admission.home = self.disaggregation.home = self.home
         self._look()
 
@@ -145,6 +146,8 @@ class Hooks:
     def _check(self, arguments: Any) -> None:
         measures = self.home.costs is not None
         check_server(arguments, self.home.scheduler, measures=measures)
+        if getattr(arguments, "enable_priority_scheduling", False):
+            check_classes("--enable-priority-scheduling", self._config)
         check_eviction(arguments, self._config.eviction)
 
     def obey(self, arguments: Any) -> None:

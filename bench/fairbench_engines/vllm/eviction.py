@@ -17,6 +17,7 @@ from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugin_config import PluginConfig, check_function
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.memory_share import PromptTokens
 from fairbench_engines.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench_engines.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench_engines.vllm.views import is_plain
@@ -90,6 +91,21 @@ class BlockEviction:
 
     def residency(self) -> Mapping[str, float]:
         return held_by_client(self.mirror.residency)
+
+    def free_tokens(self) -> int:
+        """Return the number of tokens in blocks that hold no cached tokens."""
+        return self.mirror.free
+
+    def demand(self, theirs: Theirs) -> PromptTokens:
+        """Return the memory that a waiting request of vLLM would take.
+
+        vLLM always computes the last token of a prompt. A request may also ask vLLM to compute its
+        whole prompt again.
+        """
+        total, cached, used = theirs.num_tokens, 0, 0
+        if not theirs.skip_reading_prefix_cache:
+            cached, used = self.mirror.found(theirs.block_hashes[: (total - 1) // self._size])
+        return PromptTokens(total - cached, total - used)
 
     def finished(self, name: str) -> None:
         """Record the tokens of a finished request as cached, before vLLM frees the blocks."""

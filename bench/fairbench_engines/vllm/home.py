@@ -81,6 +81,8 @@ class VLLMHome(EngineHome):
         # ``_popped`` is the request that was taken from the queue, and that vLLM then admits or
         # skips.
         self._popped: Tracked | None = None
+        # with memory shares, the admitted requests whose prompts may lack memory
+        self._prefilling: dict[Tracked, None] = {}
         self._lost: list[Tracked] = []  # requests that vLLM preempted after the last admission pass
         self._ended_s = 0.0  # time in seconds at which the last step ended
         self._over = False  # true if the scheduler will name no further request in this pass
@@ -242,16 +244,26 @@ class VLLMHome(EngineHome):
             if not len(self.view):
                 return None
             self.cap.learn(step_units(self.costs))
-            self._selection = self.scheduler.select(self.view, self.now_s)
-            found = first_candidate(self._selection)
+            self._selection = self._select(self.now_s)
+            found = None if self._selection is None else first_candidate(self._selection)
         else:
             found = next_candidate(self._selection, True)
         while found is not None:
+            assert self._selection is not None
             # vLLM preempts requests itself (see ``limits``).
             if not isinstance(found, Preempt) and self._has_room(found):
                 return self._ours[found]
             found = next_candidate(self._selection, False)
         return None
+
+    def _pending(self) -> Iterator[tuple[Request, int]]:
+        for one in list(self._prefilling):
+            request = one.request
+            left = prompt_tokens(one.prompt) - one.theirs.num_computed_tokens
+            if left > 0 and request in self._ours and request not in self.view:
+                yield request, left
+            else:
+                del self._prefilling[one]
 
     def _has_room(self, request: Request) -> bool:
         return self.cap.has_room(request) and self._engine.has_slot(self._ours[request].theirs)
@@ -274,6 +286,8 @@ class VLLMHome(EngineHome):
             # If a KV connector loads a whole prompt, vLLM computes the last token of the prompt
             # again.
             self._admit(popped, max(theirs.num_tokens - theirs.num_computed_tokens, 1))
+            if self._shares is not None:
+                self._prefilling[popped] = None
         elif self._selection is not None:  # vLLM has skipped the candidate for admission.
             self._selection.close()
             self._selection = None

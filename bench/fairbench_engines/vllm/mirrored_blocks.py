@@ -7,6 +7,7 @@ claims a block.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -91,7 +92,30 @@ class MirroredBlocks:
         self._blank = blocks
         self._overwrite = overwrite
         self._of: dict[int, MirroredBlock] = {}  # vLLM block number -> its mirrored block
+        self._nodes: dict[bytes, HashNode] = {}  # all nodes except the root, by their hashes
         self._given_back = self._created = 0
+
+    @property
+    def free(self) -> int:
+        """The number of tokens in empty blocks."""
+        return self._blank * self._size
+
+    def found(self, hashes: Sequence[bytes]) -> tuple[int, int]:
+        """Return how many tokens of a prompt are cached, and how many cached tokens are in use.
+
+        ``hashes`` are the chained hashes of the prompt's blocks. If the block of a hash is cached
+        or in use, the blocks of all previous hashes are cached or in use, too.
+        """
+        nodes, range_ = self._nodes, range(len(hashes))
+        cached = bisect_left(range_, True, key=lambda at: hashes[at] not in nodes)
+        used = bisect_left(
+            range_, True, hi=cached, key=lambda at: self._is_unused(nodes[hashes[at]])
+        )
+        return cached * self._size, used * self._size
+
+    @staticmethod
+    def _is_unused(node: HashNode) -> bool:
+        return not any(block.users for block in node.blocks)
 
     def make_room(self, count: int, client: str) -> None:
         """Let the policy evict blocks for a client's request until ``count`` blocks are empty."""
@@ -126,6 +150,7 @@ class MirroredBlocks:
             if child is None:
                 self._created += 1
                 child = node.children[key] = HashNode(node, key, self._created)
+                self._nodes[key] = child
                 child.blocks.append(block)
                 self.claims.claim(child, block.client)
             else:
@@ -201,6 +226,6 @@ class MirroredBlocks:
         self._blank += 1
         self._overwrite(block.theirs)
         if not node.blocks:
-            del parent.children[node.key]
+            del parent.children[node.key], self._nodes[node.key]
             if parent is not self.root:
                 self.claims.list_if_leaf(parent)

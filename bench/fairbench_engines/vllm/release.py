@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.live.plugin_config import PluginConfig, check_release, installed
+from fairbench.live.plugin_config import PluginConfig, check_classes, check_release, installed
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.by_class import unfit_for_classes
 from fairbench_engines.vllm.ranks import check_ranks
@@ -68,10 +68,11 @@ def check_config(config: Any, plugin: PluginConfig) -> None:
             raise UsageError(
                 f"{off.flag} is not supported with FAIRBENCH_LOCAL ({path} is {shown}): {off.why}"
             )
-    if config.scheduler_config.policy == "priority" and (why := unfit_for_classes(scheduler)):
-        raise UsageError(
-            f"--scheduling-policy priority is not supported with this scheduler: {why}"
-        )
+    if config.scheduler_config.policy == "priority":
+        flag = "--scheduling-policy priority"
+        if why := unfit_for_classes(scheduler):
+            raise UsageError(f"{flag} is not supported with this scheduler: {why}")
+        check_classes(flag, plugin)
     if config.model_config.runner_type == "pooling" and plugin.eviction is not None:
         raise UsageError(
             f"--runner pooling is not supported with eviction {plugin.eviction}: vLLM does not "

@@ -87,6 +87,7 @@ class VLLMScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed f
     def _settle(self) -> None:
         ledger = Ledger(self._exporter)
         self.waiting = self.home = VLLMHome(self._config, ledger, self, self._kept)
+        self.home.share_memory(self._eviction)
         with one_line():
             self.home.ranks = link_of(self._parallel, self.home.scheduler)
 

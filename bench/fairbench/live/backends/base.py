@@ -34,6 +34,7 @@ from fairbench.live.processes.environment import ServerPython
 from fairbench.live.processes.process import ReplicaPlace
 from fairbench.live.processes.servers import Recipe, Server
 from fairbench.live.server_facts import fetch_report, get_json, require_active, vocab_size_of
+from fairbench.schedulers.eviction.registry import SHARE
 from fairbench.schedulers.params import own_settings
 from fairbench.tenants import named_below
 from fairbench.workloads.plan import program_stream
@@ -227,6 +228,7 @@ class LiveBackend(ABC, Generic[C]):
             "settings": worker_settings(spec),
             "weights": sent_weights(spec),
             "eviction": sent_evicting(spec),
+            "shares": bool(spec.settings.get(SHARE)),
         }
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairbench.doors import with_registered
-from fairbench.errors import unknown_name
+from fairbench.errors import UsageError, unknown_name
 from fairbench.named import imported
 from fairbench.schedulers.params import make_params
 
@@ -47,6 +47,29 @@ class MemoryParams:
     """
 
     share: bool = False
+
+
+SHARE = f"{MEMORY}.share"
+
+
+def check_shares(policy: str | None) -> None:
+    """Raise UsageError unless an eviction policy gives the shares that ``memory.share`` needs.
+
+    None means the engine's own order of eviction.
+    """
+    from fairbench.schedulers.eviction.policies import ClientEviction
+
+    if (
+        policy is not None
+        and policy in ALL_EVICTIONS
+        and issubclass(eviction_class(policy), ClientEviction)
+    ):
+        return
+    by_client = [repr(one) for one in EVICTIONS if issubclass(eviction_class(one), ClientEviction)]
+    raise UsageError(
+        f"{SHARE} = True: needs an eviction policy with shares: set eviction to "
+        f"{' or '.join(by_client)}"
+    )
 
 
 def eviction_class(name: str) -> type[EvictionPolicy]:

@@ -1,0 +1,109 @@
+"""Memory shares inside an engine: the common part for SGLang and vLLM.
+
+The simulator's ``MemoryShare`` decides which waiting requests may be admitted. The tokens of each
+client are read from the copy (mirror) of the engine's cache, which the eviction policy maintains.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Protocol
+
+from fairbench.core import Request
+from fairbench.engine.client_cache import Claims, Residency
+from fairbench.schedulers.memory_share import MemoryShare, PromptTokens, ShareView
+from fairbench.schedulers.views import WaitingView
+from fairbench_engines.mirrored_cache import OTHERS
+
+Theirs = Any  # an engine's request
+
+
+class Mirror(Protocol):
+    """The mirror of an engine's cache, with the clients that claim each cached token."""
+
+    @property
+    def claims(self) -> Claims[Any]: ...
+
+    @property
+    def residency(self) -> Residency: ...
+
+
+class MirroredEviction(Protocol):
+    """The eviction policy of an engine; ``mirror`` is a new object once the cache was emptied."""
+
+    @property
+    def mirror(self) -> Mirror: ...
+
+    def free_tokens(self) -> int:
+        """Return the number of free tokens in the engine; cached tokens are not free."""
+
+    def demand(self, theirs: Theirs) -> PromptTokens:
+        """Return the memory that a waiting request would take; the cache does not change."""
+
+
+class MirroredMemory:
+    """The ``ClientMemory`` of an engine, and the ``MemoryShare`` that reads it.
+
+    All clients that the eviction policy does not know count as one client with a share of 0 tokens.
+
+    Args:
+        eviction: The engine's eviction policy, which must give shares of memory.
+        clients: The clients that the policy knows.
+        theirs_of: Function that returns the engine's own object of a request.
+    """
+
+    held: Callable[[str], float]
+    unpinned: Callable[[str], float]
+    clients: Iterable[str]
+
+    def __init__(
+        self,
+        eviction: MirroredEviction,
+        clients: Collection[str],
+        theirs_of: Callable[[Request], Theirs],
+    ) -> None:
+        self._eviction, self._theirs_of = eviction, theirs_of
+        self._known = frozenset(clients)
+        self._share = MemoryShare(self.share, self, self.name_of)
+        # ``_demands`` stores the memory of waiting requests until the engine admits a request.
+        self._demands: dict[Request, PromptTokens] = {}
+
+    def begin(self, waiting: WaitingView, pending: Iterable[tuple[Request, int]]) -> ShareView:
+        """Begin an admission pass, and return the view for the scheduler.
+
+        ``pending`` lists running requests, with the number of their prompt tokens that have no
+        memory yet.
+        """
+        residency = self._eviction.mirror.residency
+        self.held, self.unpinned = residency.held, residency.unpinned
+        self.clients = residency.clients
+        self.changed()
+        sums = Counter[str]()
+        for request, tokens in pending:
+            sums[self.name_of(request.client)] += tokens
+        return self._share.begin(waiting, sums)
+
+    def changed(self) -> None:
+        """Record that the memory of waiting requests may have changed within a pass."""
+        self._demands.clear()
+
+    def name_of(self, client: str) -> str:
+        """Return the name under which the mirror counts a client's tokens."""
+        return client if client in self._known else OTHERS
+
+    def share(self, client: str) -> float:
+        """Return the memory share of a client in tokens."""
+        policy = self._eviction.mirror.claims.by_client
+        assert policy is not None, "the configuration allows only policies with shares"
+        return 0.0 if client == OTHERS else policy.entitled(client)
+
+    @property
+    def free(self) -> int:
+        return self._eviction.free_tokens()
+
+    def demand(self, request: Request) -> PromptTokens:
+        found = self._demands.get(request)
+        if found is None:
+            found = self._demands[request] = self._eviction.demand(self._theirs_of(request))
+        return found
