@@ -13,6 +13,10 @@ columns, only of vLLM, are the steps and the mean batch of 48 requests of 333 to
 ``--count`` counts instructions of Python's bytecode instead, in thousands, which no other process
 disturbs. The scheduler's clock is virtual: a step takes 30 ms, and 0.05 ms more for each token of a
 prompt.
+
+``--pool`` is the size of the KV pool in tokens. ``vtc+evict`` is ``vtc`` with the eviction policy
+``max-min``, and ``vtc+share`` also has ``memory.share``; both run only if ``--schedulers`` names
+them.
 """
 
 import argparse
@@ -25,6 +29,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from fairbench.hardware.engine_params import VLLMLimits
+from fairbench.live.plugin_config import OWN_ORDER, Evicting
 from tests.benchmarks.plugin_pass import Timer
 from tests.sim.vllm_plugin_streams import fair_engine
 from tests.sim.vllm_seam import VERSION, RealEngine
@@ -33,6 +38,8 @@ RUNNING, WAITING, CLIENTS = 256, 256, 32
 TURN, WARM_UP = 8, 60  # steps
 STEP_S, PROMPT_TOKEN_S = 0.03, 5e-5
 SCHEDULERS = ("stock", "fcfs", "vtc", "dlpm", "lpm", "edf")
+SHARE = "share"
+WITH_MEMORY = ("vtc+evict", "vtc+share", "lpm+evict", "lpm+share")
 
 
 class Instructions(Timer):
@@ -58,7 +65,21 @@ class Instructions(Timer):
 def engine_of(local, limits, now_s=process_time):
     if local == "stock":
         return RealEngine(limits)
-    return fair_engine(limits, local, {}, now_s)
+    name, settings, evicting = plugged(local)
+    return fair_engine(limits, name, settings, now_s, evicting=evicting)
+
+
+def plugged(local):
+    """Return the scheduler, the settings and the eviction policy of a row of the table."""
+    name, _, memory = local.partition("+")
+    if not memory:
+        return name, {}, OWN_ORDER
+    settings = {"memory.share": True} if memory == SHARE else {}
+    return name, settings, Evicting("max-min", tuple(map(client_of, range(CLIENTS))))
+
+
+def client_of(number):
+    return f"client-{number}"
 
 
 class Busy:
@@ -66,8 +87,8 @@ class Busy:
 
     now_s = 0.0  # the scheduler's clock
 
-    def __init__(self, local, timer, *, asynchronous):
-        limits = VLLMLimits(1_000_000, 8_192, RUNNING, async_scheduling=asynchronous)
+    def __init__(self, local, timer, pool, *, asynchronous):
+        limits = VLLMLimits(pool, 8_192, RUNNING, async_scheduling=asynchronous)
         self._engine = engine_of(local, limits, lambda: self.now_s)
         names = ("schedule", "update_from_output")
         self._start([timer(self._engine.scheduler, name) for name in names])
@@ -89,7 +110,7 @@ class Busy:
     def _drawn(self):
         draw = self._random
         prompt, output = draw.choices(range(1, 30_000), k=256), [7] * draw.randint(60, 140)
-        return next(self._numbers), prompt, output, f"client-{draw.randrange(CLIENTS)}"
+        return next(self._numbers), prompt, output, client_of(draw.randrange(CLIENTS))
 
     def _waiting(self):
         return len(self._engine.scheduler.waiting)
@@ -114,7 +135,7 @@ class Busy:
 class BusySGLang(Busy):
     """A SGLang scheduler whose queue is kept full; overlap scheduling is off."""
 
-    def __init__(self, local, timer, *, asynchronous):
+    def __init__(self, local, timer, pool, *, asynchronous):
         from fairbench.live.plugin_config import plugin_config
         from fairbench_engines.sglang.hooks import Hooks
         from tests.sim import sglang_seam
@@ -122,13 +143,15 @@ class BusySGLang(Busy):
         limits = {"chunk": 8_192, "max_prefill": 8_192, "slots": RUNNING}
         hooks = None
         if local != "stock":
-            hooks = Hooks(plugin_config(local, {}), sglang_seam.VERSION)
+            name, settings, evicting = plugged(local)
+            config = plugin_config(name, settings, None, evicting)
+            hooks = Hooks(config, sglang_seam.VERSION)
         self._configured = lambda: sglang_seam.configured(
             "fcfs", hooks, conservativeness=1.0, match_limit=128, **limits
         )
         with self._configured():
             self._engine = sglang_seam.RealEngine(
-                "fcfs", pool=1_000_000, ignore_eos=True, hooks=hooks, longest=2_000, **limits
+                "fcfs", pool=pool, ignore_eos=True, hooks=hooks, longest=2_000, **limits
             )
             self._model = timer(self._engine, "_next")
             self._start([timer(self._engine, name) for name in ("plan", "complete")])
@@ -173,10 +196,13 @@ def batch_of(local, *, asynchronous):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--schedulers", nargs="+", default=SCHEDULERS, choices=SCHEDULERS)
+    parser.add_argument(
+        "--schedulers", nargs="+", default=SCHEDULERS, choices=SCHEDULERS + WITH_MEMORY
+    )
     parser.add_argument("--engine", default="vllm", choices=["vllm", "sglang"])
     parser.add_argument("--count", action="store_true")
     parser.add_argument("--turns", type=int, default=24)
+    parser.add_argument("--pool", type=int, default=1_000_000)
     args = parser.parse_args()
     if args.engine == "sglang":
         measure(args, BusySGLang, asynchronous=False)
@@ -188,7 +214,9 @@ def main():
 def measure(args, kind, *, asynchronous):
     """Print a row for each scheduler."""
     timer = Instructions if args.count else Timer
-    engines = {local: kind(local, timer, asynchronous=asynchronous) for local in args.schedulers}
+    engines = {
+        local: kind(local, timer, args.pool, asynchronous=asynchronous) for local in args.schedulers
+    }
     for engine in engines.values():
         engine.turn(WARM_UP)
     for _ in range(args.turns):

@@ -88,6 +88,7 @@ class MemoryShare:
         self._memory = memory
         self._name_of = name_of
         self._waiting: WaitingView
+        self._count = 0  # number of waiting requests after the last admission
         # ``_promised`` counts the tokens of admitted prompts that have no memory yet. ``_will_pin``
         # maps each client to the tokens that the client will pin when its admitted prompts have
         # memory.
@@ -102,7 +103,7 @@ class MemoryShare:
         ``pending`` is, by the client's name in the memory, the number of prompt tokens of running
         requests that have no memory yet.
         """
-        self._waiting = waiting
+        self._waiting, self._count = waiting, len(waiting)
         self._demands.clear()
         self._promised = sum(pending.values())
         self._will_pin = {one: self._pinned_now(one) + more for one, more in pending.items()}
@@ -112,7 +113,8 @@ class MemoryShare:
         """Return whether the memory shares allow the admission of a waiting request now."""
         self._note_admissions()
         demand, client = self._memory.demand(request), self._name_of(request.client)
-        self._will_pin.setdefault(client, self._pinned_now(client))
+        if client not in self._will_pin:
+            self._will_pin[client] = self._pinned_now(client)
         admitted = self._is_within(client, demand) or (
             demand.new <= self._spare(client, demand) and not self._is_wanted(client)
         )
@@ -121,7 +123,13 @@ class MemoryShare:
         return admitted
 
     def _note_admissions(self) -> None:
-        """Count the memory of the requests that the host has admitted since the last call."""
+        """Count the memory of the requests that the host has admitted since the last call.
+
+        No request enters the queue during a pass.
+        """
+        if len(self._waiting) == self._count:
+            return
+        self._count = len(self._waiting)
         for request in [one for one in self._demands if one not in self._waiting]:
             demand = self._demands.pop(request)
             self._promised += demand.new
