@@ -2,11 +2,16 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from fairbench.core import Request, Segment
+from fairbench.errors import UsageError
+from fairbench.live.plugin_config import SETTINGS, Evicting, config_from, plugin_config
 from fairbench.schedulers.memory_share import PromptTokens
 from fairbench.schedulers.views import ListView
 from fairbench_engines.memory_shares import MirroredMemory
 from fairbench_engines.mirrored_cache import OTHERS
+from fairbench_engines.sglang.hooks import Hooks
 
 POOL, SHARE = 60, 30.0
 
@@ -86,3 +91,24 @@ def test_a_pass_looks_a_request_up_once_until_the_memory_changes():
     memory.changed()
     shown.clients()
     assert len(eviction.asked) == 4
+
+
+SHARES, MAX_MIN = {"memory.share": True}, Evicting("max-min", ("x", "y"))
+
+
+@pytest.mark.parametrize("policy", [None, "lru", "lfu"])
+def test_shares_without_a_policy_that_has_them_are_refused(policy):
+    evicting = Evicting(policy, ("x", "y"))
+    with pytest.raises(UsageError, match="needs an eviction policy with shares: set"):
+        plugin_config("vtc", SHARES, None, evicting)
+    told = plugin_config("vtc", {}, None, evicting).environment()
+    with pytest.raises(UsageError, match="needs an eviction policy with shares: set"):
+        config_from(told | {SETTINGS: '{"memory.share": true}'})
+
+
+def test_classes_of_priority_are_refused_with_shares_and_accepted_without():
+    arguments = SimpleNamespace(enable_priority_scheduling=True)
+    hooks = Hooks(plugin_config("fcfs", SHARES, None, MAX_MIN), "0.5.23")
+    with pytest.raises(UsageError, match="--enable-priority-scheduling is not supported with mem"):
+        hooks._check(arguments)
+    Hooks(plugin_config("fcfs", {}, None, MAX_MIN), "0.5.23")._check(arguments)

@@ -215,7 +215,8 @@ def model(**changes):
 
 
 CLASSES = {"scheduler_config": SimpleNamespace(policy="priority")}
-EVICTS = Evicting("lfu", ("a",))
+EVICTS, DIVIDES = (Evicting(policy, ("a",)) for policy in ("lfu", "max-min"))
+SHARES = {"memory.share": True}
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,7 @@ EVICTS = Evicting("lfu", ("a",))
         (model(runner_type="pooling"), "vtc", {}, EVICTS, "--runner pooling is not supported with"),
         (CLASSES, "rpm", {}, OWN_ORDER, "rpm refuses requests"),
         (CLASSES, "vtc", {"vtc.charge": "gpu-time"}, OWN_ORDER, "vtc charges measured time"),
+        (CLASSES, "vtc", SHARES, DIVIDES, "--scheduling-policy priority is not supported with mem"),
     ],
 )
 def test_a_feature_that_cannot_be_fair_is_refused_with_its_reason(

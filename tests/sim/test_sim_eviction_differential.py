@@ -8,7 +8,6 @@ after it. Under memory shares, every admission is the same, too.
 import random
 from contextlib import contextmanager
 from functools import cache
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from fairbench.engine.client_cache import ClientCache, memory_share
 from fairbench.engine.contract import ManagedMemory
 from fairbench.engine.logs import MemoryLog, WorkerMemoryLog
-from fairbench.errors import UsageError
 from fairbench.live.plugin_config import Evicting, plugin_config
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.eviction.registry import build_eviction
@@ -185,13 +183,3 @@ def test_sglang_admits_as_the_simulator_does_under_memory_shares(policy, schedul
         assert_alike(theirs, ours, stream)
     assert evicted > 400
     assert unlike_none > 2
-
-
-def test_shares_need_a_policy_with_shares_and_a_server_without_classes():
-    for policy in (None, "lru", "lfu"):
-        with pytest.raises(UsageError, match="needs an eviction policy with shares"):
-            plugin_config("vtc", SHARES, CLIENTS, Evicting(policy, tuple(CLIENTS)))
-    arguments = SimpleNamespace(enable_priority_scheduling=True)
-    with pytest.raises(UsageError, match="--enable-priority-scheduling is not supported with mem"):
-        hooks_of("fcfs", "max-min", SHARES)._check(arguments)
-    hooks_of("fcfs", "max-min")._check(arguments)
