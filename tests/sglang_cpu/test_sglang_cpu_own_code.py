@@ -185,6 +185,7 @@ def assert_evicts_as_simulated(spec, python):
     assert content(usual[0]["cached_tokens"]) != content(ours[0]["cached_tokens"])
 
 
+SHARE = "memory.share"
 EVICTED = [("quota", "dlpm"), ("quota-lending", "vtc"), ("max-min", "d2lpm")]
 
 
@@ -193,6 +194,22 @@ def test_an_eviction_policy_of_fairbench_decides_inside_sglang(policy, scheduler
     load = ("tool-use", scheduler, 2.0, 2, 10, 10, 12_000)
     spec = short_cell(*load, engine__max_running_requests=6, eviction=policy)
     assert_evicts_as_simulated(spec, PYTHON)
+
+
+def assert_shares_as_simulated(spec, python):
+    """Assert that memory shares give the records of the simulator, unlike a run without shares."""
+    ours, _ = records(spec)
+    theirs, about = records(spec.model_copy(update={"engine_code": python}))
+    assert_same(ours, theirs)
+    assert about["engine_code"]["policy_of"] == "fairbench"
+    without, _ = records(spec.model_copy(update={"settings": {**spec.settings, SHARE: False}}))
+    assert content(without[0]["admitted_s"]) != content(ours[0]["admitted_s"])
+
+
+def test_memory_shares_decide_inside_sglang():
+    load = ("tool-use", "d2lpm", 2.0, 2, 10, 10, 12_000)
+    more = {"engine__max_running_requests": 6, "eviction": "max-min", "memory__share": True}
+    assert_shares_as_simulated(short_cell(*load, **more), PYTHON)
 
 
 def test_an_eviction_policy_of_fairbench_needs_its_scheduler(fork):

@@ -17,6 +17,7 @@ from tests.sglang_cpu.test_sglang_cpu_own_code import (
     assert_passes_are_charged,
     assert_same,
     assert_sessions_as_simulated,
+    assert_shares_as_simulated,
     content,
     gated,
     records,
@@ -79,6 +80,11 @@ def test_a_trace_with_sessions_gives_the_records_of_the_simulator(tmp_path):
 def test_an_eviction_policy_of_fairbench_decides_inside_vllm(policy, scheduler):
     load = ("tool-use", scheduler, 2.0, 2, 10, 10, 1_000)
     assert_evicts_as_simulated(short_cell(*load, eviction=policy), PYTHON)
+
+
+def test_memory_shares_decide_inside_vllm():
+    load = ("tool-use", "d2lpm", 2.0, 2, 10, 10, 1_000)
+    assert_shares_as_simulated(short_cell(*load, eviction="max-min", memory__share=True), PYTHON)
 
 
 def test_the_measured_time_of_passes_is_charged():
