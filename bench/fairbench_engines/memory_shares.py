@@ -53,8 +53,6 @@ class MirroredMemory:
         theirs_of: Function that returns the engine's own object of a request.
     """
 
-    held: Callable[[str], float]
-    unpinned: Callable[[str], float]
     clients: Iterable[str]
 
     def __init__(
@@ -66,8 +64,11 @@ class MirroredMemory:
         self._eviction, self._theirs_of = eviction, theirs_of
         self._known = frozenset(clients)
         self._share = MemoryShare(self.share, self, self.name_of)
-        # ``_demands`` stores the memory of waiting requests until the engine admits a request.
+        # In a pass, memory changes only when the engine admits or preempts a request. Until then,
+        # these dictionaries store the answers.
         self._demands: dict[Request, PromptTokens] = {}
+        self._held: dict[str, float] = {}
+        self._unpinned: dict[str, float] = {}
 
     def begin(self, waiting: WaitingView, pending: Iterable[tuple[Request, int]]) -> ShareView:
         """Begin an admission pass, and return the view for the scheduler.
@@ -75,9 +76,7 @@ class MirroredMemory:
         ``pending`` lists running requests, with the number of their prompt tokens that have no
         memory yet.
         """
-        residency = self._eviction.mirror.residency
-        self.held, self.unpinned = residency.held, residency.unpinned
-        self.clients = residency.clients
+        self.clients = self._eviction.mirror.residency.clients
         self.changed()
         sums = Counter[str]()
         for request, tokens in pending:
@@ -85,8 +84,9 @@ class MirroredMemory:
         return self._share.begin(waiting, sums)
 
     def changed(self) -> None:
-        """Record that the memory of waiting requests may have changed within a pass."""
-        self._demands.clear()
+        """Record that the memory of clients may have changed within a pass."""
+        for stored in (self._demands, self._held, self._unpinned):
+            stored.clear()
 
     def name_of(self, client: str) -> str:
         """Return the name under which the mirror counts a client's tokens."""
@@ -101,6 +101,18 @@ class MirroredMemory:
     @property
     def free(self) -> int:
         return self._eviction.free_tokens()
+
+    def held(self, client: str) -> float:
+        found = self._held.get(client)
+        if found is None:
+            found = self._held[client] = self._eviction.mirror.residency.held(client)
+        return found
+
+    def unpinned(self, client: str) -> float:
+        found = self._unpinned.get(client)
+        if found is None:
+            found = self._unpinned[client] = self._eviction.mirror.residency.unpinned(client)
+        return found
 
     def demand(self, request: Request) -> PromptTokens:
         found = self._demands.get(request)
