@@ -236,6 +236,9 @@ class EngineLoop(ABC, Generic[N]):
             view = self.share.begin(self.waiting, pending)
             if not view.clients():
                 return
+            # A scan may offer a request of a client whose oldest request is hidden. Schedulers book
+            # late charges only for the clients that the view lists, so all charges are booked here.
+            self.scheduler.balances()
         now_s = self._clock.now_ps / PS_PER_S
         drive(self.scheduler.select(view, now_s), try_admit, preempt)
 
