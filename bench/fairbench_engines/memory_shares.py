@@ -35,6 +35,10 @@ class MirroredEviction(Protocol):
     @property
     def mirror(self) -> Mirror: ...
 
+    @property
+    def splits(self) -> int:
+        """The number of nodes of the mirror that were split; a split may change a demand."""
+
     def free_tokens(self) -> int:
         """Return the number of free tokens in the engine; cached tokens are not free."""
 
@@ -69,6 +73,7 @@ class MirroredMemory:
         self._demands: dict[Request, PromptTokens] = {}
         self._held: dict[str, float] = {}
         self._unpinned: dict[str, float] = {}
+        self._splits = 0
 
     def begin(self, waiting: WaitingView, pending: Iterable[tuple[Request, int]]) -> ShareView:
         """Begin an admission pass, and return the view for the scheduler.
@@ -115,6 +120,11 @@ class MirroredMemory:
         return found
 
     def demand(self, request: Request) -> PromptTokens:
+        if self._splits != self._eviction.splits:
+            # In SGLang, a node in use counts only if the whole node is a prefix of the prompt. The
+            # scheduler may have matched prompts in this pass, which splits nodes.
+            self._demands.clear()
+            self._splits = self._eviction.splits
         found = self._demands.get(request)
         if found is None:
             found = self._demands[request] = self._eviction.demand(self._theirs_of(request))

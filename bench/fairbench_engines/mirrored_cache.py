@@ -72,6 +72,7 @@ class MirroredCache(ClientCache):
         self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
+        self.splits = 0  # number of nodes that were split
         # ``_stretches`` holds the tokens of each node, without the tokens of its ancestors.
         self._stretches: dict[KVNode, Prefix] = {}
 
@@ -162,6 +163,7 @@ class MirroredCache(ClientCache):
         ids, namespace = self._stretches[lower]
         parent, (name, _) = lower.parent, lower.key
         assert parent is not None
+        self.splits += 1
         upper = self._node_type(parent, (Segment(name, tokens),), tokens)
         parent.children[upper.key] = upper
         self._stretches[upper] = Prefix(ids[:tokens], namespace)

@@ -36,7 +36,7 @@ class Eviction:
     def __init__(self, free, **pinned):
         claims = SimpleNamespace(by_client=SimpleNamespace(entitled={"x": SHARE, "y": SHARE}.get))
         self.mirror = SimpleNamespace(residency=Residency(**pinned), claims=claims)
-        self.free, self.asked = free, []
+        self.free, self.asked, self.splits = free, [], 0
 
     def free_tokens(self):
         return self.free
@@ -91,6 +91,9 @@ def test_a_pass_looks_a_request_up_once_until_the_memory_changes():
     memory.changed()
     shown.clients()
     assert len(eviction.asked) == 4
+    eviction.splits += 1
+    shown.clients()
+    assert len(eviction.asked) == 6
 
 
 SHARES, MAX_MIN = {"memory.share": True}, Evicting("max-min", ("x", "y"))

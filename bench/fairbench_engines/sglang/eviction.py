@@ -213,6 +213,10 @@ class Eviction:
         """The mirror of SGLang's tree, whose number of free tokens may be outdated."""
         return self._tree.mirror
 
+    @property
+    def splits(self) -> int:
+        return self._tree.mirror.splits
+
     def free_tokens(self) -> int:
         """Return the number of free tokens in SGLang's pool."""
         return self._tree.free()

@@ -92,6 +92,8 @@ class BlockEviction:
     def residency(self) -> Mapping[str, float]:
         return held_by_client(self.mirror.residency)
 
+    splits = 0  # A mirrored block is never split.
+
     def free_tokens(self) -> int:
         """Return the number of tokens in blocks that hold no cached tokens."""
         return self.mirror.free
