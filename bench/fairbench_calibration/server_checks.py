@@ -334,11 +334,15 @@ def _quantum(facts: ServerFacts) -> str:
 def _harm(trial: FloodTrial | None) -> str:
     if trial is None:
         return "the flood was not tried (--yes starts the flood)"
+    light_s, flood_s = trial.beside.mean_s, trial.flood.mean_s
+    waited = ""
+    if light_s >= 0 and flood_s > 0:  # A mean without answers is NaN.
+        waited = f" ({light_s / flood_s:.0%} of its mean wait; fair: at most {SPARED:.0%})"
     if trial.harmed:
-        return "unfair: the well-behaved client waits like the flood"
+        return f"unfair: the well-behaved client waits like the flood{waited}"
     if not trial.waits:
         return f"fair, but a flood of {trial.at_once} requests did not wait (raise --flood)"
-    return "fair: the well-behaved client does not wait like the flood"
+    return f"fair: the well-behaved client does not wait like the flood{waited}"
 
 
 def _waits_table(trial: FloodTrial) -> Iterator[str]:

@@ -230,7 +230,8 @@ class Exporter:
         }
         self._balance: Any = Gauge(
             BALANCE,
-            "Balance of the client in the local scheduler (DLPM: credit, VTC: counted service)",
+            "Balance of the client in the local scheduler (DLPM: credit; VTC: counter, which is raised "
+            "when an idle client returns)",
             ["client"],
             multiprocess_mode="mostrecent",
         )
