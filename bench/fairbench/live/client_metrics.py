@@ -230,7 +230,7 @@ class Exporter:
         }
         self._balance: Any = Gauge(
             BALANCE,
-            "Balance of the client in the local scheduler (DLPM: credit; VTC: counter, which is raised "
+            "Balance of the client in the local scheduler (DLPM: credit; VTC: counter, which rises "
             "when an idle client returns)",
             ["client"],
             multiprocess_mode="mostrecent",
