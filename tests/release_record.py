@@ -110,11 +110,12 @@ DETAILS = """
   server is not ready. On a decode server, retracted requests return first, in SGLang's order. On a
   decode server, the client pays for each output token except the first token, which the prefill
   server charges together with the prompt. On a decode server, no prefix counts as cached.
-- *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`),
-  because prompts and outputs run on separate servers. The plugin refuses schedulers that refuse
-  requests (`rpm`), because the server on the other side (prefill or decode) would wait for the
-  refused request. On prefill and decode servers, the plugin refuses pipeline parallelism, because
-  pipeline stages agree on their own order.
+- *Refused in prefill and decode servers.* The plugin refuses schedulers that preempt (`edf`): a
+  preempted request is computed again from its prompt, but the server that decodes the request
+  computes no prompts. The plugin refuses schedulers that refuse requests (`rpm`), because the
+  server on the other side (prefill or decode) would wait for the refused request. On prefill and
+  decode servers, the plugin refuses pipeline parallelism, because the pipeline stages of SGLang
+  agree on an order of requests that is not the scheduler's.
 - *Choices and prompts.* Without the plugin, SGLang drops the `routing_key` in batches, in requests
   with `n` above 1 and in `/v1/responses`. The plugin keeps the `routing_key` of such requests.
 - *CPU time.* `python -m tests.benchmarks.plugin_step --engine sglang --count --turns 8` counts
@@ -151,9 +152,10 @@ DETAILS = """
   runs while steps run is free. Prefix-aware schedulers see only the prefixes in the GPU's memory.
   If a load of the KV cache fails, vLLM recomputes the affected tokens, and no client pays for the
   recomputation.
-- *Disaggregation.* fairbench's scheduler in a prefill server orders requests fairly. A decode
-  server charges the output tokens, and the part of each prompt that was not loaded, at least one
-  token.
+- *Disaggregation.* In a prefill server, fairbench's scheduler chooses a fair order of requests. In
+  a decode server, a client pays for the output tokens of a request. The client also pays for the
+  prompt tokens whose KV cache the decode server did not load from the prefill server, which is at
+  least one token.
 - *Images.* Clients pay for the tokens of images as vLLM counts image tokens. Two prompts share an
   image as a prefix only if the images are equal.
 - *Embeddings.* vLLM does not tell its scheduler the clients of pooling requests. With `--runner

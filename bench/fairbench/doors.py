@@ -63,7 +63,10 @@ def plugin_of(engine: str) -> str:
     """
     found = registered(ENGINE_GROUP).get(engine)
     if found is None:
-        raise UsageError(f"backend {engine}: the package of the plugin is not installed")
+        raise UsageError(
+            f"backend {engine}: no installed package has fairbench's plugin for {engine}; install "
+            f"fairbench-llm again, which contains the plugins for SGLang and vLLM"
+        )
     return found.value
 
 

@@ -142,8 +142,8 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
-# ``_TEXTS`` describes each choice of a behaviour, in the order in which ``str(behaviour)`` lists
-# the choices.
+# ``_TEXTS`` maps fields of ``Behaviour`` to texts that describe the value of the field.
+# ``str(behaviour)`` prints the texts of the fields without default values in this order.
 _TEXTS: Mapping[str, str] = {
     "keep_alive": "{} keep-alive turns",
     "split": "calls split in {}",

@@ -96,10 +96,11 @@ def validate(
 ) -> None:
     """Replay measured runs in the simulator, and compare the results.
 
-    Runs of SGLang and vLLM are simulated on an A100 with the same load and lengths, and with the
-    engine's own rules. Runs of S-LoRA are simulated on an A10G, with the same arrivals, lengths and
-    scheduler. The overhead of the host is fitted to the overload and proportional runs, and tested
-    on the remaining runs. docs/reference/validate.md describes the format and the sources of FILE.
+    Runs of SGLang and vLLM are simulated with the load and lengths of the measured run, by the
+    simulated SGLang or vLLM. Runs of S-LoRA are simulated on an A10G, with the arrivals, lengths
+    and scheduler of the measured run. The overhead of the host is fitted to the overload and
+    proportional runs of S-LoRA, and tested on the remaining runs. docs/reference/validate.md
+    describes the format and the sources of FILE.
 
     Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
     several tenants on one engine are compared by the latency and service of each tenant. A run that

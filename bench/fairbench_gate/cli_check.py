@@ -78,7 +78,7 @@ def check(
         Option(
             metavar="KEY",
             help="Setting of the experiment that was changed on purpose, such as dp or "
-            "vtc.charge. Two runs are compared even if this setting differs; may be repeated.",
+            "vtc.charge. Runs with different values of KEY are still compared; may be repeated.",
         ),
     ] = None,
     output: FormatOption = CheckFormat.TABLE,

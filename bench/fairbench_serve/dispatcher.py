@@ -305,8 +305,9 @@ class Dispatcher:
                 self.router.on_first_token(request, flight.routed, flight.first_token_s)
             self.router.on_finish(request, flight.routed, output, self.now_s())
         if self.router.wants_evictions and output_tokens:
-            # The output is not divided into pages of tokens, so no later request matches or evicts
-            # it.
+            # The segment ``output`` stands for the whole output, and is not divided into pages of
+            # tokens as prompts are. No later prompt matches the segment, and no cache reports its
+            # eviction, so the router is told at once that the segment is evicted.
             self.evicted(flight.routed, (*request.prompt, output), output_tokens)
         self._remove_if_empty(flight.worker)
         self.release()

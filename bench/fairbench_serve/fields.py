@@ -360,8 +360,8 @@ PROMPTS = frozenset({"prompt", "suffix", "system", "instructions"})
 CHECKED = frozenset({"logit_bias", "stop", "stop_regex", "stop_token_ids", "stop_sequences"})
 CHECKED |= {"chat_template_kwargs"}
 TURNS = frozenset({"messages", "input"})
-# ``TEXTS`` lists the fields of a message or item that contain no schema. The field "tools" is
-# missing, because some templates and engines read it.
+# ``TEXTS`` lists the fields of a message or item that contain no schema, so that their values are
+# not checked. The field "tools" is not in ``TEXTS``, because some templates and engines read it.
 TEXTS = frozenset(
     {"role", "content", "tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
     | {"name", "refusal", "arguments", "output", "input", "summary", "encrypted_content"}

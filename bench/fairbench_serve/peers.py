@@ -74,20 +74,23 @@ class PeerMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_message(message: PeerMessage) -> None:
-    """Raise Problem for impossible totals, which would make sums infinite or NaN."""
+    """Raise Problem for totals outside their limits, which could make sums infinite or NaN."""
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
         raise bad_request("the message lists more routers than are allowed")
-    every = [one for parts in told.values() for one in parts.values()]
-    entries = sum(len(one.charged) + len(one.raised) + len(one.waiting) for one in every)
+    every = [(origin, one) for origin, parts in told.items() for one in parts.values()]
+    entries = sum(len(one.charged) + len(one.raised) + len(one.waiting) for _, one in every)
     if entries > MOST_CLIENTS:
         raise bad_request(f"the message has more than {MOST_CLIENTS} entries for clients")
-    for totals in every:
+    for origin, totals in every:
         fits = 0 <= totals.since <= totals.version <= MOST_VERSION
         sums = (*totals.charged.items(), *totals.raised.items())
         fits &= all(abs(value) <= MOST_TOKENS for _, of in sums for value in of.values())
         if not (fits and all(map(is_name, {*dict(sums), *totals.waiting}))):
-            raise bad_request("the message has impossible totals")
+            raise bad_request(
+                f"the totals of the router {origin!r} have a version number, a sum of tokens or a "
+                "client name outside the limits; run the same release of fairbench on all routers"
+            )
 
 
 def places_of(totals: Totals) -> set[int]:

@@ -53,7 +53,8 @@ from fairbench_studies.vtc.command import VTC
 ALL, CLAIMS = "all", "claims"
 PAPERS = {paper.name: paper for paper in (VTC, PREBLE)}
 OTHERS = (*PAPERS, FRONTIER)
-# ``PRESETS`` lists the titles of settings, each with True if the setting is a preset.
+# ``PRESETS`` maps the title of each group of settings to True if the settings come from a preset,
+# and to False if the settings are fairbench's defaults.
 PRESETS = {AT_RERUN: True, AT_DEFAULTS: False}
 
 

@@ -48,8 +48,11 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
         ("min_entitlement_best_ratio>0.5", "unknown metric"),  # relative to the runs of the others
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),
-        ("min_share>80ms", "is a plain number, not in ms"),
-        ("ttft_p99<2%", "is in ms, not in %"),
+        (
+            "min_share>80ms",
+            "min_share has no unit, so its limit cannot be in ms; write a number without a unit",
+        ),
+        ("ttft_p99<2%", "is measured in ms, so its limit cannot be in %; write it in s or ms"),
         ("ttft_p99<0s", "p99_ttft_ms is never below 0"),
         ("min_share>200%", "min_share is never above 1 (100%)"),
         ("jain_index>1", "jain_index is never above 1 (100%)"),

@@ -52,7 +52,8 @@ def test_plot_draws_from_a_store_and_changes_nothing_in_it(swept, tmp_path):
 def test_foreign_runs_are_not_drawn_as_the_figure(swept, tmp_path):
     result = invoke("plot", "fig9", "--from", swept, "--output-dir", tmp_path)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
-    assert result.stderr.endswith("on chat s1 dp 2 does not belong to fig9\n")
+    assert "on chat s1 dp 2 is not part of the sweep fig9; name the folder of" in result.stderr
+    assert result.stderr.endswith(f"without the paper's figure: fairbench plot {swept}\n")
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_a_trace_is_converted_in_order_of_arrival(tmp_path, capsys):
 )
 def test_anything_else_is_refused_and_runs_nothing(tmp_path, monkeypatch, value, reason):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="is not the pickle of a VTC trace") as raised:
+    with pytest.raises(DataError, match="is not a pickle of a VTC trace") as raised:
         list(trace_rows(pickled(tmp_path, value)))
     assert reason in str(raised.value)
     assert not (tmp_path / "made-by-a-pickle").exists()

@@ -54,10 +54,13 @@ def test_the_command_lines_are_parsed():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"server": "sglang, Llama-3.1-8B"}, "field 'server' must name a known GPU: choose from"),
+        (
+            {"server": "sglang, Llama-3.1-8B"},
+            "field 'server' must contain the name of the server's GPU, between commas: choose from",
+        ),
         (
             {"server": SERVER.replace("Llama-3.1-8B", "Falcon-7B")},
-            "field 'server' must name a known model: choose from",
+            "field 'server' must contain the name of the served LLM, between commas: choose from",
         ),
         ({"flags": "--Q 5"}, "must contain the option --schedule-policy"),
         ({"client": CLIENT.replace("2 4", "2 x")}, "option --intervals: must be numbers"),

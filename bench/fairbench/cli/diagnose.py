@@ -48,7 +48,7 @@ def diagnose_log(
         Option(
             metavar="METRIC<LIMIT",
             help="Latency target that the planned number of replicas must meet; may be repeated. "
-            "[default: a mean TTFT P95 of well-behaved clients below 2 s]",
+            "[default: the P95 TTFT, averaged over the well-behaved clients, below 2 s]",
         ),
     ] = None,
     no_plan: Annotated[

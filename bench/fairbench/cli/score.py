@@ -64,8 +64,8 @@ def score(
             help="Column of the file that holds a field of the records, such as client=user_id; "
             "may be repeated. Required fields: client, start, first_token or ttft, end or "
             "latency or itls, input_tokens, output_tokens. Optional fields: program, worker, "
-            "cached_tokens, admitted, status, error, gaps, id. Write an optional field "
-            "without a column, such as program=, to ignore this field.",
+            "cached_tokens, admitted, status, error, gaps, id. To ignore an optional field, leave "
+            "its column empty, as in program=.",
         ),
     ] = None,
     time_unit: Annotated[

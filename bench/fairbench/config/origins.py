@@ -150,7 +150,8 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
     kept = _without_usual_times({k: v for k, v in file.items() if preset.get(k) != v}, workload)
     if "gpu" in kept:
         gpu = text_of(draft, "gpu").split("/")[0]
-        # A UsageError means that the timing profile has no shorter name.
+        # The id of the timing profile is shortened to the name of its GPU if this name alone
+        # selects the profile. A UsageError means that the GPU's name selects no profile.
         with suppress(UsageError):
             if resolve_profile(gpu, text_of(draft, "model")).profile_id == draft["gpu"]:
                 kept["gpu"] = gpu
@@ -176,10 +177,10 @@ def _is_usual_machine(draft: Mapping[str, object], workload: WorkloadSpec) -> bo
 
 
 def _without_usual_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """Return the file without those times and numbers of clients that equal the defaults.
+    """Return the file without its times and its number of clients where they equal the defaults.
 
-    The warm-up is checked before and after the duration, because the default warm-up may depend on
-    the duration.
+    The times are the warm-up, the duration and the drain limit. The warm-up is checked before and
+    after the duration, because the default warm-up may depend on the duration.
     """
     kept = dict(file)
     whole = {**workload_defaults(file, workload), **file}

@@ -348,9 +348,10 @@ def to_toml(spec: ExperimentSpec) -> str:
 
 
 def digest_of(tables: Mapping[str, Any]) -> str:
-    """Return a short digest of an experiment's tables.
+    """Return a hash of an experiment, with 16 hexadecimal digits.
 
-    The values of tag, backend and ``given`` do not affect the digest.
+    ``tables`` are the TOML tables of the experiment's file. The values of tag, backend and
+    ``given`` do not affect the hash.
     """
     kept = {key: value for key, value in tables.items() if key not in ("tag", "backend", GIVEN)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

@@ -201,9 +201,10 @@ class RunningBatch:
 class BatchView:
     """A ``RunningView`` that shows a batch to a scheduler.
 
-    ``free_tokens`` returns the KV memory in tokens that a request could get. The function
-    ``would_fit`` answers calls of the view's method ``would_fit``; by default the answer is False,
-    so that schedulers preempt no request.
+    The argument ``free_tokens`` is a function that returns the KV memory in tokens that a request
+    could get. The method ``would_fit`` of the view calls the function that is passed as the
+    argument ``would_fit``. The default function returns False, so that schedulers preempt no
+    request.
     """
 
     def __init__(

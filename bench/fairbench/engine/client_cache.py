@@ -231,7 +231,7 @@ class ClaimedMemory(Protocol[Kept]):
         """Transfer a node's last use to the node's parent when a claim on the node ends."""
 
     def cut(self, node: Kept, tokens: int) -> None:
-        """Split a node; ``node`` becomes the part to evict first, of about ``tokens`` tokens."""
+        """Split a node; ``node`` keeps about its last ``tokens`` tokens, to be evicted first."""
 
     def drop(self, node: Kept) -> None:
         """Free a spare copy of a node, or else the node, which must be an unclaimed leaf."""

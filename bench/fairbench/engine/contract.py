@@ -191,4 +191,8 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
         "lightllm": "fairbench.engine.lightllm:LightLLMContract",
     }
 )
-"""``CONTRACTS`` has the contract of each engine, made from settings and a timing profile."""
+"""``CONTRACTS`` maps the name of each engine to the class of the engine's contract.
+
+A call of the class with settings and a timing profile returns the contract, which holds the
+parameters of the simulated engine on one GPU and model (``EngineContract``).
+"""

@@ -234,9 +234,11 @@ def _is_lost(place: ReplicaPlace) -> Callable[[], bool]:
 
 
 def _next_caller(listening: socket.socket, key: bytes) -> tuple[int, Connection] | None:
-    """Return the number and the connection of the next driver that sends the key.
+    """Accept one connection, and return the number of the calling driver and the connection.
 
-    The result is None if no driver connects, if the key is wrong, or if the driver has died.
+    ``key`` is the secret with which both sides authenticate; the driver then sends its number. The
+    result is None if no driver connects in time, if the driver's key is wrong, or if the driver has
+    died.
     """
     try:
         caller, _ = listening.accept()

@@ -322,7 +322,8 @@ def with_serving(
 
     Args:
         coefficients_ms: Coefficients of a ``TimingProfile``.
-        gpu: Name of the GPU; coefficients of other GPUs than Hopper are unchanged.
+        gpu: Name of the GPU. Unless the GPU is of the Hopper generation, the returned coefficients
+            equal ``coefficients_ms``.
         vocabulary: Tokens of the model's vocabulary.
     """
     found = dict(coefficients_ms)

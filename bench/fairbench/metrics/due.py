@@ -1,9 +1,9 @@
-"""The service due to each client: what the client would have received without delays.
+"""The due service of each client: the service that the client would have had without delays.
 
 A call is due when the program would have sent the call if every earlier call of the program had run
-alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls are removed. A
-client that is served late is due service even for calls that the client could not send yet. A
-client that is idle while its user thinks is due no service.
+alone on the cluster (``unhindered``). Think times are kept; delays of earlier calls are removed.
+The due service of a client that is served late includes calls that the client could not send yet.
+While a client is idle because its user thinks, the client's due service does not grow.
 """
 
 from __future__ import annotations

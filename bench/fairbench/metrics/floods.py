@@ -258,7 +258,11 @@ def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients of which at least the fraction ``OFTEN`` of the ``rows`` was delayed."""
+    """Return the clients that were often delayed; the longest median wait comes first.
+
+    ``rows`` are rows of requests, and ``held_up`` marks the delayed requests among ``rows``. A
+    client was often delayed if at least the fraction ``OFTEN`` of its requests was delayed.
+    """
     client = traffic.client[rows]
     found = []
     for one in np.unique(client).tolist():

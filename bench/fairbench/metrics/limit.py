@@ -337,7 +337,10 @@ def program_arrivals(programs: Programs, facts: Facts) -> Floats:
 
 
 def _with_arrivals(tables: Tables, facts: Facts, work: LeastWork, arrival_s: Floats) -> float:
-    """Return the maximum over times a of a plus the time of the programs that arrive from a on."""
+    """Return the maximum of a + T(a) over all times a, in seconds.
+
+    T(a) is the least time that all replicas need for the programs that arrive at time a or later.
+    """
     requests, programs = tables.requests, tables.programs
     at = program_rows(requests, programs)
     # Without a record of its program, a request may have begun at any time.

@@ -224,7 +224,9 @@ def _alone_s(calls: Requests, session: Ints) -> Floats:
     """Return the seconds that each call takes alone, with only the session's own prefix cached.
 
     Alone, a call computes the tokens beyond the longest earlier prompt and answer of the session,
-    but no more tokens than in the run. The times are estimated from the fastest calls of the run.
+    but no more tokens than in the run. The time to first token is the shortest of the run's calls
+    that compute as many tokens or more, and the time per output token is that of one of the run's
+    fastest answers.
     """
     context = calls.input_tokens + calls.output_tokens
     before = np.zeros(len(context), np.int64)

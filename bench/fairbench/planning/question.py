@@ -156,8 +156,12 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
         return 0.01
     if (entry.unit, unit) in UNITS:
         return UNITS[entry.unit, unit]
-    written = f"in {entry.unit}" if entry.unit else "a plain number"
-    raise UsageError(f"--slo {text}: {entry.key} is {written}, not in {unit}")
+    measured = f"is measured in {entry.unit}" if entry.unit else "has no unit"
+    allowed = [one for of, one in UNITS if of == entry.unit]
+    advice = f"write it in {' or '.join(allowed)}" if allowed else "write a number without a unit"
+    raise UsageError(
+        f"--slo {text}: {entry.key} {measured}, so its limit cannot be in {unit}; {advice}"
+    )
 
 
 def _is_of_a_run(entry: Metric) -> bool:

@@ -343,7 +343,7 @@ def no_such_column(name: str, record: Mapping[str, Any], where: str) -> DataErro
     return DataError(f"{where}: {printable(str(missing))}")
 
 
-MAX_LEAVES = 500  # limit on the number of values in a nested object whose names are collected
+MAX_LEAVES = 500  # limit on the number of names that are collected from a nested object
 
 
 def leaves(value: Mapping[str, Any], before: str = "") -> Iterator[str]:

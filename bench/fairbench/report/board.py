@@ -49,7 +49,10 @@ SHARE = (
 
 
 def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """Return the leaderboard in lines of at most ``width`` characters. Numbers are never cut."""
+    """Return the leaderboard as text whose lines have at most ``width`` characters.
+
+    Numbers are never shortened.
+    """
     _, body = first_fitting(LAYOUTS, lambda one: _rank_table(board, one[0], ends=one[1]), width)
     legend = [Text(line) for line in board_legend(board)]
     heading = Text(board_heading(board), style="bold")

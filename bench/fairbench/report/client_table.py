@@ -66,10 +66,7 @@ def client_value(row: Mapping[str, Any], column: Column, censored: Collection[st
 
 
 def client_text(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
-    """Return a client's metric as text.
-
-    A mark shows that a percentile is from too few latencies.
-    """
+    """Return a client's metric as text, with a mark on a percentile of too few latencies."""
     return client_value(row, column, censored) + _mark(row, column)
 
 

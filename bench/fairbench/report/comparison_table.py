@@ -72,7 +72,10 @@ def tail_of(cells: Iterable[SchedulerResults]) -> int:
 def comparison_text(
     cells: Sequence[SchedulerResults], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the comparison in lines of at most ``width`` characters. Numbers are never cut."""
+    """Return the comparison as text whose lines have at most ``width`` characters.
+
+    If the table is too wide, columns move to a second table; numbers are never shortened.
+    """
     return printed(render(cells, width), colour=colour, width=width)
 
 
@@ -81,7 +84,7 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
 
     For several seeds, confidence intervals stand below means.
     """
-    # Sharing incentives are known only for simulated runs.
+    # Only simulated runs have values of the metrics of the sharing incentive.
     sharing = any(cell.combined["simulated"] for cell in cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
@@ -96,7 +99,7 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
 
 
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether any scheduler was run with several seeds, so that intervals are known."""
+    """Return whether any scheduler was run with several seeds, so that intervals exist."""
     return any(len(cell.combined["seeds"]) > 1 for cell in cells)
 
 

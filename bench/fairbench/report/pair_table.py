@@ -100,7 +100,10 @@ def shown_metrics(sides: Iterable[SchedulerResults]) -> list[str]:
 def contrast_text(
     contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the differences as lines of at most ``width`` characters. Numbers are never cut."""
+    """Return the differences as text whose lines have at most ``width`` characters.
+
+    If the table is too wide, columns are left out; numbers are never shortened.
+    """
     return printed(render_pairs(contrasts, width), colour=colour, width=width)
 
 

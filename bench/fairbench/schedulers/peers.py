@@ -366,9 +366,10 @@ class NotedCounters(dict[str, float]):
 class SharedCounters:
     """The counters of a policy, which include the reported charges of other routers.
 
-    A client's counter is the client's highest lift at any router plus the charges of all routers. A
-    router's own charges are the counter of the client minus the known lift and the charges of all
-    other routers.
+    A client's counter is the sum of all routers' charges and of the client's highest lift at any
+    router. A lift is the amount by which the policy raised the counter when the client returned
+    after an idle time. A router's own charges are the counter of the client minus the highest lift
+    and the charges of all other routers.
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:

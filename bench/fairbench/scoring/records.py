@@ -112,7 +112,11 @@ def read_scored(
 def score_asked(
     names: Mapping[str, FieldColumn], layout: str | None = None, line: int | None = None
 ) -> ReadOptions:
-    """Return the options for reading a file that is scored."""
+    """Return the options for reading the request records of a file whose metrics are computed.
+
+    ``names`` maps fields to the columns that the user named, ``layout`` is the name of the file's
+    layout, and ``line`` is the number of the run in a file with several runs.
+    """
     signs = () if {"status", "error"} & names.keys() else tuple(SIGNS)
     return ReadOptions(FIELDS, names, layout, line=line or 0, signs=signs)
 

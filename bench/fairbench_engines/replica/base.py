@@ -51,8 +51,8 @@ class RealReplica(ABC):
         self._sequences: dict[Req, Sequence] = {}
         self._per_client: dict[str, int] = {}  # number of requests that are decoding, by client
         self._stretch: Stretch | None = None
-        # ``_first`` holds, for each client, its part of the first step in the present series of
-        # decode steps.
+        # ``_first`` maps each client to its decoding requests, and their context in tokens, in the
+        # first step of the present stretch (consecutive decode steps with the same batch).
         self._first: dict[str, Decoding] = {}
         self._idle = True
 

@@ -39,8 +39,9 @@ class VLLMCodeReplica(RemoteReplica):
         # ``_joined`` holds, for each decoding request, its context in tokens at its first decode
         # step.
         self._joined: dict[int, int] = {}
-        # ``_longest`` is the largest value in ``_joined`` when the present series of decode steps
-        # began.
+        # ``_longest`` is the longest context, in tokens, with which one of the decoding requests
+        # began to decode. The value is set when a stretch (consecutive decode steps with the same
+        # batch) begins.
         self._longest = 0
         self._chunks: list[Prefill] = []  # the requests in the current step
         self._booking = Booking()

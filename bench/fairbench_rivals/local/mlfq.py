@@ -30,7 +30,7 @@ class Progress:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The request's position in the queue; the lowest key goes first."""
+        """The key that sorts requests in the queue, by level and then by place; lowest first."""
         return self.level, self.place
 
 

@@ -45,7 +45,9 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
         keys = ("scheduler", "workload", "scenario", "dp")
         if tuple(cell.combined[key] for key in keys) not in own:
             raise DataError(
-                f"{folder}: the run of {cell.scheduler} on {cell.place} does not belong to {name}"
+                f"{folder}: the run of {cell.scheduler} on {cell.place} is not part of the sweep "
+                f"{name}; name the folder of the sweep {name}, or draw these runs without the "
+                f"paper's figure: fairbench plot {folder}"
             )
 
 

@@ -102,9 +102,10 @@ class Frozen(BaseModel):
 
 @lru_cache(maxsize=len(FILES))
 def frozen(preset: str | None = None) -> Frozen:
-    """Return the content of the frozen file of a preset.
+    """Return the study's scheduler pairs, settings, workloads and seeds under a preset.
 
-    Raises UsageError if the preset has no frozen file.
+    A frozen file holds these choices. The file was fixed before the first test run, so that no
+    result could influence the choices. Raises UsageError if the preset has no frozen file.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))

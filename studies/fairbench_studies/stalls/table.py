@@ -64,7 +64,7 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 
 
 def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[str, Any]:
-    """Simulate a remedy and return the summary.
+    """Simulate a replica with one of the ``REMEDIES`` against stalls, and return the summary.
 
     With a ``rate`` of None, the workload's rate is used.
     """
@@ -79,7 +79,7 @@ def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[
 
 
 def row(engine: str, remedy: str, seed: int) -> dict[str, Any]:
-    """Return the row of a remedy and seed.
+    """Return the table's row for one remedy against stalls and one seed.
 
     ``tok_s`` is the throughput (tokens/s) of an overloaded run.
     """

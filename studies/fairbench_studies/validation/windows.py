@@ -48,7 +48,8 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    names: tuple[str, ...] = ()  # names of the clients for messages, in the order of their numbers
+    # Messages use ``names``, the names of the clients in the order of the clients' numbers.
+    names: tuple[str, ...] = ()
 
     @property
     def target_pct(self) -> float:

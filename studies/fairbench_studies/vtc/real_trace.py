@@ -28,7 +28,7 @@ class _Request:
 
 
 class _OnlyRequests(pickle.Unpickler):
-    """A reader of pickles that knows only one class, which is the trace's request."""
+    """An unpickler that loads only one class, the class of the trace's requests."""
 
     def find_class(self, module: str, name: str) -> type:
         if name == REQUEST:
@@ -53,7 +53,7 @@ def trace_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise
     except Exception as error:  # Loading a damaged pickle can raise any kind of error.
         reason = str(error) or type(error).__name__
-        raise DataError(f"trace {path}: is not the pickle of a VTC trace: {reason}") from None
+        raise DataError(f"trace {path} is not a pickle of a VTC trace ({reason})") from None
     for t, client, prompt_len, output_len in sorted(rows, key=lambda row: row[0]):
         yield {
             "t": round(t, 6), "client": client, "prompt_len": prompt_len, "output_len": output_len,

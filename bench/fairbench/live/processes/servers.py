@@ -76,7 +76,7 @@ class Server:
         self.recipe = recipe
         self._log_path = log_dir / f"{recipe.name}.log"
         self.starts = 0
-        # ``deaths`` is the number of times that the server has ended since it was first ready.
+        # ``deaths`` counts the exits of the server's process that the supervisor noticed.
         self.deaths = 0
         self.start()
 
@@ -110,8 +110,8 @@ class Server:
     def is_ready(self) -> bool:
         """Return whether the server is ready.
 
-        If the server ended because a port was taken, the server is started again. Raises RunFailed,
-        with the end of the log, if the server ended for any other reason.
+        If the server exited because a port was taken, the server is started again. Raises
+        RunFailed, with the end of the log, if the server exited for any other reason.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -125,7 +125,7 @@ class Server:
         return False
 
     def check_running(self) -> None:
-        """Raise RunFailed, with the end of the log, if the server has ended."""
+        """Raise RunFailed, with the end of the log, if the server's process has exited."""
         if self.has_ended:
             raise self.failed(f"ended with {self.process.ending}")
 
@@ -260,7 +260,7 @@ class _Case:
 
 
 class Supervisor:
-    """A supervisor, which restarts ended servers on their old ports.
+    """A supervisor, which restarts servers whose process has exited, on their old ports.
 
     The pauses before the restarts of a server are 1, 2, 4 ... 60 s.
     """
@@ -271,7 +271,7 @@ class Supervisor:
         self._cases = [_Case(now_s()) for _ in servers]
 
     def restart_ended(self) -> None:
-        """Detect servers that have ended, and restart each server after its pause."""
+        """Detect servers whose process has exited, and restart each server after its pause."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue

@@ -30,14 +30,16 @@ Own: TypeAlias = tuple[int, str]
 class ClientLine:
     """The requests of an owner (a client or a tenant) that wait because of the owner's limit.
 
-    Each request that arrives entitles its client to one turn. Turns are taken by priority, the
-    highest first, and then in order of arrival. In a turn, the client sends the request of its
-    oldest program, among its requests of the turn's priority, so a program that has begun precedes
-    new programs. The requests of one program go in the order of their arrival.
+    A turn is the right of a client to send one request. Each arriving request gives its client one
+    turn, with the priority of the request. Turns are taken by priority, the highest first, and then
+    in order of arrival. In a turn, the client sends the request of its oldest program, among its
+    requests of the turn's priority, so a program that has begun precedes new programs. The requests
+    of one program go in the order of their arrival.
     """
 
     def __init__(self) -> None:
-        # ``_turns`` maps each priority to its turns: the numbers of turns, each with a client.
+        # ``_turns`` maps each priority to the clients that may take a turn. The key of a client's
+        # turn is the number of the request whose arrival gave the client the turn.
         # A priority without turns is removed from ``_turns``.
         self._turns: dict[int, OrderedDict[int, str]] = {}
         # ``_heaps`` holds heaps of requests by program and arrival; a heap may contain requests

@@ -98,8 +98,9 @@ class FairScheduler(LocalScheduler):
     ) -> None:
         """Set the account and the charging that the parameters select.
 
-        ``prices`` are by default the prices in ``FairParams``, and ``tokens`` is the class that
-        charges tokens. Raises UsageError for parameters that combine GPU time with ``sharing``.
+        ``prices`` are by default the prices in ``FairParams``. ``tokens`` is the class of the
+        charging object if clients pay for tokens and not for GPU time. Raises UsageError for
+        parameters that combine GPU time with ``sharing``.
         """
         if prices is None:
             assert isinstance(params, FairParams)

@@ -47,8 +47,9 @@ class FairFinish(PrefixRouter):
     class Params:
         """Parameters of the estimate and of the prefix tree.
 
-        ``slack`` is the advantage that another worker needs, as a multiple of the prefill time of
-        the cached prefix.
+        The router prefers another worker to the worker with the longest cached prefix if the other
+        worker's estimate is lower by more than the slack. ``slack`` is a multiple of the prefill
+        time of the cached prefix.
 
         If ``slack`` is 0, the lowest estimate always decides; if ``slack`` is inf, the longest
         cached prefix decides. With ``tenants=tree``, siblings share fairly at every level of

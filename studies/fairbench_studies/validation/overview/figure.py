@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
 ERROR_LIMIT_PCT = 45.0  # A larger error is drawn at the edge of the figure, with its number.
-# Two numbers at the edge of the figure are at least ``NEAR`` apart, in powers of ten.
+# The errors of two points are both written at the same edge of the figure only if the base-10
+# logarithms of their measured values differ by at least ``NEAR``.
 NEAR = 0.4
 MARKERS = "osD^vP*X"  # markers of the engines in the figure
 

@@ -199,7 +199,8 @@ def _gpu(text: str, where: str) -> str:
         if (name := gpu_name(part)) in known:
             return name
     raise DataError(
-        f"{where}: field 'server' must name a known GPU: choose from {', '.join(sorted(known))}"
+        f"{where}: field 'server' must contain the name of the server's GPU, between commas: "
+        f"choose from {', '.join(sorted(known))}"
     )
 
 
@@ -209,7 +210,8 @@ def _model(text: str, where: str) -> str:
         if (name := canonical_model(part, models)) in models:
             return name
     raise DataError(
-        f"{where}: field 'server' must name a known model: choose from {', '.join(models)}"
+        f"{where}: field 'server' must contain the name of the served LLM, between commas: "
+        f"choose from {', '.join(models)}"
     )
 
 

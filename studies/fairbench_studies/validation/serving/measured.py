@@ -127,7 +127,7 @@ class ServingRun:
 
 
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
-    """Return the run on a line of the file.
+    """Return the measured run that ``record``, one line of the file, describes.
 
     With ``predict``, measured columns are not read and are NaN. Raises DataError, which names
     ``where`` and the field.
