@@ -50,7 +50,7 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),
         (
             "min_share>80ms",
-            "min_share has no unit, so its limit cannot be in ms; write a number without a unit",
+            "has no unit, so its limit cannot be in ms; write a number without a unit",
         ),
         ("ttft_p99<2%", "is measured in ms, so its limit cannot be in %; write it in s or ms"),
         ("ttft_p99<0s", "p99_ttft_ms is never below 0"),
