@@ -39,8 +39,8 @@ EVICTION = "FAIRBENCH_EVICTION"
 # scheduler and its parameters; the value of ``LIMIT`` is the limit on running requests.
 PROOF, LIMIT = "fairbench_scheduler", "fairbench_max_running_requests"
 
-# Of all engine settings, the plugin itself enforces only ``LOAD_CAP``; the engine enforces the
-# other settings.
+# The plugin itself enforces only one engine setting, ``LOAD_CAP``; the engine enforces the other
+# settings.
 LOAD_CAP = "engine.load_cap"
 # settings that belong to the server and not to its scheduler or its eviction policy
 OF_SERVER = (LOAD_CAP, SHARE)

@@ -29,9 +29,9 @@ OPERATOR_PROFILES = {
 # prompt token), so the fit keeps the tokenizer's time constant. The runs on the H100 sent token
 # ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
-# For Triton's attention on an H100, sgl-project/sglang#21775 reports 7.07 to 20.68 ms per token for
-# decoding one sequence of Qwen3-8B with contexts of 1,000 to 32,000 tokens. The model Llama-3.1-8B
-# has the same attention heads as Qwen3-8B, in 32 layers instead of 36.
+# The thread sgl-project/sglang#21775 reports 7.07 to 20.68 ms per token for Triton's attention on
+# an H100, decoding one sequence of Qwen3-8B with contexts of 1,000 to 32,000 tokens. The model
+# Llama-3.1-8B has the same attention heads as Qwen3-8B, in 32 layers instead of 36.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
 # The fit starts near the operator profiles, with additional times for launching kernels one by one,
