@@ -54,7 +54,7 @@ def test_the_default_eviction_of_a_server_installs_nothing(policy):
     [
         ({EVICTION: '{"policy": "max-mni", "clients": ["a"]}'}, "max-min"),
         ({EVICTION: '{"policy": "max-min"}'}, "must have the form"),
-        ({EVICTION: "max-min"}, "is not JSON"),
+        ({EVICTION: "max-min"}, "is not valid JSON"),
         ({"FAIRBENCH_SETTINGS": '{"quota.percent": {}}'}, "not a parameter of fcfs"),
         (
             plugin_config("fcfs", QUOTAS, None, EVICTING).environment()

@@ -84,7 +84,7 @@ def test_as_in_the_simulator_the_batch_of_sglang_is_full_after_a_refusal(number,
     for req in waiting:
         assert hooks.home.accepts(req, 0.0)
         hooks.home.queued(req, retracted=False, now_s=0.0)
-    scheduler = SimpleNamespace(waiting_queue=waiting, running_batch=batch)
+    scheduler = SimpleNamespace(waiting_queue=waiting, running_batch=batch, chunked_req=None)
 
     def original(scheduler):
         return sglang_pass(hooks.home, scheduler.waiting_queue), batch

@@ -38,7 +38,7 @@ def test_without_configuration_nothing_happens(monkeypatch):
     ("local", "settings", "message"),
     [
         ("dlqm", "{}", "unknown local scheduler 'dlqm'"),
-        ("dlpm", "{", "FAIRBENCH_SETTINGS is not JSON"),
+        ("dlpm", "{", "FAIRBENCH_SETTINGS is not valid JSON"),
         ("dlpm", "[1]", "FAIRBENCH_SETTINGS = [1]"),
         ("dlpm", '{"dlpm.quantums": 1}', "Did you mean 'quantum'?"),
         ("dlpm", '{"dlpm.quantum": -1}', "dlpm.quantum"),

@@ -192,7 +192,7 @@ FAULTS = {
     "stream error: it broke": Fault("error", after=1),
     "stream error: aborted: too long": Fault("abort", status=400),
     "stream cut: it ended": Fault("cut", after=1),
-    "stream error: not an event": Fault("junk", after=1),
+    "stream error: the event is not part of the server's API": Fault("junk", after=1),
     "timeout: silent for 0.5 s": Fault("hang", after=1),
 }
 
@@ -235,7 +235,9 @@ def test_a_missing_server_is_an_error_of_every_request():
         taken.bind(("127.0.0.1", 0))  # The port is bound, but no server listens.
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         records, _, _ = driven(small_spec("chat"), target={"base_url": url})
-    assert {record.error.partition(":")[0] for record in records.requests} == {"no connection"}
+    assert {record.error.partition(":")[0] for record in records.requests} == {
+        "no connection was opened"
+    }
     assert {record.submit_s for record in records.requests} == {None}
     assert {program.status for program in records.programs} == {"refused"}
 

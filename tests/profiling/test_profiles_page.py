@@ -1,4 +1,4 @@
-"""Test the page on timing profiles against the bundle and the measured runs."""
+"""Test the pages on timing profiles against the bundle and the measured runs."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,10 @@ from fairbench_calibration.profiling.estimates import PACKAGE
 from fairbench_studies.validation.serving.command import validate_serving
 from tests.shared_data import SHARED, needs
 
-(PAGE,) = (Path(__file__).parents[2] / "docs").rglob("profiles.md")
-TEXT = PAGE.read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+# the pages with the errors against measured runs, and with the bundled profiles
+PAGES = DOCS / "guide/profiles.md", DOCS / "reference/derived-profile-rules.md"
+TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 GPUS = ("a100-80gb", "h100-80gb", "h200-141gb", "l40s-48gb", "b200-180gb")
 RUNS = SHARED / "data" / "residency_runs.jsonl.gz"
 

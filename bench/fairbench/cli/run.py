@@ -220,10 +220,7 @@ def _require_whole(result: RunResult, context: RunContext) -> None:
         return
     if context.interrupted():
         raise context.interrupted.ended("interrupted; the finished requests are saved")
-    raise RunFailed(
-        f"the run is incomplete ({result.summary['notes']['complete']}); the finished requests "
-        "are saved"
-    )
+    raise RunFailed(f"{result.summary['notes']['complete']}; the finished requests are saved")
 
 
 def _repeatedly(

@@ -53,7 +53,7 @@ def _checked_limit(value: Any) -> str | int | None:
     if value in (AUTO, None) or tokens:
         found: str | int | None = value
         return found
-    raise ValueError("the limit must be auto or a number of tokens above 0")
+    raise ValueError("must be auto or a number of tokens above 0")
 
 
 ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked_limit)]
