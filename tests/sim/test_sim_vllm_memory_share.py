@@ -18,8 +18,12 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("local", SCHEDULERS)
-@pytest.mark.parametrize("policy", ["max-min", "quota", "quota-lending"])
+# All schedulers under max-min; the quotas differ only in the shares that they give.
+PAIRS = [("max-min", local) for local in SCHEDULERS]
+PAIRS += [(policy, local) for policy in ("quota", "quota-lending") for local in ("fcfs", "dlpm")]
+
+
+@pytest.mark.parametrize(("policy", "local"), PAIRS)
 def test_vllm_admits_and_evicts_as_the_simulator_does_under_memory_shares(policy, local):
     seen = Counter()
     for seed in range(30):
