@@ -7,6 +7,7 @@ events.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ class EngineView(WaitingView, Protocol):
     def end_pass(self) -> None: ...
 
 
-class EngineHome:
+class EngineHome(ABC):
     """The object in an engine that owns a scheduler of fairbench.
 
     ``name_of`` is a function that returns the key of an engine's request.
@@ -189,9 +190,9 @@ class EngineHome:
                 return None
         return self.scheduler.select(view, now_s)
 
+    @abstractmethod
     def _pending(self) -> Iterable[tuple[Request, int]]:
         """Return the running requests whose prompts lack memory, with their missing tokens."""
-        raise NotImplementedError
 
     def end_pass(self) -> None:
         """Record that the engine has ended an admission pass."""
