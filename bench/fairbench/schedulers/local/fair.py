@@ -123,11 +123,7 @@ class FairScheduler(LocalScheduler):
         self.charging.retracted(request)
 
     def furthest_ahead_first(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return running requests by their clients' lead; each client's newest request comes first.
-
-        The client that is furthest ahead in service comes first. ``preempt=fair`` makes
-        ``furthest_ahead_first`` the ``retraction_order``.
-        """
+        """Return running requests of the client that leads in service first, and newest first."""
         newest = [one.request for one in running][::-1]
         ahead = {client: self.account.ahead(client) for client in {r.client for r in newest}}
         return sorted(newest, key=lambda request: ahead[request.client], reverse=True)
