@@ -272,7 +272,7 @@ def test_a_patched_engine_passes_its_tests_and_decides_as_simulated(engine, tmp_
     told = run_patched(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTS[engine])
     assert " passed" in told
     assert "failed" not in told
-    seeds = map(str, range(24))
+    seeds = map(str, range(12))
     seen = json.loads(run_patched(folder, "-m", "tests.engines.upstream", engine, *seeds))
-    assert min(seen.values()) > 5
-    assert max(seen.values()) > 500
+    assert min(seen.values()) > 2
+    assert max(seen.values()) > 250

@@ -15,13 +15,8 @@ def wrong_ends(count, seed):
 
 
 @pytest.mark.slow
-def test_a_few_mutated_files_end_well():
-    assert wrong_ends(12, seed=1) == []
-
-
-@pytest.mark.slow
 def test_many_mutated_files_end_well():
-    assert wrong_ends(1000, seed=2) == []
+    assert wrong_ends(300, seed=2) == []
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def watched():
 @pytest.mark.parametrize("policy", POLICIES)
 def test_sglang_evicts_in_the_order_of_the_simulator(policy, scheduler):
     compared = unlike_lru = 0
-    for seed in range(30):
+    for seed in range(12):
         stream = stream_of(seed)
         theirs = ask_sglang("fcfs", stream, hooks_of(scheduler, policy))
         want = simulated(scheduler, policy, stream)
@@ -136,7 +136,7 @@ def test_sglang_evicts_in_the_order_of_the_simulator(policy, scheduler):
         compared += len(want)
         if seed < 8:
             unlike_lru += want != under_lru(scheduler, seed)
-    assert compared > 700
+    assert compared > 280
     assert unlike_lru > 2
 
 
@@ -181,14 +181,14 @@ PAIRS += [(policy, name) for policy in ("quota", "quota-lending") for name in ("
 def test_sglang_admits_as_the_simulator_does_under_memory_shares(policy, scheduler):
     """Evictions are compared in order, and everything else in every iteration."""
     evicted = unlike_none = 0
-    for seed in range(20):
+    for seed in range(10):
         stream = stream_of(seed)
         theirs = ask_sglang("fcfs", stream, hooks_of(scheduler, policy, SHARES))
-        if seed < 15 and not unlike_none:
+        if not unlike_none:
             unlike_none += theirs != ask_sglang("fcfs", stream, hooks_of(scheduler, policy))
         ours = iterations(scheduler, policy, stream, shares=True)
         assert evictions(theirs) == evictions(ours), stream
         evicted += len(evictions(ours))
         assert_alike(without_evictions(theirs), without_evictions(ours), stream)
-    assert evicted > 400
+    assert evicted > 200
     assert unlike_none > 0

@@ -55,7 +55,7 @@ def test_a_scheduler_admits_the_same_requests_in_both_hosts(case, cap):
     settings = SCHEDULERS[case]
     name = next(iter(settings), case).split(".")[0]
     seen = Counter()
-    for seed in range(30):
+    for seed in range(12):
         stream = random_stream(seed)
         hooks = Hooks(plugin_config(name, settings), VERSION)
         hooks.home.cap.most_tokens = cap
@@ -67,7 +67,7 @@ def test_a_scheduler_admits_the_same_requests_in_both_hosts(case, cap):
             seen["passes"] += bool(done.prefills)
         seen["recomputed"] += hooks.home.ledger.total("recomputed_tokens")
     assert min(seen["retracted"], seen["recomputed"]) > 0
-    assert seen["passes"] > 500
+    assert seen["passes"] > 200
 
 
 @pytest.mark.parametrize("tree", ["radix", "rust", "python"])
@@ -139,7 +139,7 @@ def hooked(scheduler):
 def test_preemptions_and_retractions_are_the_same_in_both_hosts(cap):
     """The freed tokens agree too: ``would_fit`` is asked in both, and always true in SGLang."""
     seen = Counter()
-    for seed in range(60):
+    for seed in range(30):
         stream = random_stream(seed)
         hooks = hooked(Displacing(FCFS.Params()))
         hooks.home.cap.most_tokens = cap
@@ -153,7 +153,7 @@ def test_preemptions_and_retractions_are_the_same_in_both_hosts(cap):
         seen["at once"] += sum(number > 1 for *_, number in said)
         seen["retracted"] += sum(len(one.retracted) for one in theirs.values())
         seen["recomputed"] += hooks.home.ledger.total("recomputed_tokens")
-    assert min(seen["preempted"], seen["at once"]) > 30
+    assert min(seen["preempted"], seen["at once"]) > 15
     assert seen["retracted"] > seen["preempted"]
     assert seen["recomputed"] > 0
 
@@ -174,7 +174,7 @@ def with_deadlines(seed):
 @pytest.mark.parametrize("progress", [0, 16])
 def test_edf_preempts_the_same_requests_in_both_hosts(progress):
     seen, params = Counter(), EDF.Params(progress=progress)
-    for seed in range(60):
+    for seed in range(30):
         stream = with_deadlines(seed)
         hooks = hooked(EDF(params))
         theirs = ask_sglang("fcfs", stream, hooks)
@@ -184,4 +184,4 @@ def test_edf_preempts_the_same_requests_in_both_hosts(progress):
         for done in theirs.values():
             seen["lost while others came"] += bool(done.retracted and done.prefills)
         seen["recomputed"] += hooks.home.ledger.total("recomputed_tokens")
-    assert min(seen.values()) > 20
+    assert min(seen.values()) > 10

@@ -61,10 +61,9 @@ ALL = pytest.mark.parametrize("order", [name for name in ORDERS if in_release(na
 
 
 @ALL
-@pytest.mark.parametrize("first_seed", [0, 40, 80])
-def test_random_streams_are_served_the_same(order, first_seed):
+def test_random_streams_are_served_the_same(order):
     seen = Counter()
-    for seed in range(first_seed, first_seed + 40):
+    for seed in range(40):
         stream = random_stream(seed)
         for done in compare(order, stream).values():
             seen["evicted"] += len(done.evicted)
@@ -96,7 +95,7 @@ def test_a_long_stream_is_served_the_same(order, limit):
 def test_mixed_chunks_are_served_the_same(order):
     """No batch may take a whole chunk: SGLang then computes a chunk of less than no tokens."""
     seen = Counter()
-    for seed in range(60):
+    for seed in range(30):
         stream = random_stream(seed)
         stream.slots = min(stream.slots, stream.chunk - 1)
         for done in compare(order, stream, mixed=True).values():
@@ -105,7 +104,7 @@ def test_mixed_chunks_are_served_the_same(order):
             seen["retracted"] += len(done.retracted)
             beside = done.decoding + sum(tokens for *_, tokens in done.prefills)
             seen["full chunks"] += done.decoding > 0 and beside == stream.chunk
-    assert min(seen.values()) > 20, seen
+    assert min(seen.values()) > 10, seen
 
 
 @pytest.mark.parametrize("order", [name for name in ORDERS if not in_release(name)])

@@ -28,13 +28,13 @@ LIMITS = VLLMLimits(pool_tokens=1_000, max_num_batched_tokens=64, max_num_seqs=4
 @pytest.mark.parametrize("policy", POLICIES)
 def test_vllm_overwrites_blocks_in_the_order_of_the_simulator(policy, local):
     seen = Counter()
-    for seed in range(30):
+    for seed in range(12):
         theirs, ours = compare(seed, policy, local)
         assert theirs == ours, seed
         seen["evictions"] += len(theirs)
         if seed < 8:
             seen["unlike lru"] += evictions_in_vllm(seed, "lru", local) != theirs
-    assert seen["evictions"] > 1_000
+    assert seen["evictions"] > 400
     assert seen["unlike lru"] > 2
 
 

@@ -62,14 +62,12 @@ def test_no_request_is_lost_under_any_fault(router):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_a_router_stays_small_when_many_names_each_send_one_request():
     rows = asyncio.run(rows_of(6_000, ("--scheduler", "d2lpm", "--gateway", "vtc"), print))
     assert rows[-1][1] < rows[4][1] + SLACK_MIB
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_a_killed_sweep_continues_without_loss():
     told = kills(3, seed=1)
     assert told["wrong"] == []

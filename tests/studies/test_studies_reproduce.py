@@ -170,7 +170,6 @@ def test_timings_of_another_machine_are_not_mixed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_reproduce_resumes_and_never_runs_twice(tmp_path):
     arguments = ["reproduce", "fig12", "--quick", "--format", "svg", "--result-dir",
                  str(tmp_path / "runs"), "--output-dir", str(tmp_path / "plots")]  # fmt: skip
