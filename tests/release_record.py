@@ -233,7 +233,7 @@ def _checked(rows):
                 counts = row["equal_runs"], row["checked_runs"]
                 groups.setdefault(counts, []).append(f"{engine} {release}")
     text = [
-        f"The records are equal in {equal} of {runs} runs with each of {', '.join(names)}."
+        f"All records are equal in {equal} of {runs} runs, with each of {', '.join(names)}."
         for (equal, runs), names in groups.items()
     ]
     filled = textwrap.fill(" ".join(text), 100, break_on_hyphens=False)
