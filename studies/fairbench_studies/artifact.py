@@ -18,7 +18,6 @@ from fairbench.execute.tasks import RunContext
 from fairbench.report.pages.html import write_page
 from fairbench.report.pages.page import Cell, Grid, Headline, Page, Paragraph, Section
 from fairbench.results.comparison import SchedulerResults, compare_sweep
-from fairbench_studies.dlpm.claims.kept import outcomes_in
 from fairbench_studies.dlpm.claims.table import SEEDS
 from fairbench_studies.kit.claims_page import readings
 from fairbench_studies.kit.outcomes import Outcome
@@ -148,6 +147,12 @@ def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
                 readings(outcomes_in(row.get("under") or "")),
             )
         )  # fmt: skip
+
+
+def outcomes_in(text: str) -> dict[str, Outcome]:
+    """Parse a text such as ``output tok/s: holds; makespan: reversed`` into outcomes by name."""
+    named = (one.rpartition(": ") for one in text.split("; ") if one)
+    return {name: Outcome(made) for name, _, made in named}
 
 
 def write_artifact(page: Page, folder: Path) -> list[Path]:

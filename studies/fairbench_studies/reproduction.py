@@ -24,7 +24,6 @@ from fairbench_studies.artifact import (
 from fairbench_studies.dlpm.catalogue import FIGURES, PaperFigure, figure_named, figures_of
 from fairbench_studies.dlpm.central.store import fill_timings
 from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
-from fairbench_studies.dlpm.claims.places import AT_FOUR
 from fairbench_studies.dlpm.claims.table import (
     AT_DEFAULTS,
     AT_RERUN,
@@ -34,6 +33,7 @@ from fairbench_studies.dlpm.claims.table import (
     claims_markdown,
     judge_all,
     stored_settings,
+    with_four,
     with_tests,
     write,
 )
@@ -44,7 +44,6 @@ from fairbench_studies.kit.claims_page import Setting
 from fairbench_studies.kit.paper_runs import judge_stored, reproduce_paper
 from fairbench_studies.kit.seeds import keeping, write_seeds
 from fairbench_studies.kit.store import fill_store
-from fairbench_studies.kit.values import chosen
 from fairbench_studies.preble.command import PREBLE
 from fairbench_studies.textbook.claims import judge_textbook, write_textbook
 from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
@@ -224,12 +223,9 @@ def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
     """Judge the claims from stored runs, and store the per-seed values on which verdicts rest."""
     read = {one: one.read(folder) for one, folder in folders.items()}
     kept = {one: keeping(source) if one.name != TIMED else source for one, source in read.items()}
-    settings = [_with_four(title, kept, own=own) for title, own in PRESETS.items()]
+    settings = [_setting(title, kept, own=own) for title, own in PRESETS.items()]
     _write(with_tests(settings), claims_dir)
     stored = {one.sweep: source for one, source in kept.items() if one.name != TIMED}
-    for setting in settings:
-        ending = f"-{AUTHORS}" if PRESETS[setting.title] else ""
-        stored[f"{AT_FOUR}{ending}"] = setting.sources[AT_FOUR]
     paths = {name: claims_dir / SEEDS / f"{name}.csv" for name in (*stored, TIMED)}
     for name, source in stored.items():
         write_seeds(paths[name], source)
@@ -238,10 +234,10 @@ def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
         typer.echo(path)
 
 
-def _with_four(title: str, kept: Mapping[PaperFigure, Any], *, own: bool) -> Setting:
-    """Return a setting with the data of its figures, and with figure 7's runs on four replicas."""
+def _setting(title: str, kept: Mapping[PaperFigure, Any], *, own: bool) -> Setting:
+    """Return a setting with the data of its figures."""
     sources = {one.name: source for one, source in kept.items() if bool(one.preset) is own}
-    return Setting(title, {**sources, AT_FOUR: chosen(sources.get("fig7", ()), dp=4)})
+    return Setting(title, with_four(sources))
 
 
 def _judge_stored(source: Path, claims_dir: Path) -> None:

@@ -54,7 +54,7 @@ def drawn(seed):
 @pytest.mark.slow
 def test_no_gap_exceeds_the_printed_bound():
     near = []
-    for seed in range(60):
+    for seed in range(30):
         spec = drawn(seed)
         summary = simulate(spec).summary
         bound, gap = summary["service_gap_bound"], summary["max_service_gap"]
@@ -64,7 +64,7 @@ def test_no_gap_exceeds_the_printed_bound():
         elif gap is not None:
             assert gap <= bound, (gap, bound, spec.settings)
             near.append(gap / bound)
-    assert len(near) >= 12  # otherwise the test would prove nothing
+    assert len(near) >= 6  # otherwise the test would prove nothing
     assert max(near) > 0.1
 
 

@@ -161,14 +161,13 @@ def test_other_policies_keep_the_invariants_and_the_equivalence(local, option, v
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize("workload", CASES)
 @pytest.mark.parametrize("scheduler", [*PAIRS, "least-loaded+dlpm", "client-round-robin+lpm"])
-def test_step_by_step_gives_the_same_tables_for_more_seeds(scheduler, workload, seed):
+def test_step_by_step_gives_the_same_tables_for_another_seed(scheduler, workload):
     flags = {"num_programs": 3, "request_rate": float("inf")}
-    fast = run_checked(experiment(scheduler, workload, seed=seed, dp=2, flags=flags))
+    fast = run_checked(experiment(scheduler, workload, seed=1, dp=2, flags=flags))
     slow = simulate(
-        experiment(scheduler, workload, seed=seed, dp=2, flags=flags, engine__step_by_step=True)
+        experiment(scheduler, workload, seed=1, dp=2, flags=flags, engine__step_by_step=True)
     )
     assert_same_records(fast, slow)
 

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench_studies.dlpm.claims import quanta, throughput
-from fairbench_studies.dlpm.claims.kept import Kept, read_kept
-from fairbench_studies.dlpm.claims.places import KnownPairs, Place
+from fairbench_studies.dlpm.claims.places import AT_FOUR
 from fairbench_studies.dlpm.claims.readings import (
     Tried,
     at_rerun,
@@ -21,18 +20,19 @@ from fairbench_studies.dlpm.claims.readings import (
     with_readings,
 )
 from fairbench_studies.dlpm.claims.table import (
-    AT_DEFAULTS,
     AT_RERUN,
     CLAIMS,
     claims_markdown,
     stored_settings,
+    with_four,
 )
+from fairbench_studies.dlpm.claims.tested import TESTS
 from fairbench_studies.kit.claims_page import Judged, Setting, readings, steady
-from fairbench_studies.kit.outcomes import Outcome, Seen
+from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Part
 from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
 from fairbench_studies.kit.seeds import FACTS, derived, keeping, read_seeds, write_seeds
-from fairbench_studies.kit.tally import Tally, decided
+from fairbench_studies.kit.tally import decided
 from tests.figure_helpers import cell, stored_run
 
 HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, _ = Outcome
@@ -166,7 +166,6 @@ def test_the_page_of_claims_is_what_the_stored_values_give(tmp_path):
 def test_a_changed_value_changes_the_verdict(tmp_path):
     """Divide D2LPM's throughput in figure 7's stored values by ten."""
     shutil.copytree(RESULTS / "seeds", tmp_path / "seeds")
-    shutil.copy(RESULTS / "claims.csv", tmp_path / "claims.csv")
     for path in (tmp_path / "seeds").glob("fig7-dlpm-paper*.csv"):
         rows = read_rows(path)
         for row in rows:
@@ -198,7 +197,7 @@ def test_the_artifact_is_a_page_for_people_and_one_for_browsers(tmp_path):
             "can be given only with claims, vtc, preble and artifact",
         ),
         (("claims", "--map", "--from", "results"), "not with --map"),
-        (("claims", "--from", "nowhere"), "nowhere: has no claims.csv"),
+        (("claims", "--from", "nowhere"), "nowhere: has no folder seeds; run `fairbench reproduce"),
         (("artifact", "--preset", "dlpm-paper"), "not with artifact"),
     ],
 )
@@ -208,20 +207,22 @@ def test_wrong_requests_are_one_line(arguments, said):
     assert said in result.stderr
 
 
-def test_earlier_numbers_stay_and_directions_are_judged_again():
-    seen = {Place("tot", "s1", dp): Seen(HOLDS, 1.2) for dp in (2, 4)}
-    names = ("service_rate_tok_s", "output_rate_tok_s", "service_rate_paper_window_tok_s")
-    tallies = {(name, "d2lpm", "vtc", 1.0): Tally("", seen) for name in names}
-    tallies["time_to_100pct_s", "vtc", "d2lpm", 1.0] = Tally("", {}, REVERSED)
-    earlier = [Part("up to 2.87x (1.8 to 4.0)", OFF, "earlier"), Part("D2LPM above VTC", OFF, "")]
-    above, size = Kept({1: earlier}, {"": KnownPairs(tallies)}, "").judge(CLAIMS[0])
-    assert (above.outcome, above.beside["makespan"], size) == (HOLDS, REVERSED, earlier[0])
+def test_a_figure_without_stored_values_is_not_judged(tmp_path):
+    """Keep the per-seed values of figure 8 only."""
+    (tmp_path / "seeds").mkdir()
+    shutil.copy(RESULTS / "seeds" / "fig8.csv", tmp_path / "seeds")
+    rerun, defaults = stored_settings(tmp_path)
+    assert (set(rerun.sources), set(defaults.sources)) == (set(), {"fig8", TESTS})
 
 
-def test_figures_without_stored_values_keep_their_verdicts():
-    kept = read_kept(RESULTS, AT_DEFAULTS, "fig4")
-    assert [part.outcome for part in kept.judge(next(c for c in CLAIMS if c.number == 17))]
-    assert read_kept(RESULTS, AT_RERUN, "fig8") is None
+def test_claims_about_four_replicas_rest_on_configurations_of_figure_7():
+    """long-qa runs with two sizes of KV memory, which the paper does not have."""
+    pools = [cell("vtc", workload="long-qa", dp=4, service_rate_tok_s=rate) for rate in (1.0, 2.0)]
+    cells = [cell("vtc", dp=dp, seeds=(0, 1)) for dp in (2, 4)]
+    sources = {"fig7": [*cells, *pools], "fig8": []}
+    (four,) = with_four(sources)[AT_FOUR]
+    assert (four.place, [run.summary["seed"] for run in four.runs]) == (cells[1].place, [0, 1])
+    assert with_four({"fig8": []}) == {"fig8": []}
 
 
 FOUR = ("Poisson arrivals", "prefix as a mean", "without the mark", "Q^w 400,000 in long-qa")
@@ -299,17 +300,18 @@ def test_a_reading_is_compared_with_runs_of_the_same_configurations(tmp_path):
 
 def test_another_worker_quantum_replaces_only_the_configurations_of_long_qa(tmp_path):
     """D2LPM is 5x VTC in long-qa as judged, 1.2x with 400,000, and 2x in tot."""
-    names = ("service_rate_tok_s", "output_rate_tok_s", "service_rate_paper_window_tok_s")
-    seen = {
-        Place("tot", "s1", 4): Seen(HOLDS, 2.0), Place("long-qa", "s1", 4): Seen(HOLDS, 5.0),
-        Place("long-qa", "s2", 8): Seen(HOLDS, 5.0),
-    }  # fmt: skip
-    tallies = {(name, "d2lpm", "vtc", 1.0): Tally("", seen) for name in names}
-    tallies["time_to_100pct_s", "vtc", "d2lpm", 1.0] = Tally("", {}, REVERSED)
-    source = Kept({}, {"": KnownPairs(tallies)}, "")
-    assert in_long_qa(CLAIMS[:1], source, tmp_path) == {}
+
+    def rates(d2lpm, **more):
+        named = (("d2lpm", d2lpm), ("vtc", 10.0))
+        return [cell(name, service_rate_tok_s=rate, **more) for name, rate in named]
 
     place = {"workload": "long-qa", "scenario": "s2", "dp": 8}
+    source = [
+        *rates(20.0, workload="tot", dp=4), *rates(50.0, workload="long-qa", dp=4),
+        *rates(50.0, **place),
+    ]  # fmt: skip
+    assert in_long_qa(CLAIMS[:1], source, tmp_path) == {}
+
     cells = [cell("vtc", service_rate_tok_s=10.0, **place)] + [
         cell("d2lpm", service_rate_tok_s=rate, settings={"d2lpm": {"worker_quantum": quantum}},
              **place)
@@ -320,7 +322,7 @@ def test_another_worker_quantum_replaces_only_the_configurations_of_long_qa(tmp_
     (tried,) = in_long_qa(CLAIMS[:1], source, tmp_path).values()
     assert tried.outcomes[1, "D2LPM above VTC"] is HOLDS
     assert tried.outcomes[1, "up to 2.87x (1.8 to 4.0)"] is HOLDS  # 2x in tot
-    (before,) = [part for part in source.judge(CLAIMS[0]) if part.text.startswith("up to")]
+    (before,) = [part for part in CLAIMS[0].judge(source) if part.text.startswith("up to")]
     assert before.outcome is OFF
 
 
@@ -358,4 +360,4 @@ def test_stored_files_are_small_and_name_every_setting():
     for path in (RESULTS / "seeds").glob("*.csv"):
         assert path.stat().st_size < 300_000, path.name
         header = path.read_text().partition("\n")[0]
-        assert header.startswith(("setting,", "workload,", "timing_profile,host,")), path.name
+        assert header.startswith(("workload,", "timing_profile,host,")), path.name

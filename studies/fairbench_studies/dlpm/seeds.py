@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fairbench_studies.dlpm.claims.table import AUTHORS, CLAIMS
+from fairbench_studies.dlpm.claims.table import AUTHORS, CLAIMS, with_four
 from fairbench_studies.kit.rows import ROOT
 from fairbench_studies.kit.seeds import completed_cells, write_seeds
 
@@ -21,9 +21,10 @@ SEEDS = ROOT / "results" / "seeds"
 def main(sweep: str) -> None:
     """Make the missing runs, compute the values that the claims need, and write the file."""
     name, cells = completed_cells(sweep)
+    sources = with_four({name.removesuffix(f"-{AUTHORS}"): cells})
     for claim in CLAIMS:
-        if claim.figure == name.removesuffix(f"-{AUTHORS}"):
-            claim.judge(cells)
+        if claim.figure in sources:
+            claim.judge(sources[claim.figure])
     path = SEEDS / f"{name}.csv"
     write_seeds(path, cells)
     sys.stdout.write(f"{Path(path).relative_to(ROOT)}\n")

@@ -17,14 +17,10 @@ MOST = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The outcomes of one measure in all configurations that have runs of the compared schedulers.
-
-    ``overall`` is the joint outcome, if the outcomes in single configurations are not known.
-    """
+    """The outcomes of a measure in all configurations that have runs of the compared schedulers."""
 
     name: str
     seen: Mapping[Any, Seen]
-    overall: Outcome | None = None
 
     def where(self, outcome: Outcome) -> list[Any]:
         """Return the configurations that have the given outcome."""
@@ -62,8 +58,6 @@ class Tally:
         fifths of the decided configurations, the claim must hold (or be reversed). A configuration
         with an inconclusive outcome is not decided.
         """
-        if self.overall is not None:
-            return self.overall
         if not self.counted:
             return Outcome.UNCONTENDED
         reversed_ = len(self.where(Outcome.REVERSED))

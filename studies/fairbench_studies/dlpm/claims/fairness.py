@@ -7,8 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, geometric_mean, median
 
+from fairbench.results.comparison import SchedulerResults
 from fairbench_studies.dlpm.claims.pairs import All, Pair, tally
-from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, Source, by_place
+from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, by_place
 from fairbench_studies.dlpm.claims.throughput import parts_apart, run_of
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part, number
@@ -51,7 +52,7 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 }
 
 
-def judge_jain(cells: Source) -> list[Part]:
+def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge each step of VTC >= D2LPM > Preble > RR+LPM, while all clients are active.
 
     The text of the verdict also states Jain's index over the common window. Over a whole run of a
@@ -116,7 +117,7 @@ def _known(one: Tally) -> list[float]:
     return [seen.value for seen in one.values.values() if seen.value is not None]
 
 
-def judge_latency(cells: Source) -> list[Part]:
+def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge well-behaved clients' latency under each scheduler, relative to D2LPM."""
     at = by_place(cells)
     names = run_of(PAPER_MEANS, cells)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fairbench.results.store import Summary
 from fairbench.results.summary import Value, value_of
-from fairbench_studies.dlpm.claims.places import At, KnownPairs, contended
+from fairbench_studies.dlpm.claims.places import At, contended
 from fairbench_studies.kit.outcomes import Outcome, Seen, compared, joined
 from fairbench_studies.kit.tally import Tally
 
@@ -74,9 +74,6 @@ Measure = Pair | All
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
     """Evaluate a measure in each configuration that has runs of all compared schedulers."""
-    if isinstance(at, KnownPairs) and isinstance(measure, Pair):
-        known = at.tallies[measure.metric, measure.above, measure.below, measure.flip]
-        return replace(known, name=measure.name)
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},

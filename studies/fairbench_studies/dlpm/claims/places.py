@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import nan
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.waiting import DEMAND_LIMITED_ABOVE
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary
-from fairbench_studies.kit.tally import Tally
+from fairbench_studies.kit.values import chosen
 
 BySeed = Mapping[int, Summary]
 """The summaries of one experiment's runs, by seed."""
@@ -27,7 +28,7 @@ CALLED = {
     "lpm": "RR+LPM",
 }
 AT_FOUR = "fig7-at-4"
-"""The name of figure 7's configurations with four replicas, which have stored per-seed values."""
+"""The name for figure 7's configurations with four replicas, where other claims name a figure."""
 PREBLES = ("preble", "preble-code")
 """Two forms of the scheduler Preble: the form in Preble's paper, and the published code.
 
@@ -46,40 +47,9 @@ class Place(NamedTuple):
         return f"{self.workload} {self.scenario} at {self.dp}"
 
 
-class KnownPairs(Mapping[Any, At]):
-    """The stored outcomes of pairs of schedulers whose runs are no longer stored.
-
-    A key of ``tallies`` is a metric, the two schedulers, and the ratio or difference beyond which
-    the claim holds.
-    """
-
-    def __init__(self, tallies: Mapping[tuple[str, str, str, float], Tally]) -> None:
-        self.tallies = tallies
-
-    @property
-    def schedulers(self) -> set[str]:
-        """The schedulers that are compared."""
-        return {name for _, above, below, _ in self.tallies for name in (above, below)}
-
-    def __getitem__(self, place: Any) -> At:
-        raise KeyError(place)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-Source = Sequence[SchedulerResults] | KnownPairs
-"""The results of figure 7's runs, or the stored outcomes of pairs of schedulers."""
-
-
-def schedulers_of(source: Source) -> set[str]:
+def schedulers_of(cells: Iterable[SchedulerResults]) -> set[str]:
     """Return the schedulers for which there are runs."""
-    if isinstance(source, KnownPairs):
-        return source.schedulers
-    return {cell.combined["scheduler"] for cell in source}
+    return {cell.combined["scheduler"] for cell in cells}
 
 
 def is_alone(place: Place) -> bool:
@@ -92,23 +62,32 @@ def by_seed(cell: SchedulerResults) -> BySeed:
     return {one.summary["seed"]: one.summary for one in cell.runs}
 
 
-def by_place(cells: Source) -> Mapping[Place, At]:
-    """Return the runs of each scheduler, grouped by configuration.
+def place_of(cell: SchedulerResults) -> Place:
+    """Return the configuration of a scheduler's results."""
+    return Place(cell.combined["workload"], cell.combined["scenario"], cell.combined["dp"])
 
-    A configuration with several sizes of KV memory is left out, because the paper has none like it.
+
+def in_one_pool(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
+    """Return the results in configurations that have a single size of KV memory.
+
+    A configuration with several sizes is left out, because the paper has none like it.
     """
-    if isinstance(cells, KnownPairs):
-        return cells
+    counts = Counter((place_of(cell), cell.combined["scheduler"]) for cell in cells)
+    several = {place for (place, _), count in counts.items() if count > 1}
+    return [cell for cell in cells if place_of(cell) not in several]
+
+
+def on_four_replicas(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
+    """Return figure 7's results on four replicas, in configurations that the paper has."""
+    return chosen(in_one_pool(cells), dp=4)
+
+
+def by_place(cells: Sequence[SchedulerResults]) -> Mapping[Place, At]:
+    """Return the runs of each scheduler, grouped by the configurations that the paper has."""
     found: dict[Place, dict[str, BySeed]] = {}
-    several: set[Place] = set()
-    for cell in cells:
-        summary = cell.combined
-        place = Place(summary["workload"], summary["scenario"], summary["dp"])
-        at = found.setdefault(place, {})
-        if summary["scheduler"] in at:
-            several.add(place)
-        at[summary["scheduler"]] = by_seed(cell)
-    return {place: at for place, at in found.items() if place not in several}
+    for cell in in_one_pool(cells):
+        found.setdefault(place_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
+    return found
 
 
 def mean_over(runs: BySeed, metric: str) -> float:

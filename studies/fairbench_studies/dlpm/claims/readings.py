@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.results.comparison import SchedulerResults
-from fairbench_studies.dlpm.claims.kept import OF_PAIRS, Kept
-from fairbench_studies.dlpm.claims.pairs import Pair, tally
-from fairbench_studies.dlpm.claims.places import KnownPairs, Place, by_place
+from fairbench_studies.dlpm.claims.places import place_of
 from fairbench_studies.dlpm.claims.throughput import SEVERAL
 from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.seeds import read_seeds, value_at
+
+OF_PAIRS = frozenset({1, 2, 4, 5, 6, 40})
+"""The claims that compare pairs of schedulers in the configurations of figure 7."""
 
 
 class Reading(NamedTuple):
@@ -61,13 +62,13 @@ class Tried(NamedTuple):
     compared: Outcomes | None = None
 
 
-def outcomes_of(claims: Sequence[Claim], source: Any) -> Outcomes:
+def outcomes_of(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> Outcomes:
     """Return the outcome of each part of the claims that compare pairs of schedulers."""
     return {
         (claim.number, part.text): part.outcome
         for claim in claims
         if claim.number in OF_PAIRS
-        for part in claim.judge(source)
+        for part in claim.judge(cells)
     }
 
 
@@ -81,8 +82,8 @@ def at_rerun(claims: Sequence[Claim], folder: Path) -> Mapping[str, Tried]:
     found = {}
     for one in AT_RERUN:
         mine = [cell for cell in cells if _shows(cell, one)]
-        places = set(map(_place, mine))
-        compared = [cell for cell in printed if _place(cell) in places]
+        places = set(map(place_of, mine))
+        compared = [cell for cell in printed if place_of(cell) in places]
         if mine:
             found[one.name] = Tried(outcomes_of(claims, mine), outcomes_of(claims, compared))
     return found
@@ -105,7 +106,9 @@ def with_long_qa(claims: Sequence[Claim], cells: Sequence[SchedulerResults]) -> 
     return {LONG_QA_POOL.name: Tried(outcomes_of(claims, [*_without_long_qa(cells), *held]))}
 
 
-def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[str, Tried]:
+def in_long_qa(
+    claims: Sequence[Claim], cells: Sequence[SchedulerResults], folder: Path
+) -> Mapping[str, Tried]:
     """Return outcomes with another quantum Q^w in long-qa.
 
     Outcomes of other workloads are unchanged.
@@ -118,31 +121,11 @@ def in_long_qa(claims: Sequence[Claim], source: Any, folder: Path) -> Mapping[st
         for cell in read_seeds(path)
         if cell.combined["scheduler"] != "d2lpm" or _shows(cell, LONG_QA_QUANTUM)
     ]
-    if isinstance(source, Kept):
-        known = _replaced(source.pairs[""], other)
-        return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, known))}
-    return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, [*_without_long_qa(source), *other]))}
+    return {LONG_QA_QUANTUM.name: Tried(outcomes_of(claims, [*_without_long_qa(cells), *other]))}
 
 
 def _without_long_qa(cells: Sequence[SchedulerResults]) -> list[SchedulerResults]:
     return [cell for cell in cells if cell.combined["workload"] != LONG_QA]
-
-
-def _place(cell: SchedulerResults) -> Place:
-    return Place(cell.combined["workload"], cell.combined["scenario"], cell.combined["dp"])
-
-
-def _replaced(known: KnownPairs, cells: Sequence[SchedulerResults]) -> KnownPairs:
-    """Return the pairs of schedulers with new outcomes for the configurations in ``cells``."""
-    at = by_place(cells)
-    tallies = {}
-    for key, one in known.tallies.items():
-        metric, above, below, flip = key
-        difference = metric.startswith("jain_index")
-        fresh = tally(Pair("", metric, above, below, flip, is_ratio=not difference), at)
-        seen = {place: s for place, s in one.seen.items() if place.workload != "long-qa"}
-        tallies[key] = replace(one, seen=seen | dict(fresh.seen))
-    return KnownPairs(tallies)
 
 
 def with_readings(number: int, parts: Sequence[Part], found: Mapping[str, Tried]) -> list[Part]:

@@ -19,21 +19,20 @@ from fairbench_studies.dlpm.claims import (
     throughput,
     trees,
 )
-from fairbench_studies.dlpm.claims.kept import Kept, read_kept
+from fairbench_studies.dlpm.claims.places import AT_FOUR, on_four_replicas
 from fairbench_studies.dlpm.claims.readings import (
     LONG_QA_QUANTUM,
     RERUN_NAMES,
     Tried,
     at_rerun,
     in_long_qa,
-    outcomes_of,
     with_long_qa,
     with_readings,
 )
 from fairbench_studies.dlpm.claims.tested import TESTS, ByTests
 from fairbench_studies.dlpm.fig4 import Timings, read_values
 from fairbench_studies.kit.claims_page import Judged, Page, Setting, page_text, write_page
-from fairbench_studies.kit.parts import Claim, Part
+from fairbench_studies.kit.parts import Claim
 from fairbench_studies.kit.provenance import provenance
 from fairbench_studies.kit.seeds import read_seeds
 
@@ -56,7 +55,6 @@ CLAIMS: Sequence[Claim] = sorted(
 MAP = "claims-map.md"  # name of the file that ``map_table`` writes
 AUTHORS = "dlpm-paper"  # preset with which claims are judged by default
 AT_RERUN, AT_DEFAULTS = "at the rerun's settings", "at fairbench's defaults"
-KEPT = "; verdicts of an earlier run, whose per-seed values are not stored"
 TIMED = "fig4"  # the only figure that shows timings instead of runs
 SEEDS = "seeds"  # the folder of per-seed values, beside the page
 WHY = (
@@ -126,35 +124,26 @@ def judge_all(settings: Sequence[Setting], seeds: Path | None = None) -> list[Ju
         parts = {
             one.title: with_readings(claim.number, made, found.get(one.title, {}))
             for one in settings
-            if claim.figure in one.sources and (made := _judge(claim, one.sources[claim.figure]))
+            if claim.figure in one.sources and (made := claim.judge(one.sources[claim.figure]))
         }
         judged.append(Judged(claim, parts))
     return judged
 
 
-def _judge(claim: Claim, source: Any) -> Sequence[Part]:
-    return source.judge(claim) if isinstance(source, Kept) else claim.judge(source)
-
-
 def _readings(setting: Setting, seeds: Path) -> Mapping[str, Tried]:
     """Return the outcomes of figure 7's claims under each interpretation that was tested."""
-    source = setting.sources.get("fig7")
-    if source is None:
+    cells = setting.sources.get("fig7")
+    if cells is None:
         return {}
-    tried = in_long_qa(CLAIMS, source, seeds)
     if setting.title == AT_RERUN:
-        tried = at_rerun(CLAIMS, seeds)
-    if not isinstance(source, Kept):
-        return {**tried, **with_long_qa(CLAIMS, source)}
-    pairs = source.pairs
-    others = {name: Tried(outcomes_of(CLAIMS, known)) for name, known in pairs.items() if name}
-    return {**tried, **others}
+        return {**at_rerun(CLAIMS, seeds), **with_long_qa(CLAIMS, cells)}
+    return in_long_qa(CLAIMS, cells, seeds)
 
 
 def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> str:
     """Return the Markdown page of all claims."""
     runs = [
-        f"{setting.title}, {name}: {_basis(source)}{KEPT if isinstance(source, Kept) else ''}"
+        f"{setting.title}, {name}: {_basis(source)}"
         for setting in settings
         for name, source in setting.sources.items()
     ]
@@ -181,7 +170,7 @@ def _bases(settings: Sequence[Setting]) -> dict[tuple[str, str], str]:
 
 
 def _basis(source: Any) -> str:
-    if isinstance(source, Kept | ByTests):
+    if isinstance(source, ByTests):
         return source.basis
     if isinstance(source, Timings):
         return f"measured on {source.host}; decode step simulated on {source.timing_profile}"
@@ -197,24 +186,36 @@ def write(judged: Sequence[Judged], settings: Sequence[Setting], folder: Path) -
 
 
 def stored_settings(folder: Path) -> list[Setting]:
-    """Return the settings (paper's and default) with each figure's stored values or verdicts.
+    """Return the settings (paper's and default) with each figure's stored per-seed values.
 
-    Raises DataError if the folder has no ``claims.csv``.
+    Raises DataError if the folder has no folder of per-seed values.
     """
-    if not (folder / "claims.csv").exists():
-        raise DataError(f"{folder}: has no claims.csv; run `fairbench reproduce claims` first")
-    figures = list(dict.fromkeys(claim.figure for claim in CLAIMS if claim.figure != TESTS))
+    if not (folder / SEEDS).is_dir():
+        raise DataError(f"{folder}: has no folder {SEEDS}; run `fairbench reproduce claims` first")
+    figures = dict.fromkeys(
+        claim.figure for claim in CLAIMS if claim.figure not in (AT_FOUR, TESTS)
+    )
     names = {AT_RERUN: f"{{}}-{AUTHORS}.csv", AT_DEFAULTS: "{}.csv"}
     found = {
-        title: {one: _stored(folder, title, one, name.format(one)) for one in figures}
+        title: {one: folder / SEEDS / name.format(one) for one in figures}
         for title, name in names.items()
     }
     return with_tests(
         [
-            Setting(title, {one: source for one, source in sources.items() if source is not None})
-            for title, sources in found.items()
+            Setting(
+                title,
+                with_four({one: _stored(one, path) for one, path in of.items() if path.exists()}),
+            )
+            for title, of in found.items()
         ]
     )
+
+
+def with_four(sources: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the data of figures, with figure 7's runs on four replicas as a figure of its own."""
+    if "fig7" not in sources:
+        return sources
+    return {**sources, AT_FOUR: on_four_replicas(sources["fig7"])}
 
 
 def with_tests(settings: Sequence[Setting]) -> list[Setting]:
@@ -225,8 +226,5 @@ def with_tests(settings: Sequence[Setting]) -> list[Setting]:
     ]
 
 
-def _stored(folder: Path, title: str, figure: str, name: str) -> Any:
-    path = folder / SEEDS / name
-    if not path.exists():
-        return read_kept(folder, title, figure)
+def _stored(figure: str, path: Path) -> Any:
     return read_values(path) if figure == TIMED else read_seeds(path)

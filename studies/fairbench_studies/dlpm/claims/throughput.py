@@ -18,7 +18,6 @@ from fairbench_studies.dlpm.claims.places import (
     PREBLES,
     At,
     Place,
-    Source,
     by_place,
     is_alone,
     mean_over,
@@ -58,7 +57,9 @@ OVER_LPM = gains("d2lpm", "lpm")
 OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
 
 
-def judge_gain(cells: Source, *, below: str, paper: float, low: float, high: float) -> list[Part]:
+def judge_gain(
+    cells: Sequence[SchedulerResults], *, below: str, paper: float, low: float, high: float
+) -> list[Part]:
     """Judge where, and by how much, D2LPM's throughput exceeds that of the scheduler ``below``."""
     at = by_place(cells)
     tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
@@ -82,9 +83,8 @@ def parts_apart(
     several = [one.within(lambda place: not is_alone(place)) for one in tallies]
     if not (alone[0].counted and several[0].counted):
         return [part_of(text, tallies, ours(tallies))]
-    split = [one for one in several if one.overall is None]
     return [
-        part_of(f"{text}{SEVERAL}", split, ours(several)),
+        part_of(f"{text}{SEVERAL}", several, ours(several)),
         part_of(f"{text}, on one replica", alone[:1], ours(alone)),
     ]
 
@@ -115,13 +115,13 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
     ]
 
 
-def judge_preble(cells: Source) -> list[Part]:
+def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge that D2LPM is as good as both forms of Preble, except where the paper disagrees."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 
 
-def run_of(names: Iterable[str], cells: Source) -> list[str]:
+def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
     """Return the first of the schedulers ``names`` for which there are runs."""
     there = schedulers_of(cells)
     return [name for name in names if name in there]
@@ -140,7 +140,7 @@ def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
     return parts
 
 
-def judge_worst_case(cells: Source) -> list[Part]:
+def judge_worst_case(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether D2LPM is furthest behind each form of Preble in long-context QA."""
     at = by_place(cells)
     found = {name: tally(Pair("", RATE, "d2lpm", name, NEARLY), at) for name in PREBLES}
