@@ -1,4 +1,4 @@
-"""A fair scheduler of your own: the client with the least service goes next, as in VTC.
+"""An example of your own fair scheduler: the client with the least service goes next, as in VTC.
 
 FAIRBENCH_SCHEDULERS=examples/fair_share.py fairbench run --local fair-share --dp 4
 """
@@ -14,7 +14,7 @@ from fairbench.schedulers.local.fair import FairParams, FairScheduler
 
 
 class FairShare(FairScheduler):
-    """An order over counters; weights, tenants, sharing and GPU time come with the parts."""
+    """Serves the client with the lowest counter; weights and tenants come from the base class."""
 
     name = "fair-share"
 

@@ -1,4 +1,4 @@
-"""A scheduler of your own, in one file: the client with the fewest running requests goes next.
+"""An example of your own scheduler: the client with the fewest running requests goes next.
 
     FAIRBENCH_SCHEDULERS=examples/fewest_running.py fairbench run --local fewest-running --dp 4
 
@@ -20,13 +20,13 @@ from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingV
 
 
 class FewestRunning(LocalScheduler):
-    """Shares slots of the batch at any cost; requests of a client go in order."""
+    """Divides batch slots equally among clients, and serves each client's requests in order."""
 
     name = "fewest-running"
 
     @dataclass(frozen=True)
     class Params:
-        """``weights`` replace the experiment's; weight 2 gives twice the slots."""
+        """Weights by client, instead of the experiment's: weight 2 gives twice the slots."""
 
         weights: dict[str, Annotated[float, Gt(0)]] = field(default_factory=dict)
 

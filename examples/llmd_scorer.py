@@ -1,6 +1,6 @@
-"""A scorer for llm-d's Python scheduler (py-inference-scheduler): one of our routers decides.
+"""A scorer for llm-d's Python scheduler (py-inference-scheduler) that uses a router of fairbench.
 
-Import this file before ``Scheduler`` reads its configuration, which then may name the scorer:
+Import this file before ``Scheduler`` reads its configuration, and name the scorer there:
 
     profiles:
       fair:
@@ -9,8 +9,8 @@ Import this file before ``Scheduler`` reads its configuration, which then may na
             router: d2lpm
             weight: 1.0
 
-The chosen endpoint gets the score 1, and all others 0. Use no other scorer, or one of much less
-weight, because the router charges the client for the endpoint that it has chosen.
+The endpoint that the router chooses gets the score 1, and all others 0. Use no other scorer, or
+only scorers of a much lower weight: the router charges the client for the endpoint that it chose.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from py_inference_scheduler.framework import register_scorer
 
 from fairbench_serve.router_policy import RouterPolicy, client_of
 
-SENT = "fairbench"  # key of the scheduler's state of a request
+SENT = "fairbench"  # key under which the state of a request stores the choice
 
 
 def text_of(body: Any) -> str:
-    """Return the text of a prompt: a body of OpenAI's API, or the prompt itself."""
+    """Return the prompt of a request as text; ``body`` is a body of OpenAI's API, or the prompt."""
     if isinstance(body, Mapping):
         turns = body.get("messages", ())
         return "\n".join(str(turn.get("content")) for turn in turns) or str(body.get("prompt", ""))
@@ -46,7 +46,7 @@ class FairbenchScorer:
         self._policy = RouterPolicy(router, settings, weights)
 
     def score(self, cycle_state: Any, request: Any, pods: Mapping[str, Any]) -> dict[str, float]:
-        """Return the scores of the endpoints by name."""
+        """Return the score of each endpoint by name; called for each request before it is sent."""
         if not pods:
             return {}
         loads = {name: int(one.attributes.get("queue_len") or 0) for name, one in pods.items()}
@@ -56,7 +56,7 @@ class FairbenchScorer:
         return {name: float(name == chosen) for name in pods}
 
     def pre_request(self, cycle_state: Any, request: Any, selected_endpoint: Any) -> None:
-        """Take the charge back if the scheduler has selected another endpoint."""
+        """Undo the charge if llm-d's scheduler has selected another endpoint."""
         sent = cycle_state.get(SENT)
         if sent is not None and sent[0] != selected_endpoint.name:
             self._policy.take_back(sent[1])

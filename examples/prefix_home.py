@@ -1,8 +1,8 @@
-"""A router of your own, in one file: a request goes where its prompt is cached, unless it waits.
+"""An example of your own router: a request goes to the worker that caches its prompt, if not busy.
 
     FAIRBENCH_SCHEDULERS=examples/prefix_home.py fairbench run --router prefix-home --dp 4
 
-The same object routes for emulated and real servers: ``--backend emulator``, ``fairbench serve``.
+The same router works with emulated and real servers: ``--backend emulator``, ``fairbench serve``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_KNOWN = 100_000  # limit on the segments whose worker is remembered
 
 
 class PrefixHome(Router):
-    """The worker that served the longest part of the prompt before, or the least loaded one."""
+    """Chooses the worker that served the longest part of the prompt, or the least loaded worker."""
 
     name = "prefix-home"
 
