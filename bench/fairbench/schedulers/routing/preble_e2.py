@@ -10,8 +10,7 @@ from annotated_types import Ge, Gt
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
-from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.preble_costs import (
+from fairbench.schedulers.parts.preble_costs import (
     Autoscaler,
     EvictionCost,
     LoadCost,
@@ -20,8 +19,9 @@ from fairbench.schedulers.routing.preble_costs import (
     missed_by,
     split_subtree,
 )
-from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
-from fairbench.schedulers.routing.preble_windows import TimeModel, Windows
+from fairbench.schedulers.parts.preble_tree import NOWHERE, PrebleNode, PrebleTree
+from fairbench.schedulers.parts.preble_windows import TimeModel, Windows
+from fairbench.schedulers.routing.bases import PrefixRouter
 
 
 class PrebleE2(PrefixRouter):

@@ -9,9 +9,9 @@ from math import inf
 from typing import NamedTuple
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.fleet import members
-from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree, WaitWindow
-from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel, Windows
+from fairbench.schedulers.parts.fleet import members
+from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree, WaitWindow
+from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel, Windows
 
 # To price an eviction, at most ``EVICTION_SCAN_NODES`` nodes per GPU are examined; further nodes
 # are assumed to cost the same.
