@@ -1,4 +1,4 @@
-"""A machine that serves one request at a time, a token a second, and its possible schedules."""
+"""A machine that serves one request at a time, a token per second, and all its schedules."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ Job = tuple[int, int, int]  # arrival, number of tokens, deadline
 
 
 class TokenASecond:
-    """Costs of that machine: a prefill yields a token, so that a prefill and a step take a second
-    each.
-    """
+    """Costs of that machine: a prefill yields a token and takes a second, like a step."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 1.0
