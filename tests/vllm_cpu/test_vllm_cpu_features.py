@@ -59,7 +59,7 @@ def counted(url, name, client):
 
 
 def wait_for(url, state, number):
-    """Return once so many requests of the server are running or waiting."""
+    """Return once ``number`` requests of the server are running or waiting."""
     pattern = rf"vllm:num_requests_{state}{{.*}} {number}\.0"
     deadline_s = time.monotonic() + READY_S
     while time.monotonic() < deadline_s:
@@ -96,7 +96,7 @@ def test_embeddings_are_served_in_order_of_arrival_and_the_server_says_so(tmp_pa
 
 
 def test_a_prompt_that_another_server_computed_counts_as_cached(tmp_path):
-    """One server prefills and stores, and then another one loads and decodes."""
+    """One server prefills and stores, and then another loads and decodes."""
     charged = []
     for role in ("kv_producer", "kv_consumer"):
         (folder := tmp_path / role).mkdir()
@@ -160,7 +160,7 @@ def test_structured_output_is_served_and_charged(server, grammar):
 
 
 def mean_wait_s(url, client):
-    """Return a client's mean time in the engine's queue; answers may reach us in another order."""
+    """Return a client's mean time in the engine's queue. Answers may reach us in another order."""
     name = "fairbench_client_queue_time_seconds"
     return counted(url, f"{name}_sum", client) / counted(url, f"{name}_count", client)
 
