@@ -55,6 +55,6 @@ def test_arrivals_after_the_last_interval_are_left_out(run):
 
 
 def test_a_batch_of_two_clients_is_busy_once(run):
-    # Of 10 s each, worker 0 is busy for 1 s and 4 s, and worker 1 for 2 s.
+    # Worker 0 is busy for 1 s and 4 s, and worker 1 for 2 s, of 10 s each.
     assert busy_share(run, 2, np.array([0.0, 10.0])).tolist() == [7 / 20]
     assert busy_share(run, 2, np.array([0.0, 3.0, 6.0])).tolist() == [2 / 6, 3 / 6]

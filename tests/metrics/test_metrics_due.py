@@ -105,7 +105,7 @@ def test_an_idle_cluster_is_not_contended():
 
 def test_a_call_that_runs_when_the_window_ends_is_no_shortfall():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=28)
-    # By 28 s, the third turn of client 0 has two of its tokens (the first at 27 s). That of client
+    # At 28 s, the third turn of client 0 has two of its tokens (the first at 27 s). That of client
     # 1 has no output, although its input was processed.
     assert got.service.tolist() == [2 * COST + 10 + 2, 2 * COST + 10]
     assert got.demand.tolist() == got.service.tolist()

@@ -218,7 +218,7 @@ def test_a_flood_that_drains_shows_in_a_window_and_not_in_the_whole_run():
     assert found.client in (0, 1)
     assert found.heavy == 2
     assert 40 <= found.start_s <= 60
-    # Of 50 calls in ten seconds, served in order of arrival, a client gets 4.2. A third, 16.7, is
+    # In order of arrival, a client gets 4.2 of 50 calls in ten seconds. A third, 16.7, is
     # due to it, and it asks at most for the calls not yet served: those 4.2 and the backlog.
     assert found.share == pytest.approx(4.2 / 16.7, abs=0.08)
     assert least_by_client(line, 10.0)[:2].min() == found.share

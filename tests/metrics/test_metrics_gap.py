@@ -128,8 +128,8 @@ def test_recomputation_is_not_service():
 
 
 def test_a_backlog_may_cut_a_stretch_of_steps():
-    # Of ten steps of 1 s from 0 to 10, with 3 tokens each, those that end in (2, 8] count: 6 * 3 *
-    # 2.
+    # Among ten steps of 1 s from 0 to 10, with 3 tokens each, those that end in (2, 8] count:
+    # 6 * 3 * 2.
     served = log({"end_s": 10, "steps": 10, "output_tokens": 30})
     gap = gap_of(requests(*BACKLOGGED), served, facts())
     assert gap is not None

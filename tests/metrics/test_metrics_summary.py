@@ -288,8 +288,8 @@ def test_service_bounds_in_the_client_view_use_its_rate():
 
 
 def test_a_bound_counts_decoding_beyond_an_overcommitted_pool():
-    # By [VTC] eq. 8, these hold at most 1,000 tokens in lockstep, and produce 2,083 without an
-    # admission.
+    # These requests ([VTC] eq. 8) hold at most 1,000 tokens in lockstep, and produce 2,083 without
+    # an admission.
     table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
     bound = ServiceBound("client", 0, "[VTC] Theorem 4.4")
     summary = summary_of(table, programs(), log(), facts(bound=bound, pool_tokens=1000))

@@ -119,7 +119,7 @@ def test_a_lower_bound_of_a_latency_meets_no_target():
 @pytest.mark.parametrize("percent", [50, 78, 90, 95, 99])
 @pytest.mark.parametrize(("more", "met"), [(0, True), (1, False)])
 def test_a_percentile_of_completed_requests_does_not_hide_unfinished_ones(percent, more, met):
-    """Of 100 requests, one may lie beyond the 99th percentile, and two may not."""
+    """Among 100 requests, one may lie beyond the 99th percentile, and two may not."""
     slo, unfinished = parse_slo(f"ttft_p{percent}<2s"), 100 - percent + more
     values = {f"p{percent}_ttft_ms": 10.0}
     run = summary(completed=100 - unfinished, unfinished=unfinished, **values)

@@ -231,7 +231,7 @@ TRIES = 60
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_any_error_in_a_file_is_one_line_or_scored(tmp_path, name):
-    """One or two values of each file are changed at random. No other error may be raised."""
+    """Up to two values of each file are changed at random. No other error may be raised."""
     rng, scored = random.Random(name), 0
     for _ in range(TRIES):
         content = json.loads(json.dumps(EXPORTS[name]))

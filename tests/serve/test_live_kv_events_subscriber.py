@@ -279,7 +279,7 @@ def test_a_worker_with_unreadable_replays_is_ignored():
 
 
 def test_a_message_lost_during_a_replay_is_missed_too():
-    """For each of two gaps, a replay is requested from the end of the previous one.
+    """A replay is requested for each of two gaps, from the end of the previous one.
 
     No message is applied twice.
     """

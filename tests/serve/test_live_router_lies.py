@@ -131,7 +131,7 @@ def test_an_absurd_usage_of_a_whole_answer_is_not_free(number):
 
 
 def test_an_endless_answer_takes_no_more_memory_than_a_body_may(monkeypatch):
-    """It does not count as a closed idle connection, whose request would be sent again."""
+    """The connection does not count as closed for idleness, after which it would be tried again."""
     monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
     sent = times = 0
 

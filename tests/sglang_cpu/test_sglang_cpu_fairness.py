@@ -24,7 +24,7 @@ pytestmark = [
 
 FLAGS = ("--max-total-tokens=16000", "--max-running-requests=8")
 BLOCKER, BLOCKER_OUTPUT = 500, 15_400
-# By default, SGLang reserves at most 4,096 output tokens for a request. With this limit, it
+# SGLang reserves at most 4,096 output tokens for a request by default. With this limit, it
 # reserves all output tokens of the blocker, so no other request fits into the KV pool.
 RESERVE_ALL = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": str(BLOCKER_OUTPUT)}
 SETTINGS = {"dlpm.quantum": 500}

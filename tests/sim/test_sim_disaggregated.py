@@ -114,7 +114,7 @@ def test_a_request_with_its_kv_cache_waits_for_its_turn():
     home = Home(engine__max_running_requests=1)
     first, second = home.send(100, 5), home.send(100, 5)
     home.run()
-    # One prompt after the other, 2,000 us each. The second begins when the first has ended.
+    # Prompts run one after the other, 2,000 us each. The second begins when the first has ended.
     assert times(first)[2:] == [2_000, 5_200, 5_200, 9_240]
     assert times(second) == [0, 2_000, 4_000, 7_200, 9_240, 13_280]
 

@@ -103,8 +103,9 @@ def test_a_last_chunk_that_uses_up_two_budgets_leaves_the_batch_full():
     back = come_back(home, at_ps=US)
     small = home.send(5, 2, at_ps=1500 * US)
     home.run()
-    # As above, in two chunks of 35. The second chunk uses up the chunk budget, which would end the
-    # pass and leave the batch open. But the 60 outputs that it books use up the memory, too.
+    # The same as above, in two chunks of 35. The second chunk uses up the chunk budget, which would
+    # end the pass and leave the batch open. But the 60 outputs that it books use up the memory,
+    # too.
     assert [prefill[0] for prefill in home.prefills()[:3]] == [0, 1050, 2400]
     assert small.admitted_ps == back.finish_ps
 
@@ -136,7 +137,8 @@ def test_an_emptied_batch_loses_its_full_mark():
     back = come_back(home)
     small = home.send(5, 2, at_ps=500 * US)
     home.run()
-    # As above, but SGLang keeps the flag in the empty batch, which the prefill batch replaces.
+    # The same as above, but SGLang keeps the flag in the empty batch, which the prefill batch
+    # replaces.
     assert back.admitted_ps == 0
     assert small.admitted_ps == 1700 * US
 

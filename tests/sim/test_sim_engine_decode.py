@@ -140,8 +140,8 @@ def test_the_request_with_fewest_outputs_is_retracted_first():
     home = Home(pool=103)
     home.send(10, 30)
     home.send(20, 30, at_ps=500 * US)
-    # It joins after ten steps with the shortest input: 50 in use, 2 * 19 * 0.69 reserved, 26
-    # needed.
+    # This request joins after ten steps with the shortest input: 50 in use, 2 * 19 * 0.69 reserved,
+    # 26 needed.
     late = home.send(5, 20, at_ps=12_000 * US)
     home.run()
     assert late.admitted_ps == (2300 + 10 * 1020) * US

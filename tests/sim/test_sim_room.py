@@ -97,7 +97,7 @@ class AskingAboutSharers(FCFS):
 
 @pytest.mark.parametrize(("more", "fits"), [(95, True), (97, False)])
 def test_blocks_that_the_new_request_shares_with_the_preempted_are_not_freed(more, fits):
-    """Of 16 blocks, four are shared by two requests with one more each, and six are another's.
+    """Four of 16 blocks are shared by two requests with one more each, and six are another's.
 
     Four are free, and two more without both. So the new request may have six besides the shared
     ones.

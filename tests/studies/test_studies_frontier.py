@@ -311,7 +311,7 @@ def test_a_run_is_measured_by_its_worst_off_well_behaved_client():
     assert bounds(summary) == {"to_100_s"}
     assert bounds(summary | {"censored": ["victim_p95_s"]}) == {"to_100_s", "p95_s"}
     assert found.served == 0.75
-    # Of 90 tokens/s, 20 are due to c. a and b share the other 70, 35 each, and a got 10 of its 35.
+    # c's due is 20 of 90 tokens/s. a and b share the other 70, 35 each, and a got 10 of its 35.
     assert found.share == pytest.approx(10 / 35)
 
 
@@ -331,7 +331,7 @@ class TestTable:
         assert f"{1.23**0.5:.2f}" in row
 
     def test_pairs_with_the_same_cap_are_compared_with_each_other(self):
-        """As published, both are equally good. Capped, the rival has twice the P95."""
+        """Both are equally good as published. Capped, the rival has twice the P95."""
         capped = {
             one._replace(form=CAPPED): outcome(p95_s=p95_s)
             for one, p95_s in ((OURS, 40.0), (D2LPM, 80.0))

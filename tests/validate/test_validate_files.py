@@ -124,7 +124,7 @@ def test_a_run_without_answers_after_the_warm_up_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "counted"), [(0.0, 40), (19.9, 40), (20.0, 20), (39.0, 30)])
 def test_a_short_open_loop_counts_as_a_whole(tmp_path, seconds, counted):
-    # Of forty requests at equal intervals, 20 remain without the first 10 of 20 s.
+    # 20 of 40 requests at equal intervals remain without the first 10 of 20 s.
     sent_s = np.linspace(0, seconds, 40).tolist()
     record = tenants(columns={**tenants()["columns"], "submit_s": sent_s})
     assert int(serving_run(record, "f").steady.sum()) == counted

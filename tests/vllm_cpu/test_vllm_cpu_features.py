@@ -96,7 +96,7 @@ def test_embeddings_are_served_in_order_of_arrival_and_the_server_says_so(tmp_pa
 
 
 def test_a_prompt_that_another_server_computed_counts_as_cached(tmp_path):
-    """One server prefills and stores, and then another loads and decodes."""
+    """A server prefills and stores, and then another loads and decodes."""
     charged = []
     for role in ("kv_producer", "kv_consumer"):
         (folder := tmp_path / role).mkdir()

@@ -139,7 +139,7 @@ class TestGroups:
 
 
 def test_a_heavier_group_gets_proportionally_more_when_all_wait():
-    """By virtual counters, a client of weight 3 gets three times the service of weight 1."""
+    """With virtual counters, a client of weight 3 gets three times the service of weight 1."""
     even = {"input_min": 200, "input_max": 200, "output_min": 50, "output_max": 50}
     data = {
         **{"name": "tiers", "program": "single", "latency": "ttft", "clients": 6, "params": even},
@@ -187,7 +187,7 @@ class TestPresence:
 
     @pytest.mark.parametrize(("stay_s", "away_s"), [(2.0, 8.0), (40.0, 1.0)])
     def test_presence_is_as_likely_at_the_start_as_later(self, stay_s, away_s):
-        """By renewal theory, the probability is stay / (stay + away) at any time."""
+        """Renewal theory: the probability is stay / (stay + away) at any time."""
         chance = ClientPresence(stay_s=stay_s, away_s=away_s)
         there = [0, 0]
         for seed in range(300):

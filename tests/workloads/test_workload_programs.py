@@ -73,7 +73,7 @@ class TestTreeOfThought:
     def test_siblings_share_one_prompt_and_cousins_do_not(self):
         calls = calls_of(build("tot", branches=3))
         groups = Counter(call.prompt for call in calls)
-        # One root prompt, then one prompt per thought of the three upper levels.
+        # a root prompt, then one prompt per thought of the three upper levels.
         assert len(groups) == 1 + 3 + 9 + 27
         assert set(groups.values()) == {3}
 

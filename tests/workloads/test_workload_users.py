@@ -123,7 +123,7 @@ def test_a_run_never_has_more_in_flight_than_users_and_open_clients_allow(run):
     loop, free = programs_of(run, 0), programs_of(run, 1)
     for start, _ in loop:
         assert sum(begin <= start < end for begin, end in loop) <= 4
-    # By Little's law, the rate is the number of users divided by the mean duration of a turn,
+    # Little's law: the rate is the number of users divided by the mean duration of a turn,
     # including think time.
     turn_s = fmean(end - start for start, end in loop) + 1.0
     assert len(loop) == pytest.approx(4 / turn_s * 60, rel=0.15)

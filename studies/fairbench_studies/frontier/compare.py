@@ -126,7 +126,7 @@ def seed_gains(
 
 Key = tuple[Configuration, str]
 Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
-"""For each rival, the measures of fair-finish and of the rival that are only lower bounds."""
+"""Measures that are only lower bounds, by rival: those of fair-finish, and those of the rival."""
 
 
 def _marks(

@@ -177,7 +177,7 @@ def test_drr_grants_a_quantum_a_turn():
     desk = one_at_a_time("drr", drr__quantum=100, **free)
     for client, tokens in (("a", 60), ("a", 60), ("a", 60), ("b", 100), ("b", 100)):
         desk.arrive(client, tokens)
-    # For a, 100 buys one request of 60. For b, 100 buys one. For a, 40 + 100 buys two and leaves
+    # a's 100 buys one request of 60. For b, 100 buys one. For a, 40 + 100 buys two and leaves
     # 20.
     assert order_of(desk, 5) == "abaab"
 
@@ -280,7 +280,7 @@ def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     weight=st.sampled_from([0.25, 1.0, 3.0]),
 )
 def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weight):
-    """As without a tree, the bound is a quantum and the largest requests over the weights."""
+    """The bound is that without a tree: a quantum and the largest requests over the weights."""
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False, "drr__tenants": "tree"}
     desk = one_at_a_time("drr", drr__quantum=quantum, weights={"a/": weight}, **free)
     left = dict(zip(("a/x", "a/y", "b"), map(len, sizes), strict=True))

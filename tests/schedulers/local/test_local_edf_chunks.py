@@ -18,7 +18,7 @@ def niyama(chunks):
 @pytest.mark.parametrize(
     ("ends", "prompt_tokens"),
     [
-        # One second has passed and ten tokens are due. A step takes 1 s, a prefill 1 s plus 0.01 s
+        # After one second, ten tokens are due. A step takes 1 s, a prefill 1 s plus 0.01 s
         # per token.
         ((31.0,), 100),  # 3 s each
         ((31.0, 28.5, 41.0), 75),  # the tightest pace counts

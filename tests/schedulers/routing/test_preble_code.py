@@ -66,7 +66,7 @@ def test_the_chosen_gpu_is_the_cheapest_candidate_and_not_the_first():
 def test_load_is_shared_misses_and_requests_in_flight():
     send = Sender(make(2))
     send(("a", 100))
-    # One request, fully missed, takes 100 ms.
+    # A request without a hit takes 100 ms.
     assert send.router._load.of_gpus(1) == {0: pytest.approx(0.1), 1: 0.0}
     send(("a", 100), ("q", 50), finish=False)
     # Two requests of the key node missed 50 + 100 of 250 tokens. One is in flight, with 256 tokens

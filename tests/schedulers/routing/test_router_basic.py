@@ -98,8 +98,8 @@ def test_a_finish_at_a_departed_worker_is_harmless():
     router.on_finish(sent[1], 1, answer(5), 0.0)
     router.on_worker_join(1, 0.0)
     router.on_finish(sent[1], 1, answer(5), 0.0)
-    # One is in flight at worker 0 and none (not minus one) at worker 1, so the second choice is a
-    # tie.
+    # A request is in flight at worker 0, and none (not minus one) at worker 1, so the second choice
+    # is a tie.
     assert router.route(request(2, "a", ("p", 1)), 0.0) == 1
     assert router.route(request(3, "a", ("p", 1)), 0.0) == 1
     assert router.route(request(4, "a", ("p", 1)), 0.0) == 0

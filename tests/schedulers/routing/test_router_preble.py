@@ -157,8 +157,8 @@ def test_eviction_decides_between_equal_loads(capacity_tokens, worker):
 def test_the_scan_for_evictions_is_bounded():
     router = make(1, capacity_tokens=1)
     route_all(router, *([(f"p{n}", 10)] for n in range(200)))
-    # Of 2000 tokens in 200 nodes of one request each, 128 nodes are checked, and the rest is priced
-    # alike.
+    # There are 2000 tokens in 200 nodes of one request each; 128 nodes are checked, and the rest is
+    # priced alike.
     assert eviction_us(router, 0, 1) == pytest.approx(8_960)
 
 

@@ -1,4 +1,4 @@
-"""One table of all measured runs, by engine, GPU, model and kind of prompts."""
+"""A table of all measured runs, by engine, GPU, model and kind of prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench_studies.validation.overview.points import (
 from fairbench_studies.validation.report import LONG_TTFT_S
 
 WITHIN_PCT = {THROUGHPUT: 5.0, TIME_PER_TOKEN: 5.0, FIRST_TOKEN: 10.0}
-"""For each metric, the largest error in percent at which a run counts as accurate."""
+"""The largest error in percent at which a run counts as accurate, by metric."""
 
 
 class Row(NamedTuple):

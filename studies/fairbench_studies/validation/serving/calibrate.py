@@ -28,9 +28,9 @@ OPERATOR_PROFILES = {
 # a time, this cannot be told apart from the time per prompt token (c_T), so the fit keeps the
 # tokenizer's time constant. The H100 runs sent token ids, which need no tokenizer.
 TOKEN_MS = {"a100-sxm4-80gb": 0.003, "h100-sxm5-80gb": 0.0}
-# For Triton's attention on an H100, sgl-project/sglang#21775 reports 7.07 to 20.68 ms per token
-# when one sequence of Qwen3-8B is decoded with contexts of 1,000 to 32,000 tokens. Llama-3.1-8B has
-# the same attention heads in 32 instead of 36 layers.
+# Triton's attention on an H100 takes 7.07 to 20.68 ms per token (sgl-project/sglang#21775) if one
+# sequence of Qwen3-8B is decoded with contexts of 1,000 to 32,000 tokens. Llama-3.1-8B has the same
+# attention heads in 32 instead of 36 layers.
 H100_TAIL_MS = (20.68 - 7.07) / 31_000 * 32 / 36
 FIXED = {"a100-sxm4-80gb": {}, "h100-sxm5-80gb": {"c_tail": round(H100_TAIL_MS, 6)}}
 # The fit starts near the operator profiles, plus time for launching kernels one by one, for HTTP,
