@@ -27,7 +27,7 @@ def capped_spec(engine, cap, scheduler="dlpm", **more):
 
 
 def test_two_requests_run_and_the_third_waits_for_one_of_them():
-    """A prompt of 100 and 128 expected outputs are 100 + 64 + 10 = 174 tokens."""
+    """A prompt of 100 tokens counts 100 + 64 + 10 = 174, with half of 128 expected outputs."""
     home = Home(profile=READS, load_cap=2 * 174)
     first, second, third = (home.send(100, output) for output in (5, 9, 2))
     home.run()

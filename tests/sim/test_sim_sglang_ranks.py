@@ -48,7 +48,7 @@ class Ranks:
         self.tokens, self.waits = Counter(), []
 
     def by_target(self):
-        """Return hooks that ask those of the rank whose turn it is."""
+        """Return hooks that call the hooks of the rank whose turn it is."""
 
         def asked(target):
             return SimpleNamespace(

@@ -313,7 +313,7 @@ def test_over_time_there_is_a_column_per_scheduler(tmp_path, module, panels_a_co
 
 
 def test_pictures_have_only_characters_that_every_font_has(tmp_path):
-    """The minus sign that matplotlib draws by default (U+2212) is not among them."""
+    """Some fonts lack the minus sign that matplotlib draws by default (U+2212)."""
     figure, axes = panels(1, 1, 3.0, 2.0)
     axes[0][0].plot([-2, 2], [-0.5, 0.5])
     save(figure, [tmp_path / "negative.svg"])

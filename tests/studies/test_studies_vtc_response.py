@@ -68,10 +68,10 @@ def test_a_lower_total_in_the_pauses_is_shown():
 
 
 def waits(busy_s, *rest_s):
-    """Return 27 clients with a request every ten seconds, the last two every two seconds.
+    """Return 27 clients. The last two send every two seconds, and all others every ten seconds.
 
-    The last two clients wait ``busy_s``. The first clients wait as long as ``rest_s`` says, and all
-    further clients as long as its last value.
+    The last two clients wait ``busy_s``. The first clients wait the values of ``rest_s``, one each,
+    and all further clients wait its last value.
     """
     each_s = [*rest_s, *[rest_s[-1]] * (CLIENTS - 2 - len(rest_s)), busy_s, busy_s]
     rows = [

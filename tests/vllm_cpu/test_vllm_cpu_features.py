@@ -70,7 +70,7 @@ def wait_for(url, state, number):
 
 
 def test_drafts_are_free_and_the_tokens_of_a_session_stay(tmp_path):
-    """Other requests would overwrite them in the order of their last use."""
+    """Otherwise, other requests overwrite cached tokens in the order of their last use."""
     flags = ("--num-gpu-blocks-override=60", "--max-model-len=1024")
     flags += (f"--speculative-config={json.dumps(NGRAM)}",)
     first, chat = range(1000, 1600), {"session_id": "chat"}

@@ -29,7 +29,7 @@ def request(number: int, job: Job) -> Request:
 
 
 def served(scheduler, jobs: list[Job], slots: int = 1) -> int:
-    """Return the number of requests in time under a scheduler."""
+    """Return the number of requests that a scheduler completes by their deadlines."""
     scheduler.prepare(Setup(costs=TokenASecond()))
     home, kept = Server(scheduler, slots=slots), 0
     for now in range(max(arrival for arrival, *_ in jobs) + sum(job[1] for job in jobs) + 1):

@@ -104,7 +104,7 @@ def test_charges_of_a_failed_worker_are_refunded_at_every_level():
 
 
 def fluid(work, weights, client):
-    """Return the total service until a client is done, shared between siblings at every moment."""
+    """Return the total service until a client is done, if siblings always share the service."""
     left, served = dict(work), Fraction(0)
     while left[client]:
         rates = _rates(ROOT, Fraction(1), [one for one in left if left[one]], weights)

@@ -1,4 +1,4 @@
-"""Test that ``trace cut``, ``scale`` and ``anonymize`` write a trace again."""
+"""Test ``trace cut``, ``trace scale`` and ``trace anonymize``, which write a changed trace."""
 
 import json
 
