@@ -72,7 +72,7 @@ def in_common(users) -> int:
 def check_tables(worker) -> None:
     """INV-15: a running sequence holds blocks for its computed and current tokens.
 
-    It has at most a step's blocks more. Its full blocks can be found, the others cannot.
+    It holds at most one step's blocks more. Only its full blocks can be found in the cache.
     """
     cache, size = worker.cache, worker.cache.block_size
     for sequence in worker.running.sequences:

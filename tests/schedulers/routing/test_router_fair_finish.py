@@ -114,7 +114,7 @@ class TestBacklog:
 
 
 def naive_finish(under_way, client, work, weights) -> float:
-    """Compute F_w by the formula, from all requests in flight there: {id: (client, work)}."""
+    """Compute F_w by the formula, from all requests in flight at w: {id: (client, work)}."""
     total: dict[str, int] = {}
     for whose, cost in under_way.values():
         total[whose] = total.get(whose, 0) + cost
