@@ -12,7 +12,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 HEIGHT = 900
 
-# Script that lists a page's visible faults, a line each, or returns an empty list.
+# This script lists a page's visible faults, one per line.
 FAULTS = Path(__file__).with_name("browser_faults.js").read_text(encoding="utf-8")
 
 
@@ -49,13 +49,13 @@ class Browser:
             pass
 
     def evaluate(self, script):
-        """Return the value of a script in the page that is shown."""
+        """Return the value of a script that runs in the shown page."""
         found = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def faults(self):
-        """Return what is cut off, empty or overlaps in the page that is shown."""
+        """Return what is cut off, empty or overlapping in the shown page."""
         return self.evaluate(FAULTS)
 
     def picture(self):
@@ -90,7 +90,7 @@ class Browser:
 
 
 def _pipe():
-    """Return the ends of a pipe, with numbers that the browser does not use."""
+    """Return the ends of a pipe, with descriptor numbers that the browser does not use."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
     for end in ends:

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Time never fails a property, because machines are noisy. The fast suite tries a quarter of the
+# Properties have no time limit, because machines are noisy. The fast suite tries a quarter of the
 # examples, .ci/run all.
 settings.register_profile("whole", deadline=None)
 settings.register_profile("fairbench", settings.get_profile("whole"), max_examples=25)
 settings.load_profile("fairbench")
 
-# A few made-up requests and sessions replace the recorded files of the workloads vtc-arena and
-# sessions, which are not shipped.
+# The recorded files of the workloads vtc-arena and sessions are not shipped. A few made-up requests
+# and sessions replace them.
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
 
 TESTS = Path(__file__).parent
 
-# Tests find the studies here, because only an editable installation has them.
+# Only an editable installation has the studies, so tests find them here.
 sys.path.insert(0, str(TESTS.parent / "studies"))
 
-# A few fast files of every part, to run after each change; .ci/run uses them with other versions of
-# Python.
+# A few fast files from every area, to run after each change. .ci/run also uses them with other
+# versions of Python.
 SMOKE = {
     "test_api.py",
     "test_tenants.py",
@@ -53,22 +53,20 @@ SMOKE = {
     "workloads/test_workload_clients.py",
 }
 
-os.environ.pop("COLUMNS", None)  # Tables are as wide as they are when written to a pipe.
+os.environ.pop("COLUMNS", None)  # tables are as wide as when written to a pipe
 
-# A shell starts background jobs with SIGINT ignored, which commands that tests start and interrupt
-# would inherit.
+# A shell starts background jobs with SIGINT ignored. Commands that tests start and interrupt would
+# inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# nohup starts commands with SIGHUP ignored.
+# nohup starts commands with SIGHUP ignored
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Freeze the objects made by collection, because collecting garbage among them took a tenth of
-    the suite's time.
-    """
+    """Freeze the objects made by collection, because garbage scans of them took 10% of the time."""
     gc.disable()
     try:
         return (yield)
@@ -79,16 +77,14 @@ def pytest_collection():
 
 @pytest.fixture(scope="module", autouse=True)
 def what_was_made_is_set_aside():
-    """Freeze the objects of earlier modules; otherwise, each simulation's collections would scan
-    them.
-    """
+    """Freeze the objects of earlier modules, so that garbage collections do not scan them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def tasks_run_in_this_process():
-    """Run the tasks of commands in this process, except ``in_processes``, as in tests/execute."""
+    """Run the tasks of commands in this process, except in tests marked ``in_processes``."""
     from tests.one_by_one import one_by_one
 
     with one_by_one():
@@ -96,13 +92,13 @@ def tasks_run_in_this_process():
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Read no other test file for the smoke tests alone, because reading all takes longer."""
+    """With only smoke tests, skip all other files, because reading them takes longer."""
     if config.option.markexpr == "smoke" and collection_path.match("test_*.py"):
         return collection_path.relative_to(TESTS).as_posix() not in SMOKE or None
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m selects tests
+@pytest.hookimpl(tryfirst=True)  # runs before -m selects tests
 def pytest_collection_modifyitems(items):
     """Mark the smoke tests."""
     for item in items:

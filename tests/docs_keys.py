@@ -1,4 +1,4 @@
-"""Find the keys of a summary that the documents do not explain."""
+"""A search for keys of a summary that the documents do not explain."""
 
 import re
 from collections.abc import Iterable

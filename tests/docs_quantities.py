@@ -1,18 +1,18 @@
-"""Quantities in prose, and whether another text says them about the same thing."""
+"""A search for quantities in prose, to test that another text supports them."""
 
 import re
 
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)"
-# A quantity with its unit, a count or a range, outside of code: 1,234, 3.3 s, 94%, 4 of 4, 1 to 2%.
+# A number with a unit, a count or a range, outside of code: 1,234, 3.3 s, 94%, 4 of 4, 1 to 2%.
 QUANTITY = re.compile(
     rf"(?<![\w.,/-])({NUMBER}%?(?: (?:of|to) {NUMBER})?(?:%|x| s\b| min\b)?)(?![\w/])"
 )
-# What a table's header or rows say where their cells are numbers of this unit.
+# words by which a table's header or rows state the unit of its cells
 UNITS = {"%": "%|share|rate|throughput|times", "s": r"\bs\b|seconds", "min": "min", "x": "x|times"}
 WORD = re.compile(r"[a-z][a-z-]{3,}")
 FILLERS = "with that than from under them they when where each have most more other"
 NAME = re.compile(r"`([\w+-]+)`")
-# Code, versions, names such as H100, scenarios, seeds and numbers of claims are no quantities.
+# These are no quantities: code, versions, names such as H100, scenarios, seeds, numbers of claims.
 CODE = re.compile(r"`[^`]*`|\b\d+\.\d+\.\d+|\b[A-Z]+\d+\b|\bs[12]\b|\b(?:[Ss]eed|[Cc]laim) \d+")
 
 
@@ -22,7 +22,7 @@ def words_of(text):
 
 
 def lines_of(text):
-    """Return each paragraph or row, what is said above the row, and the words of its table."""
+    """Return each paragraph or table row, with the text above it and the words of its table."""
     found, heading, caption, header = [], "", "", ""
     for line in re.sub(r"\n(?![|\n#-])", " ", text).splitlines():
         heading = line if line.startswith("#") else heading
@@ -34,11 +34,12 @@ def lines_of(text):
 
 
 def unfound(result, lines):
-    """Return the quantities of a result that no line says about the same thing.
+    """Return the quantities of a result that no line states about the same thing.
 
-    The line names what the result names in code, last before the quantity or next after it. It
-    shares two words with the quantity's clause, or one word and another quantity. In a table
-    quantities are cells, of which the header has the unit; a percentage may be a fraction.
+    A line must contain the name in code that stands nearest to the quantity in the result, before
+    or else after it. It must also share two words with the quantity's clause, or one word and
+    another quantity. In a table, quantities are cells and the header has the unit; a percentage may
+    be written as a fraction.
     """
     plain = CODE.sub(lambda code: " " * len(code[0]), result)
     missing = []

@@ -12,7 +12,7 @@ PROFILE = "gpu/model/tp1/x"
 
 
 def interval(value, spread=0.0, **bounds):
-    """Return a metric in the form of ``intervals.combine``; None stays undefined."""
+    """Return a metric as ``intervals.combine`` does. None stays undefined."""
     if value is None:
         return None
     return {"mean": value, "low": value - spread, "high": value + spread, "runs": 1} | bounds
@@ -22,10 +22,9 @@ def cell(
     scheduler, *, workload="tot", scenario="s1", dp=1, clients=3, settings=None, run=None, runs=(),
     seeds=(0,), at_least=(), spread=0.0, contended=True, window=None, **metrics,
 ):  # fmt: skip
-    """Return one scheduler's cell; a metric in ``at_least`` is only a lower bound.
+    """Return the results of a scheduler. A metric in ``at_least`` is only a lower bound.
 
-    A metric is one value, or one value for each of ``seeds``. ``runs`` are the stored runs of each
-    seed.
+    A metric is one value, or one for each of ``seeds``. ``runs`` are the stored runs of each seed.
     """
     labels = {"scheduler": scheduler, "workload": workload, "scenario": scenario, "dp": dp}
     combined = labels | {"clients": [{"client": f"client-{n}"} for n in range(clients)]}
@@ -57,7 +56,7 @@ def of_seed(value, number):
     return value[number] if isinstance(value, tuple) else value
 
 
-# Values that a test does not give are unknown.
+# a value that a test does not give is unknown
 UNDEFINED = dict.fromkeys(
     (
         "service_rate_tok_s", "output_rate_tok_s", "time_to_100pct_s", "jain_index",
@@ -67,7 +66,7 @@ UNDEFINED = dict.fromkeys(
 
 
 def stored_run(folder, service, requests, **summary):
-    """Store a run with tables of the given rows, each a dict; missing columns are 0."""
+    """Store a run with tables of the given rows, which are dicts. Missing columns are 0."""
     folder.mkdir(parents=True)
     _write(folder / "service.parquet", service, SERVICE)
     _write(folder / "requests.parquet", requests, ("arrival_s", "finish_s"))

@@ -1,4 +1,4 @@
-"""A reader of pages that sees what a browser would, as far as tests need."""
+"""An HTML reader for tests, which sees what a browser would."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "line", "rect", "circle", "path", "polyline"}
 
 
 class Reader(HTMLParser):
-    """Collects tags, attributes and text, and checks that every tag is closed."""
+    """A reader that collects tags, attributes and text, and checks that every tag is closed."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,6 +1,6 @@
 """Numbered invariants of every simulation. Call ``check_all`` after every simulator test.
 
-``run_checked`` also checks the workers of a spec after every event. INV-3 to 5, 12 and 13 are in
+``run_checked`` also checks the workers after every event. INV-3 to 5, 12 and 13 are in
 worker_invariants.
 """
 
@@ -30,9 +30,9 @@ TIME_SPENT = [name.removesuffix("_s") for name in TimeSpent._fields]
 class Records:
     """The three tables as numpy columns, and the facts needed to judge them.
 
-    ``profile`` is None if the profile is not known exactly. ``limited``: a rate limit may refuse
-    requests. ``conserving``: neither scheduler nor router leaves room unused on purpose.
-    ``mixed``: an iteration may compute prompts and decode.
+    ``profile`` is None if the timing profile is not known exactly. ``limited`` means that a rate
+    limit may refuse requests. ``conserving`` means that neither scheduler nor router leaves room
+    unused on purpose. ``mixed`` means that an iteration may both compute prompts and decode.
     """
 
     requests: dict
@@ -46,9 +46,9 @@ class Records:
 
 
 def check_all(result, profile=None, *, mixed=False) -> None:
-    """Check every invariant of a ``RunResult``; ``profile`` is its timing profile, if perturbed.
+    """Check every invariant of a ``RunResult``. Give its timing ``profile`` if it was perturbed.
 
-    ``mixed`` is whether the run has mixed chunks.
+    ``mixed`` tells whether the run has mixed chunks.
     """
     summary = result.summary
     if profile is None and not summary["timing_error_pct"]:
@@ -89,7 +89,7 @@ def check_limit_by_calls(result, facts) -> None:
 
 
 def run_checked(spec) -> RunResult:
-    """Run ``simulate(spec)``, checking workers after every event and the rest at the end."""
+    """Simulate ``spec``. Check workers after every event, and the rest at the end."""
     source = spec.source()
     simulation = Simulation(spec, spec.client_plans(), source)
     watch(simulation.clock, simulation.cluster.workers)
@@ -126,7 +126,7 @@ def check_records(records: Records) -> None:
     check_work_conservation(records)
 
 
-# Tables.
+# tables
 
 
 def check_request_conservation(records: Records) -> None:
@@ -152,9 +152,7 @@ def check_request_conservation(records: Records) -> None:
 
 
 def check_program_conservation(records: Records) -> None:
-    """INV-2: every program has one row and its own requests; a finished one made all its
-    requests.
-    """
+    """INV-2: every program has one row and its own requests, all of them if it finished."""
     p, r = records.programs, records.requests
     made = Counter(r["program_id"].tolist())
     ids = p["program_id"].tolist()
@@ -176,7 +174,7 @@ def check_program_conservation(records: Records) -> None:
 
 
 def check_causality(records: Records) -> None:
-    """INV-6: arrival <= admission <= first token <= finish; retracted before readmitted.
+    """INV-6: arrival <= admission <= first token <= finish, and retraction before readmission.
 
     A request of depth d arrives after d others of its program have finished.
     """
@@ -206,7 +204,7 @@ _TIMES = ("arrival_s", "finish_s")
 def check_service_totals(records: Records) -> None:
     """INV-7: each client's service in the log adds up to the tokens of its requests.
 
-    A chunked prompt or a recomputation may lack tokens where the run was cut off.
+    A chunked prompt or a recomputation may lack tokens if the run was cut off.
     """
     r, s = records.requests, records.service
     begun, prefilled = ~np.isnan(r["admitted_s"]), ~np.isnan(r["first_token_s"])
@@ -227,7 +225,7 @@ def check_service_totals(records: Records) -> None:
 
 
 def _stretches(service: dict):
-    """Return rows of the log by (worker, start), each as a list of row numbers, in order."""
+    """Group the rows of the log by (worker, start), as lists of row numbers, in order."""
     groups = {}
     keys = zip(service["worker"].tolist(), service["start_s"].tolist(), strict=True)
     for row, key in enumerate(keys):
@@ -236,7 +234,7 @@ def _stretches(service: dict):
 
 
 def check_no_overlap(records: Records) -> None:
-    """INV-8: rows of a worker share their whole stretch (one row per client) or do not overlap."""
+    """INV-8: rows of a worker cover the same stretch (one row per client) or do not overlap."""
     s, free_from = records.service, {}
     for (worker, start), rows in sorted(_stretches(s).items()):
         for name in ("end_s", "steps", "batch_size", "context_tokens", "step_growth_s"):
@@ -250,7 +248,7 @@ def check_no_overlap(records: Records) -> None:
 def check_gpu_time(records: Records) -> None:
     """INV-22: the clients' parts of a stretch add up to its time.
 
-    Equality holds to the picosecond, the precision of a float, so that all parts add up to the
+    Parts are exact to the picosecond, the precision of a float, so that all parts add up to the
     workers' busy time.
     """
     s = records.service
@@ -266,8 +264,8 @@ def check_gpu_time(records: Records) -> None:
 def check_durations(records: Records) -> None:
     """INV-9: the profile gives a decode row's duration and output exactly.
 
-    A prefill row's duration lies between those without and with the longest possible prefix. A row
-    of a mixed chunk, which decodes as well, also takes the time of its context.
+    A prefill row's duration lies between those with the longest possible prefix and without one. A
+    row of a mixed chunk, which also decodes, takes the time of its context, too.
     """
     s, profile = records.service, records.profile
     for (_, start), rows in _stretches(s).items():
@@ -310,7 +308,7 @@ def check_durations(records: Records) -> None:
 def check_work_conservation(records: Records) -> None:
     """INV-10: no worker is idle while a request waits at it.
 
-    Exceptions: its scheduler holds requests, or KV is being copied between GPU and host memory.
+    Exceptions: its scheduler holds requests back, or KV is copied between GPU and host memory.
     """
     if not records.conserving:
         return
@@ -340,7 +338,7 @@ def check_work_conservation(records: Records) -> None:
 
 
 def _copies_s(records: Records, placed: np.ndarray) -> float:
-    """Return the copy time of these requests; only schedulers that swap have the column."""
+    """Return the copy time of the ``placed`` requests, which only schedulers that swap have."""
     if "swapped_tokens" not in records.requests or records.profile is None:
         return 0.0
     tokens = int(records.requests["swapped_tokens"][placed].sum())

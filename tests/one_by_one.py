@@ -1,4 +1,4 @@
-"""Tasks without processes, for tests of other subjects; tests/execute tests the processes."""
+"""An executor without processes, for tests of other subjects. tests/execute tests the processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ IN_PROCESSES = LocalProcesses.run
 
 
 class OneByOne:
-    """An executor in this process, which counts tasks."""
+    """An executor that runs tasks in this process and counts them."""
 
     def __init__(self):
         self.count = 0
@@ -24,7 +24,7 @@ class OneByOne:
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """Run a command's tasks in this process, since each new process would import everything."""
+    """Run a command's tasks in this process. Each new process would have to import everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalProcesses, "run", OneByOne().run)
         yield
@@ -32,7 +32,7 @@ def one_by_one() -> Iterator[None]:
 
 @contextmanager
 def in_processes() -> Iterator[None]:
-    """Run a command's tasks in processes all the same."""
+    """Run a command's tasks in processes, despite ``one_by_one``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalProcesses, "run", IN_PROCESSES)
         yield

@@ -2,7 +2,7 @@
 
 
 class Preemptions:
-    """A count of a worker's computed tokens, separate from the worker's own bookkeeping."""
+    """A count of a worker's computed tokens, kept apart from the worker's own bookkeeping."""
 
     def __init__(self, worker) -> None:
         self.worker = worker
@@ -18,9 +18,7 @@ class Preemptions:
         self.check_recomputed_is_counted()
 
     def check_host(self) -> None:
-        """INV-19: the host holds the swapped KV of waiting requests, and no more than
-        its capacity.
-        """
+        """INV-19: the host holds the swapped KV of waiting requests, up to its capacity."""
         host, worker = self.worker.host, self.worker
         waiting = [worker.waiting.sequence_of(one) for one in worker.waiting.queue_order()]
         assert host.used == sum(sequence.host_tokens for sequence in waiting)
@@ -41,7 +39,7 @@ class Preemptions:
             return
         self._seen = prefills
         for sequence, cached, tokens, *_ in prefills:
-            # A token that was produced counts as computed, although the last one has no KV yet.
+            # A produced token counts as computed, although the last one has no KV yet.
             done = sequence.request.input_tokens + sequence.produced if sequence.produced else 0
             reached = max(done, self._reached.get(sequence, 0))
             fresh = max(cached + tokens - max(cached, reached), 0)
@@ -52,7 +50,7 @@ class Preemptions:
     def check_recomputed_is_counted(self) -> None:
         """INV-21: recomputed tokens equal the request's ``recompute_tokens``.
 
-        Tokens computed once are no more than its ``extend_tokens``.
+        Tokens that were computed for the first time are at most its ``extend_tokens``.
         """
         for sequence in [one for one in self._fresh if one.finish_ps >= 0]:
             assert sequence.recompute_tokens == self._again.pop(sequence)
@@ -60,10 +58,10 @@ class Preemptions:
 
 
 def watch_fairness(scheduler) -> list:
-    """Check INV-28 at every preemption by this scheduler; return the checked requests.
+    """Check INV-28 at every preemption by this scheduler. Return the checked requests.
 
     INV-28: under ``preempt=fair``, the client that loses memory is at least as far ahead as every
-    other running client, so nobody below their share is preempted for somebody above it.
+    other running client. So a client below its share never loses memory to a client above it.
     """
     seen, on_retract = [], scheduler.on_retract
 

@@ -198,7 +198,7 @@ SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}
 
 
 def record(engine, row):
-    """Add a release's row and rewrite the page."""
+    """Add a release's row, and rewrite the page."""
     rows = read()
     rows.setdefault(engine, {})[row["release"]] = row
     RECORD.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -211,7 +211,7 @@ def read():
 
 
 def page():
-    """Return the page for the record and the releases that the plugins support."""
+    """Return the page for the record and for the releases that the plugins support."""
     from fairbench_engines.features import table
     from fairbench_engines.sglang.release import SUPPORTED as SGLANG
     from fairbench_engines.vllm.release import SUPPORTED as VLLM
@@ -225,7 +225,7 @@ def page():
 
 
 def _checked(rows):
-    """Return the sentences on the runs of ``engine-check`` whose records are equal."""
+    """Return sentences about the runs of ``engine-check`` whose records are equal."""
     groups = {}
     for engine, seen in rows.items():
         for release, row in seen.items():
@@ -243,7 +243,7 @@ def _checked(rows):
 def checked(engine, runs=10):
     """Return how many random runs ``engine-check`` compared, and how many have equal records.
 
-    The compared engine is the engine of the running Python.
+    The engine under test is that of the running Python.
     """
     from fairbench_calibration.validate import check_engine
 
@@ -264,9 +264,7 @@ def _line(engine, release, row):
 
 
 def seen_in(cases, seeds, play):
-    """Return (streams, served, alike) over all cases and seeds; ``play`` returns
-    (served, alike).
-    """
+    """Count (streams, served, alike) over all cases and seeds. ``play`` returns (served, alike)."""
     total = served = alike = 0
     for case in cases:
         for seed in seeds:

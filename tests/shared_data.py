@@ -1,4 +1,4 @@
-"""Test files that the project does not ship; they are in ``shared`` beside the checkout."""
+"""Files for tests that the project does not ship. They are in ``shared`` beside the checkout."""
 
 from pathlib import Path
 

@@ -5,17 +5,17 @@ from hypothesis import strategies as st
 
 from fairbench.core import Segment
 
-# Lengths around the 32 tokens of in-batch deprioritisation, and short ones that split prompts.
+# lengths around the 32 tokens of in-batch deprioritisation, and short ones that split prompts
 LENGTHS = (1, 2, 5, 31, 32, 33, 40)
 
 
 def examples(whole):
-    """Return settings for so many examples in .ci/run, and a quarter of them in the fast suite."""
+    """Return settings for ``whole`` examples in .ci/run, and a quarter in the fast suite."""
     return settings(max_examples=max(5, whole * settings().max_examples // 100))
 
 
 def segments(keys="abc", lengths=LENGTHS):
-    """Draw one segment of a few keys, so that prompts share prefixes often."""
+    """Draw a segment of a few keys, so that prompts often share prefixes."""
     return st.builds(Segment, st.sampled_from(keys), st.sampled_from(lengths))
 
 
@@ -25,7 +25,7 @@ def prompts(keys="abc", lengths=LENGTHS, max_size=3):
 
 
 def tokens_of(prompt):
-    """Return the prompt token by token: a token is (segment key, offset)."""
+    """Return the prompt token by token. A token is (segment key, offset)."""
     return tuple((key, offset) for key, length in prompt for offset in range(length))
 
 

@@ -1,4 +1,4 @@
-"""Test ``import fairbench``: the runs of commands, as values."""
+"""Test ``import fairbench``: commands as functions that return values."""
 
 import inspect
 import json
@@ -279,7 +279,8 @@ def test_an_unsaved_sweep_draws_its_results(swept):
     unsaved = fairbench.load_sweep(swept.path)
     unsaved.path = None
     panels = [axis.get_xlabel() for axis in unsaved.plot("bars").axes]
-    assert panels == ["service, 1,000 tok/s", "well-behaved P99, s"]  # no share: demand limits it
+    # no share, because the runs are below saturation
+    assert panels == ["service, 1,000 tok/s", "well-behaved P99, s"]
     with pytest.raises(
         fairbench.UsageError,
         match="kind 'cdf': needs result_dir, because latencies are read from saved runs",
@@ -324,7 +325,7 @@ def test_a_script_that_sweeps_needs_no_main_guard(tmp_path):
     assert (done.stdout, done.stderr) == ("2 []\n", "")
 
 
-# Flags for which the Python interface has other means.
+# flags for which the Python interface has other means
 OF_THE_COMMAND = {
     *("reference", "no_reference", "every"),
     *("as_json", "disable_tqdm", "output_file", "output_details", "explain", "dry_run", "num_runs"),

@@ -1,4 +1,4 @@
-"""Test the Grafana board: its queries parse, and what they ask for is in real scrapes."""
+"""Test the Grafana board: its queries parse, and real scrapes contain what they ask for."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def in_an_engine(exporter):
 
 @pytest.fixture(scope="module")
 def scraped():
-    """The labels of each metric, in a router's scrape and in that of a plugin."""
+    """Return the labels of each metric, in a router's scrape and in that of a plugin."""
     found = {}
     for page in (served(), exported(in_an_engine)):
         for name, labels in page:
@@ -86,7 +86,7 @@ def test_every_metric_by_client_is_on_the_board(scraped):
     shown = {name for _, query in QUERIES for name, _ in names_in(query)}
     left_out = {name for name in scraped if name.startswith("fairbench_client_")} - shown
     parts = ("_created", "_sum", "_count")
-    # a plugin's recomputed tokens and refusals of ``rpm`` are in the reference only
+    # Only the reference has a plugin's recomputed tokens and refusals of ``rpm``.
     assert {one for one in left_out if not one.endswith(parts)} == {
         "fairbench_client_recomputed_tokens_total"
     }

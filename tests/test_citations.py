@@ -9,11 +9,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAPERS = (ROOT / "docs" / "reference" / "papers.md").read_text(encoding="utf-8")
 KEYS = set(re.findall(r"^\| `\[([^\]]+)\]` \|", PAPERS, re.MULTILINE))
 GAPS = set(re.findall(r"^\| ([A-E]\d+) \|", PAPERS, re.MULTILINE))
-# `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`: the form of a citation, unlike a subscript.
+# A citation has the form `[KEY] §3`, `[KEY] Alg. 1`, or `([KEY]`, unlike a subscript.
 PLACE = r"(?:§|Alg\.|Theorem|Lemma|Table|Fig\.|eq\.|Appendix|[A-E]\d)"
 CITED = re.compile(rf"\[([A-Z][^\[\]\n]{{1,30}}|gaps)\](?=,?\s+(?:[#*]\s+)?{PLACE})")
 BARE = re.compile(r"(?<=[ \"(])\(\[([A-Za-z][^\[\]\n]{1,30})\](?=[;)])")
-# References that only the authors' own notes could explain.
+# references that only the authors' own notes could explain
 PRIVATE = re.compile(
     r"algorithms\.md|\b\d{3}:L\d|\b00[0-4] (?:Alg|Theorem|Lemma|Table|sect)|ledger [A-Z]\d"
 )

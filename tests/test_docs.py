@@ -31,7 +31,7 @@ FILES = {
 }
 DOCS = "".join(FILES.values())
 COMMANDS = {name: load(name) for name in get_command(app).commands}
-# Pages that a reader looks up; RUN.md lists the studies.
+# Pages that a reader looks up. RUN.md lists the studies.
 READERS = r"docs/(start|guide|concepts|contribute)/"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -128,9 +128,7 @@ def test_links_lead_to_existing_places(name):
 
 
 def parse(words):
-    """Parse a command line; raise KeyError for unknown commands, a usage error for
-    unknown options.
-    """
+    """Parse a command line. Unknown commands raise KeyError, unknown options a usage error."""
     command, words = COMMANDS[words[0]], words[1:]
     while hasattr(command, "commands"):
         if words[0] not in command.commands and hasattr(command, "default"):
@@ -169,7 +167,7 @@ def test_the_readme_is_short():
 
 
 def test_the_documents_are_short():
-    """The reference is looked up; what a command prints from results/ is no prose."""
+    """The reference is looked up, and what a command prints from results/ is no prose."""
     words = Counter()
     for name, text in FILES.items():
         if found := re.match(r"docs/(\w+)/", name):

@@ -37,7 +37,7 @@ def linked(row):
 
 
 def results_of_the_index():
-    """Return each result of RUN.md and the lines of the pages to which its row links."""
+    """Return each result in RUN.md, with the lines of the pages to which its row links."""
     rows = [row for row in RUN.splitlines() if "](docs/" in row and row.count("|") == 6]
     assert len(rows) >= 20
     return [(row.rsplit("|", 2)[1], lines_of(linked(row))) for row in rows]
@@ -49,7 +49,7 @@ def test_numbers_of_the_index_match_the_results():
 
 
 def test_a_changed_digit_of_the_index_is_noticed():
-    """Nine in ten are: for the others the page has that number too, about the same thing."""
+    """Nine of ten changes are noticed. In the others, the page has the new number, too."""
     told = {}
     for result, lines in results_of_the_index():
         for found in QUANTITY.finditer(CODE.sub(lambda code: " " * len(code[0]), result)):

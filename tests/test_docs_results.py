@@ -15,7 +15,7 @@ STUDIES = sorted(
     if RESULT.search(path.read_text(encoding="utf-8"))
 )
 CLAIMS = {"figures": "claims.md", "vtc-paper": "vtc-claims.md", "preble-paper": "preble-claims.md"}
-# How many numbers of a result are computed from the tables, or of runs that no table lists.
+# how many numbers of a result are computed from the tables, or belong to runs that no table lists
 COMPUTED = {
     **{"emulator": 2, "external-routers": 1, "fair-finish": 1, "gateways": 1, "gpu": 1},
     **{"limit": 1},
@@ -44,7 +44,7 @@ def test_a_result_states_numbers_of_its_tables(name):
 
 
 def test_a_changed_digit_of_a_result_is_noticed():
-    """Nearly half are: the others are computed, or a long table has that number too."""
+    """Nearly half of the changes are noticed. The others are computed, or in a long table, too."""
     told = {}
     for name in STUDIES:
         sentences, lines = result_and_lines(name)

@@ -1,4 +1,4 @@
-"""Test how texts begin, and that one thing has one name."""
+"""Test how texts begin, and that each thing has one name."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ def test_no_text_begins_with_a_pronoun_or_a_relative_word():
     assert not wrong
 
 
-# Refused words, each with the word for the same thing.
+# refused words, each with the word for the same thing
 REFUSED = {
     r"misbehav\w+": "heavy",
     r"flooders?|flooding clients?": "heavy client",
@@ -54,7 +54,7 @@ REFUSED = {
     r"heeds?|whoever|for want of|cannot tell": "(rewrite)",
 }
 ANY = re.compile("|".join(REFUSED), re.IGNORECASE)
-# Files in which a refused word is right.
+# files in which a refused word is right
 ALLOWED = {
     r"victims?": {
         "an attack has an attacker and victims, which flags and files name, too": (
@@ -71,7 +71,7 @@ ALLOWED = {
         ),
     },
 }  # fmt: skip
-# Code, keys, flags and the addresses of links keep their names.
+# code, keys, flags and the addresses of links keep their names
 QUOTED = re.compile(r"``[^`]*``|`[^`]*`|\]\([^)]*\)|--[\w-]+|<!--.*?-->|^```.*?^```", re.M | re.S)
 PAGES = [ROOT / "README.md", ROOT / "RUN.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

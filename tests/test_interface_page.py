@@ -1,4 +1,4 @@
-"""Test the page on the schedulers' interface: its tables are the code's, and its example runs."""
+"""Test that the page on the schedulers' interface has the code's tables and a working example."""
 
 import re
 from pathlib import Path

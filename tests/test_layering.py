@@ -1,6 +1,6 @@
-"""Test the direction of imports: down the layers, and without cycles in every folder.
+"""Test that imports go down the layers, without cycles in any folder.
 
-Imports inside functions and under ``TYPE_CHECKING`` count too.
+Imports inside functions and under ``TYPE_CHECKING`` count, too.
 """
 
 import ast
@@ -21,7 +21,7 @@ DOORS = sorted(path.name for path in BENCH.glob("fairbench_*"))
 MODULES = sorted(BENCH.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in MODULES})
 
-# Every package by its layer; a package may use the layers below, and no other package of its own
+# Every package by its layer. A package may use the layers below, and no other package of its own
 # layer except in ``BESIDE``.
 FLOORS = (
     ("errors", "compiled", "named", "version"),
@@ -57,14 +57,14 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Return the nodes where a file calls something or names an import."""
+    """Return the nodes at which a file calls something or names an import."""
     every = ast.walk(tree_of(path))
     return tuple(node for node in every if isinstance(node, ast.Call | ast.ImportFrom))
 
 
 @cache
 def imports(path: Path) -> tuple[str, ...]:
-    """Return every module that a file imports, wherever in the file."""
+    """Return every module that a file imports, anywhere in the file."""
     return tuple(_imports(tree_of(path), path))
 
 
@@ -74,10 +74,10 @@ def _imports(node: ast.AST, path: Path) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom):
         assert node.level == 0, f"{path}: relative import"
         assert node.module is not None
-        # `from fairbench.sim import timing` names a module too.
+        # `from fairbench.sim import timing` names a module, too.
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
     for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.expr):  # where no import is allowed
+        if not isinstance(child, ast.expr):  # no import is allowed in an expression
             yield from _imports(child, path)
 
 
@@ -86,7 +86,7 @@ def within(name: str, parents: tuple[str, ...]) -> bool:
 
 
 def target(name: str) -> Path | None:
-    """Return the file of the package that defines an imported name, None if outside the package."""
+    """Return the package's file that defines an imported name, or None outside the package."""
     package, *parts = name.split(".")
     if package not in ("fairbench", *DOORS):
         return None
@@ -100,13 +100,13 @@ def target(name: str) -> Path | None:
 
 
 def room(path: Path) -> str:
-    """Return the package or module of the core that holds a file, or the file's door."""
+    """Return the package or module of the core that holds a file, or the file's add-on package."""
     door, *inside = path.relative_to(BENCH).parts
     return door if door in DOORS else inside[0].removesuffix(".py")
 
 
 def label(path: Path) -> str:
-    """Return a file's path below the core, or below the folder of all packages for a door."""
+    """Return a file's path below the core, or below the folder of all packages for add-ons."""
     return str(path.relative_to(SOURCE if SOURCE in path.parents else BENCH))
 
 
@@ -170,7 +170,7 @@ def test_a_cycle_would_be_noticed():
 
 
 def test_the_core_names_no_door():
-    """Doors register by entry points, as users' packages do."""
+    """Add-on packages register by entry points, as users' packages do."""
     named = re.compile("|".join(DOORS))
     assert not [
         label(path)
@@ -276,13 +276,13 @@ def test_modules_import_at_their_top_except_for_extras(name):
         ]
         allowed = {
             "result.py": ["fairbench.api.plot.draw"],
-            # Their tables of names are shown in the help of commands.
+            # the help of commands shows their tables of names
             "executors.py": ["fairbench.execute.tasks.LocalProcesses"],
         }
         assert late == allowed.get(path.name, []), path
 
 
-# Calls that read a file, and the modules where they may occur: these files are fairbench's own.
+# Calls that read a file, and the modules in which they may occur. These files are fairbench's own.
 READS = re.compile(
     r"(.*\.)?(read_text|read_bytes|mmap|memmap|fromfile|from_file|FileIO|loadtxt|genfromtxt"
     r"|literal_eval)|(gzip|bz2|lzma)\..*"
@@ -338,7 +338,7 @@ def reads(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _writes(call: ast.Call, name: str) -> bool:
     """Tell whether a call of ``open`` is in a mode that writes."""
-    at = 1 if name in ("open", "io.open", "gzip.open") else 0  # otherwise a path's own method
+    at = 1 if name in ("open", "io.open", "gzip.open") else 0  # otherwise, a path's own method
     named = [word.value for word in call.keywords if word.arg == "mode"]
     mode = next(iter([*named, *call.args[at : at + 1]]), None)
     return isinstance(mode, ast.Constant) and str(mode.value)[:1] in ("w", "a", "x")
@@ -374,7 +374,7 @@ def test_files_of_users_are_read_in_one_folder():
 
 
 def test_each_compiled_module_exists_once():
-    """The compiler stops at a module listed twice, and omits a moved one."""
+    """The compiler stops at a module listed twice, and omits a moved module."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     package = ROOT / "bench" / "fairbench"

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "cluster"
 MANIFESTS = {path.name: list(yaml.safe_load_all(path.read_text())) for path in FOLDER.glob("*.yml")}
 RESOURCES = [(name, one) for name, found in MANIFESTS.items() for one in found if one]
-RELEASES = ("1.30", "1.37")  # of Kubernetes
+RELEASES = ("1.30", "1.37")  # releases of Kubernetes
 
 
 def id_of(resource):

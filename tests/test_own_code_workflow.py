@@ -22,7 +22,7 @@ def test_the_workflow_is_a_valid_and_bounded_job():
     assert CONTENT["permissions"] == {"contents": "read", "pull-requests": "write"}
     assert all(job["timeout-minutes"] <= 15 for job in CONTENT["jobs"].values())
     for script in SCRIPTS:
-        assert "${{" not in script  # an input in a script is code; in env it is a value
+        assert "${{" not in script  # an input in a script is code, but in env it is a value
         done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
         assert (done.returncode, done.stderr) == (0, "")
     named = set(re.findall(r"\$\{?([A-Z_]+)", "\n".join(SCRIPTS)))

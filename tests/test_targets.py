@@ -1,4 +1,4 @@
-"""Test targets: their syntax, their overriding, and the deadlines of requests."""
+"""Test targets: their syntax, which of them wins, and the deadlines of requests."""
 
 import re
 

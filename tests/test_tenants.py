@@ -13,7 +13,7 @@ from fairbench.tenants import (
     with_tenants,
 )
 
-NAMES = st.text("ab/", min_size=1, max_size=8)  # also names that no workload allows
+NAMES = st.text("ab/", min_size=1, max_size=8)  # including names that no workload allows
 
 
 def test_names_spell_a_tree():

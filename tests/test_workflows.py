@@ -39,7 +39,7 @@ def commands(path):
 
 
 def parsed(line):
-    """Return the context of a command line as the application reads it; nothing runs."""
+    """Return the context of a command line as the application reads it. Nothing runs."""
     words = shlex.split(VALUE.sub("x", FLAGS.sub("", line)))[1:]
     command = load(words.pop(0))
     while hasattr(command, "commands"):
@@ -58,7 +58,7 @@ def test_scripts_in_workflows_are_bash_and_contain_no_pasted_input(path):
     scripts = [step["run"] for step in steps(path) if "run" in step]
     assert scripts or path.name == "fairbench-gate.yml"
     for script in scripts:
-        assert "${{" not in script  # an input in a script is code; in env it is a value
+        assert "${{" not in script  # an input in a script is code, but in env it is a value
         result = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
         assert (result.returncode, result.stderr) == (0, "")
 

@@ -1,4 +1,4 @@
-"""Numbered invariants of one worker between any two events; see invariants."""
+"""Numbered invariants of a worker between any two events (see invariants)."""
 
 from collections import Counter
 
@@ -33,7 +33,7 @@ def check_worker(worker) -> None:
 def check_batch(batch, vain=0) -> None:
     """INV-13: the batch's sums equal a walk over it, and no request runs beyond its end.
 
-    Asynchronous scheduling computes at most ``vain`` tokens beyond it.
+    Asynchronous scheduling computes at most ``vain`` tokens beyond the end.
     """
     produced = [batch.produced(sequence) for sequence in batch.sequences]
     inputs = [sequence.request.input_tokens for sequence in batch.sequences]
@@ -84,7 +84,7 @@ def check_tree(cache) -> None:
 
 
 def check_open_leaves_are_queued(cache) -> None:
-    """INV-12 of a cache with an eviction policy: every queue knows its open leaves."""
+    """INV-12 for a cache with an eviction policy: every queue knows its open leaves."""
     by_client, queues = cache.claims.by_client, cache.claims.queues
     for node in cache.nodes():
         assert node.holders

@@ -1,8 +1,8 @@
 """``fairbench reproduce artifact``: a page with every reproduced figure and claim of the papers.
 
-The page is for a committee that evaluates a paper's artifact. For each part of each claim, the page
-states the paper's result, fairbench's result with its interval, the verdict, and what the verdict
-depends on.
+The page is for a committee that evaluates a paper's artifact. For each part of each claim, it
+states the paper's result, fairbench's result with its interval, the verdict, and the conditions
+under which the verdict holds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEADINGS = ("part", "here", "95% interval", "verdict", "holds under")
 
 
 class PaperTable(NamedTuple):
-    """A paper, the file with the verdicts on its claims, and the prefix of its pictures' names."""
+    """A paper: the file with the verdicts on its claims, and the prefix of its pictures' names."""
 
     title: str
     stem: str
@@ -50,7 +50,7 @@ def artifact_page(folders: Sequence[Path], repeated: Mapping[str, str]) -> Page:
     """Build the page from the results that are stored in folders.
 
     Args:
-        folders: The folders to search; a table of claims is read from the first folder that has it.
+        folders: The folders to search. A table of claims is read from the first that has it.
         repeated: For each figure that was simulated again, how its runs compare with the stored
             values.
 
@@ -84,7 +84,7 @@ def _rows(folders: Sequence[Path], paper: PaperTable) -> list[dict[str, str]]:
 
 
 def _counted(paper: PaperTable, setting: str, rows: Sequence[Row]) -> tuple[str, str, str]:
-    """Return a headline: the paper and the setting, how many parts hold, and other outcomes."""
+    """Return a headline: the paper and the setting, how many parts hold, and other verdicts."""
     counts = Counter(row["outcome"] for row in rows)
     tested = sum(counts[one] for one in COUNTED)
     rest = ", ".join(f"{counts[one]} {one}" for one in COUNTED[1:])
@@ -125,7 +125,7 @@ def _section(
 
 
 def _pictures(paper: PaperTable, figure: str, setting: str) -> list[str]:
-    """Return the paths of the stored pictures of a figure."""
+    """Return the paths of a figure's stored pictures."""
     names = f"{paper.pictures}*.svg" if paper.pictures else f"{figure}.svg"
     if "rerun" in setting:
         names = f"{figure}-dlpm-paper.svg"
@@ -133,7 +133,7 @@ def _pictures(paper: PaperTable, figure: str, setting: str) -> list[str]:
 
 
 def _grid_rows(rows: Sequence[Row]) -> Iterator[tuple[Cell, ...]]:
-    """Yield a heading for each claim, and a table row for each part of the claim."""
+    """Yield a heading for each claim, and a table row for each of its parts."""
     claim = ""
     for row in rows:
         if row["number"] != claim:
@@ -167,10 +167,10 @@ def repeat_first_seeds(folder: Path, runs: Path, context: RunContext) -> dict[st
     """Simulate the first seed of each figure again, and compare with the stored values.
 
     Args:
-        folder: The folder with the results and their per-seed values.
+        folder: The folder with the results and the stored values of each seed.
         runs: The folder for the new simulation runs.
 
-    Returns, for each figure, a text on how many runs repeat the stored values.
+    Returns, for each figure, a text that says how many runs repeat the stored values.
     """
     said = {}
     for figure in sweep_names():

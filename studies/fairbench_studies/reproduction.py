@@ -1,4 +1,4 @@
-"""The functions of ``fairbench reproduce``: complete runs, draw figures, judge claims."""
+"""The functions behind ``fairbench reproduce``: complete runs, draw figures, judge claims."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def _check(asked: Asked) -> None:
 def _artifact(asked: Asked) -> None:
     """Judge all claims from stored values, and write a page about every figure and claim.
 
-    Unless ``quick``, the first seed of each figure with per-seed values is simulated again; with
-    ``full``, everything is simulated and judged first.
+    By default, the first seed of each figure with stored values is simulated again. ``quick``
+    simulates nothing, and ``full`` simulates and judges everything first.
     """
     if asked.full:
         for figure in (ALL, *PAPERS):

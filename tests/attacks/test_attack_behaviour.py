@@ -31,7 +31,7 @@ def sent(workload, scenario, client, duration_s=200.0):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_files_of_known_attacks_are_current_and_can_be_read(name):
-    """If this test fails, docs/guide/attack.md says how to write the files again."""
+    """A failure means that the files must be written again, as docs/guide/attack.md explains."""
     path = ROOT / "workloads" / "attacks" / f"{name}.toml"
     assert path.read_text(encoding="utf-8") == known_file(name)
     assert load_workload(str(path)) == known_workload(name)

@@ -114,7 +114,7 @@ def test_an_interrupted_search_that_is_resumed_ends_with_the_same_bytes(tmp_path
 def test_the_results_of_the_twin_are_kept_with_the_search(tmp_path):
     whole = search(tmp_path / "whole")
     whole.run()
-    # One run of the twin is kept, but the trial after it is not.
+    # The run of the twin is kept, but not the first trial after it.
     cut = search(tmp_path / "cut", most=2)
     with pytest.raises(Interrupted):
         cut.run()
@@ -197,9 +197,7 @@ SCAN = Behaviour(padding_tokens=3000, padding_fresh=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("behaviour", [SCAN, replace(SCAN, keep_alive=2)])
 def test_memory_attacks_cost_hits_under_lru_and_are_reproducible(behaviour):
-    """A victim uses about two documents of 2,000 tokens at a time, and its share is
-    7,500 tokens.
-    """
+    """A victim uses two documents of 2,000 tokens at a time. Its share is 7,500 tokens."""
     flags = {"workload": "long-qa", "duration": 600.0, "request_rate": 0.01, "seed": 3}
     sets = {"long-qa.document_tokens": 2000.0, "long-qa.document_sigma": 0.0}
     sets |= {"long-qa.gap_mean_s": 10.0, "engine.max_total_tokens": 30_000}
@@ -254,8 +252,8 @@ def test_an_attack_keeps_within_its_budget(tmp_path):
     store = SearchStore.create(tmp_path, spec, PLAN)
     free = Search(store, RunContext()).workload(greedy)
     asked = tokens_per_hour(_of(spec, free))
-    # Four calls with about 3 articles in all, 770 output tokens and 32,000 of padding; 3 x 0.31 a
-    # second.
+    # In an hour, 3 x 0.31 programs/s arrive. Each has four calls with 8,000 tokens of padding,
+    # about 2,977 of articles, and 770 of output.
     assert isclose(asked, 3600 * 3 * 0.31 * (4 * (8000 + 2977) + 2 * 770), rel_tol=0.1)
     bounded = SearchStore.create(
         tmp_path, spec, SearchPlan(**(vars_of(PLAN) | {"budget": asked / 4}))
@@ -272,7 +270,7 @@ def test_an_attack_keeps_within_its_gpu_time(tmp_path):
         gpu_s_per_hour(_of(spec, free.workload(one)))
         for one in (Behaviour(), Behaviour(padding_tokens=8000))
     )
-    # Padding is computed once and then read from the cache, by 4 prompts and 770 steps each.
+    # Each of the 4 prompts computes its padding once, and 770 decode steps read it from the cache.
     costs = ProfileCosts(load_profile(spec.gpu))
     read_s = 770 * (costs.decode_step_s(1, 8000) - costs.decode_step_s(1, 0))
     attended_s = 4 * (costs.prefill_s(8000, 2977) - costs.prefill_s(0, 2977))
@@ -306,10 +304,10 @@ def test_longer_answers_count_in_both_budgets(tmp_path):
     honest, longer = (
         _of(spec, free.workload(one)) for one in (Behaviour(), Behaviour(output_multiple=16))
     )
-    programs = 3600 * 3 * 0.31  # for four calls and 770 output tokens
+    programs = 3600 * 3 * 0.31  # each has four calls and 770 output tokens
     more = tokens_per_hour(longer) - tokens_per_hour(honest)
     assert more == pytest.approx(programs * 2 * 15 * 770)
-    # Counted for the mean call, whose context grows by half of its output.
+    # for a mean call, whose context has grown by half of its output
     costs = ProfileCosts(load_profile(spec.gpu))
     token_s = costs.decode_step_s(1, 1) - costs.decode_step_s(1, 0)
     request_s = (costs.decode_step_s(128, 0) - costs.decode_step_s(64, 0)) / 64
@@ -352,7 +350,8 @@ def test_a_search_ends_when_its_cpu_time_is_spent(tmp_path):
     counted.run()
     assert len(counted.store.trials()) == 8  # a whole batch of trials
     spent = counted.store.spent()
-    assert spent.simulations == 9 + 6  # with the honest twin; two of them also at two other seeds
+    # nine with the first seed (trials and twin), six with two more seeds
+    assert spent.simulations == 9 + 6
     told = json.loads((counted.store.path / "attack.json").read_text())
     assert told["cpu_hours"] == spent.cpu_s / 3600
     assert spent.cpu_s > 3600
@@ -364,7 +363,7 @@ def test_known_attacks_are_found_by_their_kind(tmp_path):
     sought = [Sought("padding-3k", "lpm", "padding_tokens"), Sought("bursts", "lpm", "on_share")]
     trials = [
         Trial(0, Behaviour(padding_tokens=8000, in_flight=4), (_kept(0.2),)),
-        # of two kinds, so it is neither
+        # this behaviour makes both choices, so it counts as neither kind
         Trial(1, Behaviour(padding_tokens=8000, split=4), (_kept(0.0),)),
         Trial(
             2, Behaviour(padding_tokens=20_000), (), "every request is larger than the KV pool of"
@@ -398,7 +397,7 @@ def _known_harms(seeker, name):
 
 @pytest.mark.parametrize("duration", [60.0, 100.0, 600.0])
 def test_every_trial_sends_as_many_programs_as_its_twin(tmp_path, duration):
-    """The counts also agree where the duration is not a whole number of periods."""
+    """The counts agree even if the duration is not a whole number of periods."""
     spec = spec_of(duration=duration)
     made = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
     for behaviour in (

@@ -1,9 +1,8 @@
 """Count the calls per simulated request: python tests/benchmarks/calls.py [--by-module]
 
-Counts calls of Python and C functions with cProfile, and events of the clock. Unlike times, the
-counts do not depend on the load of the machine, but they leave out the work within a call.
-``--bytecodes`` has the interpreter report each bytecode, which takes minutes and leaves out only
-the work of C functions.
+Counts calls of Python and C functions with cProfile, and events of the clock. Counts do not depend
+on the machine's load as times do, but they miss the work within a call. With ``--bytecodes``, the
+interpreter reports each bytecode, which takes minutes and misses only the work of C functions.
 """
 
 import argparse
@@ -30,7 +29,7 @@ CELLS = {
         "duration_s": 120.0,
     },
 }
-C_FUNCTIONS = "~"  # file name -> profile of pstats
+C_FUNCTIONS = "~"  # the file name that pstats gives for C functions
 
 
 def simulation_of(flags):
@@ -39,7 +38,7 @@ def simulation_of(flags):
 
 
 def profiled(flags):
-    """Run the simulation of a cell; return it and the profiler's statistics of the run alone."""
+    """Run a simulation. Return it, and the profiler's statistics of the run alone."""
     simulation = simulation_of(flags)
     profile = cProfile.Profile()
     with no_collector():

@@ -1,8 +1,8 @@
-"""Measure the cost of a centralised DLPM: python tests/benchmarks/centralised.py [--rounds 30]
+"""Measure the cost of a central DLPM scheduler: tests/benchmarks/centralised.py [--rounds 30]
 
-Prints, as a Markdown table, the time of one round of the strawman of section 5.1 of the D2LPM paper
-by number of workers and length of the global queue, and the overhead as a share of one decode step
-of 25 sequences. Scheduler and messages are measured, the decode step is simulated.
+Prints a Markdown table with the time of one round (DLPM paper, section 5.1) by number of workers
+and length of the global queue, and its share of a decode step of 25 sequences. The scheduler and
+the messages are measured, and the decode step is simulated.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Benchmark the driver on a null server: tests/benchmarks/live_driver.py [--sglang-python PYTHON]
 
-A server without a model, in another process, answers requests of 256 tokens in 16 chunks, 5 ms
-apart. Prints a Markdown table: CPU time per request, lateness of the sends, and requests per
-second. If the Python of an SGLang installation is given, SGLang's ``bench_serving`` gets the same
-load.
+A server without a model answers requests with 256 tokens in 16 chunks, 5 ms apart, in another
+process. Prints a Markdown table: CPU time per request, lateness of the sends, and requests per
+second. Given the Python of an SGLang installation, SGLang's ``bench_serving`` sends the same load
+for comparison.
 """
 
 import argparse
@@ -19,7 +19,8 @@ from pathlib import Path
 NULL_SERVER = Path(__file__).parents[1] / "live" / "live_null_server.py"
 INPUT_TOKENS, OUTPUT_TOKENS, CHUNKS, GAP_MS = 256, 16, 16, 5
 SECONDS = 10  # seconds of load at a given rate
-AT_ONCE, CONCURRENCY = 5_000, 256  # number of requests, and its limit when the rate is unlimited
+# number of requests without a rate limit, and how many may be in flight
+AT_ONCE, CONCURRENCY = 5_000, 256
 
 SGLANG = """
 import json, sys, time, types
@@ -106,7 +107,7 @@ def measure_sglang(python: str, url: str, rate: float, requests: int, tokenizer:
     ).split()
     if rate == float("inf"):
         arguments += ["--max-concurrency", str(CONCURRENCY)]
-    with tempfile.TemporaryDirectory() as folder:  # the place where the engine leaves its results
+    with tempfile.TemporaryDirectory() as folder:  # the engine writes its results here
         command = [python, "-c", SGLANG, *arguments]
         output = subprocess.check_output(command, cwd=folder, stderr=subprocess.DEVNULL)
     cpu_s, wall_s = json.loads(output.splitlines()[-1])

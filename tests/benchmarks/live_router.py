@@ -1,11 +1,9 @@
-"""Measure the cost of a router: python tests/benchmarks/live_router.py [--requests 2000] [--gap-ms
-1]
+"""Measure the cost of a router: tests/benchmarks/live_router.py [--requests 2000] [--gap-ms 1]
 
-Four null workers answer streams immediately. The same client asks them directly (in rotation),
-through ``fairbench serve``, and through sglang-router, in turn, over several rounds. CPU is the
-time of the router's process per request in the cheapest round; requests/s is the highest rate.
-Latency is measured with one request at a time, and the added latency is a difference of
-percentiles.
+A client sends streams to four null workers that answer immediately: directly (in rotation), through
+``fairbench serve``, and through sglang-router, in turn, over several rounds. CPU is the time of the
+router's process per request in the cheapest round. Requests/s is the highest rate. Latency is
+measured with one request at a time, and the added latency is the difference of two percentiles.
 """
 
 import argparse
@@ -66,7 +64,7 @@ def cpu_s(process: subprocess.Popen) -> float:
 
 
 async def ask(connection, path: str, body: bytes) -> float:
-    """Send one request on a kept-alive connection; return the seconds that it took."""
+    """Send one request on a kept-alive connection. Return how many seconds it took."""
     reader, writer = connection
     start = time.perf_counter()
     writer.write(
@@ -80,7 +78,7 @@ async def ask(connection, path: str, body: bytes) -> float:
 
 
 async def load(urls: list[str], path: str, body: bytes, requests: int, at_once: int) -> list[float]:
-    """Return the latencies of ``requests`` requests, with ``at_once`` of them always in flight."""
+    """Return the latencies of ``requests`` requests, of which ``at_once`` are always in flight."""
     left, latencies, targets = iter(range(requests)), [], cycle(urls)
 
     async def client(url: str) -> None:
@@ -98,7 +96,7 @@ def percentile(values: list[float], percent: int) -> float:
 
 
 def measure(urls: list[str], process, path: str, body: bytes, requests: int) -> dict:
-    asyncio.run(load(urls, path, body, 200, 8))  # connections, caches
+    asyncio.run(load(urls, path, body, 200, 8))  # warm up connections and caches
     before, start = cpu_s(process) if process else 0.0, time.perf_counter()
     asyncio.run(load(urls, path, body, requests, 32))
     wall = time.perf_counter() - start

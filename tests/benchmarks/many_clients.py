@@ -1,11 +1,10 @@
-"""Measure the cost of many clients: tests/benchmarks/many_clients.py [SCHEDULER...] [--clients 3
-1000]
+"""Measure the cost of many clients: many_clients.py [SCHEDULER...] [--clients 3 1000]
 
 Prints a Markdown table: CPU microseconds per request of the simulation and of its metrics, and rows
 of the service log per request. The total load is the same for each number of clients: chat without
-a heavy client. The last column is the number of requests in the time that this interpreter takes
-for 10 million additions, because machines differ. CPU time is of this process without imports;
-compare ratios within one run.
+a heavy client. To compare machines, the last column has the number of requests in the time that 10
+million additions take. CPU time is that of this process without imports; compare ratios within a
+run.
 """
 
 import argparse
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import Simulation, no_collector
 
-PROGRAMS_PER_S = 6.0  # programs per second of all clients of a replica: about its capacity
+PROGRAMS_PER_S = 6.0  # programs per second of all clients, about a replica's capacity
 YARDSTICK = {"chat s1 `fcfs`": ("chat", "fcfs"), "tot s1 `d2lpm`": ("tot", "d2lpm")}
 ADDITIONS = 10_000_000
 
@@ -70,7 +69,7 @@ def row(scheduler, clients, dp, duration_s, rounds):
 
 
 def additions_s():
-    """Return the CPU seconds of a given number of plain additions."""
+    """Return the CPU seconds that a fixed number of plain additions takes."""
     total, start_s = 0, time.process_time()
     for one in repeat(1, ADDITIONS):
         total += one
@@ -78,7 +77,7 @@ def additions_s():
 
 
 def yardstick(rounds):
-    """Return, by experiment, the number of requests in the time of the additions."""
+    """Return for each experiment the number of requests in the time of the additions."""
     for name, (workload, scheduler) in YARDSTICK.items():
         flags = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "dp": 4}
         found = []
@@ -100,7 +99,7 @@ def main():
     parser.add_argument("--duration", type=float, default=300.0)
     parser.add_argument("--rounds", type=int, default=2)
     given = parser.parse_args()
-    cost({"workload": "chat", "scenario": "none", "num_programs": 1})  # imports, done once
+    cost({"workload": "chat", "scenario": "none", "num_programs": 1})  # imports everything once
     whats = ("simulation", "metrics", "rows")
     columns = [f"{what}, {count:,} clients" for count in given.clients for what in whats]
     print("| us of CPU a request |", *(f"{column} |" for column in (*columns, "ratio")))

@@ -1,15 +1,15 @@
 """Measure the CPU time of a scheduling pass: python -m tests.benchmarks.plugin_pass ENGINE
 
-Run it in the environment of ``tests/sglang_cpu/install.sh`` (ENGINE is ``sglang``, with the prefix
-tree in Python, or ``sglang-rust``) or of ``tests/vllm_cpu/install.sh`` (``vllm``). The engine's own
-scheduler, queue, cache and memory run without a model, sixteen requests at a time, while the queue
-is kept at a fixed length. Prompts have 1,500 tokens. In ``cold`` no two prompts share a token; in
-``warm`` 1,000 tokens of each are one of 64 cached prefixes. ``stock`` is the engine's own FCFS
-without the plugin.
+ENGINE is ``sglang`` (prefix tree in Python) or ``sglang-rust`` in the environment of
+``tests/sglang_cpu/install.sh``, or ``vllm`` in that of ``tests/vllm_cpu/install.sh``. The engine's
+own scheduler, queue, cache and memory run without a model, sixteen requests at a time, while the
+queue is kept at a fixed length. Prompts have 1,500 tokens. In ``cold``, no two prompts share a
+token. In ``warm``, 1,000 tokens of each prompt are one of 64 cached prefixes. ``stock`` is the
+engine's own FCFS without the plugin.
 
-Columns are medians in milliseconds: a pass that admits a request, a pass while the batch is full,
-and an arrival. The pass of SGLang is ``_get_new_batch_prefill_raw``, that of vLLM is ``schedule``;
-both include the engine's own work. Compare only rows of one run, because the load of the machine
+Columns are medians in milliseconds of a pass that admits a request, a pass while the batch is full,
+and an arrival. A pass is ``_get_new_batch_prefill_raw`` in SGLang and ``schedule`` in vLLM,
+including the engine's own work. Compare only rows of one run, because the load of the machine
 changes the times. ``--profile`` prints a profile of one row.
 """
 
@@ -69,7 +69,7 @@ class SGLang:
         self._engine.submit(number, prompt, output, len(output), client)
 
     def iterate(self):
-        """Run one iteration; return the seconds of its pass and whether it admitted a request."""
+        """Run one iteration. Return the seconds of its pass, and whether a request was admitted."""
         self._timer.took_s = 0.0
         batch = self._engine.plan()
         admitted = batch is not None and batch.forward_mode.is_extend()
@@ -107,7 +107,7 @@ class VLLM:
         return process_time() - started_s
 
     def iterate(self):
-        """Run one step; return the seconds of its pass and whether it admitted a request."""
+        """Run one step. Return the seconds of its pass, and whether a request was admitted."""
         self._timer.took_s = 0.0
         plan = self._engine.plan()
         admitted = bool(self._admitted(plan))
@@ -119,11 +119,11 @@ class VLLM:
         return len(self._engine.scheduler.waiting)
 
     def close(self):
-        """Do nothing: no global state was changed."""
+        """Do nothing, because no global state was changed."""
 
 
 class Timer:
-    """A sum of the CPU seconds of a method's calls, which ``profile`` also records if it is set."""
+    """The total CPU seconds of a method's calls. If ``profile`` is set, it records them, too."""
 
     profile = None
 
@@ -145,9 +145,7 @@ class Timer:
 
 
 def measure(engine, load, waiting, profile=None):
-    """Return median ms of a pass that admits a request, of one in a full batch, and of
-    an arrival.
-    """
+    """Return median ms of an admitting pass, of a pass in a full batch, and of an arrival."""
     admitting, full, arrivals = [], [], []
 
     def fill():
@@ -158,7 +156,7 @@ def measure(engine, load, waiting, profile=None):
             arrivals.append(process_time() - started_s if inner_s is None else inner_s)
 
     fill()
-    for _ in range(3 * PREFIXES):  # until every prefix is cached, and the pool is full
+    for _ in range(3 * PREFIXES):  # until every prefix is cached and the pool is full
         engine.iterate()
         fill()
     Timer.profile = profile

@@ -2,17 +2,17 @@
 
 Run it in the environment of ``tests/vllm_cpu/install.sh``, or with ``--engine sglang`` in that of
 ``tests/sglang_cpu/install.sh``. The engine's own scheduler, queue, cache and memory run without a
-model, 256 requests at a time, while 256 wait. Prompts have 256 tokens, answers 60 to 140; 32
-clients. ``stock`` is the engine's FCFS without the plugin.
+model. Of 32 clients, 256 requests run and 256 wait. Prompts have 256 tokens, answers 60 to 140.
+``stock`` is the engine's FCFS without the plugin, to which ratios refer.
 
-The time of a step is that of ``schedule`` and ``update_from_output`` (SGLang: its plan, and its
-processing of the result), the lower quartile over all steps in milliseconds, since other processes
-disturb the rest. For SGLang, which alternates between steps for prompts and for outputs, the time
-is the mean. All schedulers take turns of a few steps. The ratio is that to ``stock``. The last two
-columns, only of vLLM, are the steps and the mean batch of 48 requests of 333 tokens.
-``--count`` counts instructions of Python's bytecode instead, in thousands, which no other process
-disturbs. The scheduler's clock is virtual: a step takes 30 ms, and 0.05 ms more for each token of a
-prompt.
+A vLLM step is ``schedule`` and ``update_from_output``; an SGLang step is its plan and the
+processing of the result. Schedulers take turns of a few steps. The time is the lower quartile over
+all steps in ms, because other processes disturb the rest. For SGLang, it is the mean, because steps
+for prompts and for outputs alternate. The last two columns, only for vLLM, are the steps and the
+mean batch of 48 requests of 333 tokens.
+
+``--count`` counts instructions of Python's bytecode (in thousands) instead, which no other process
+disturbs. The scheduler's clock is virtual: a step takes 30 ms plus 0.05 ms per prompt token.
 
 ``--pool`` is the size of the KV pool in tokens. ``vtc+evict`` is ``vtc`` with the eviction policy
 ``max-min``, and ``vtc+share`` also has ``memory.share``; both run only if ``--schedulers`` names
@@ -35,7 +35,7 @@ from tests.sim.vllm_plugin_streams import fair_engine
 from tests.sim.vllm_seam import VERSION, RealEngine
 
 RUNNING, WAITING, CLIENTS = 256, 256, 32
-TURN, WARM_UP = 8, 60  # steps
+TURN, WARM_UP = 8, 60  # numbers of steps
 STEP_S, PROMPT_TOKEN_S = 0.03, 5e-5
 SCHEDULERS = ("stock", "fcfs", "vtc", "dlpm", "lpm", "edf")
 SHARE = "share"
@@ -43,7 +43,7 @@ WITH_MEMORY = ("vtc+evict", "vtc+share", "lpm+evict", "lpm+share")
 
 
 class Instructions(Timer):
-    """A count of the bytecode instructions of a method's calls, a million of them as a second."""
+    """The number of bytecode instructions of a method's calls, in millions."""
 
     def __call__(self, *arguments, **named):
         outer = sys.gettrace()
@@ -70,7 +70,7 @@ def engine_of(local, limits, now_s=process_time):
 
 
 def plugged(local):
-    """Return the scheduler, the settings and the eviction policy of a row of the table."""
+    """Return the scheduler, the settings and the eviction policy of a table row."""
     name, _, memory = local.partition("+")
     if not memory:
         return name, {}, OWN_ORDER
@@ -98,7 +98,7 @@ class Busy:
         self.steps = []
 
     def turn(self, steps):
-        """Run these steps, and keep their CPU seconds."""
+        """Run ``steps`` steps, and keep their CPU seconds."""
         for _ in range(steps):
             while self._waiting() < WAITING:
                 self._ask(*self._drawn())
@@ -133,7 +133,7 @@ class Busy:
 
 
 class BusySGLang(Busy):
-    """A SGLang scheduler whose queue is kept full; overlap scheduling is off."""
+    """An SGLang scheduler without overlap scheduling, whose queue is kept full."""
 
     def __init__(self, local, timer, pool, *, asynchronous):
         from fairbench.live.plugin_config import plugin_config
@@ -177,12 +177,13 @@ class BusySGLang(Busy):
         batch.launch_ts = self.now_s  # SGLang sets this time in ``run_batch``
         self._pass_time(batch.extend_num_tokens if batch.forward_mode.is_extend() else 0)
         self._engine.complete(batch)
-        if not isinstance(self._model, Instructions):  # which count a call inside another one once
+        # Instructions count a call inside another call once
+        if not isinstance(self._model, Instructions):
             self._timers[1].took_s -= self._model.took_s
 
 
 def batch_of(local, *, asynchronous):
-    """Return the steps that 48 requests need, and their mean batch."""
+    """Return how many steps 48 requests need, and their mean batch."""
     engine = engine_of(local, VLLMLimits(400_000, 1_536, async_scheduling=asynchronous))
     for number in range(48):
         prompt = range(128 * number, 128 * number + 128)

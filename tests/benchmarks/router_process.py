@@ -1,12 +1,12 @@
 """Find the limits of one ``fairbench serve`` process: python -m tests.benchmarks.router_process
 
-A null fleet of 4 to 1,000 workers answers ``/v1/completions`` as streams. The script reads the CPU
-time of the router's process before and after, and extrapolates to a core of its own. A prompt
-belongs to a conversation: 66 words that all share, then the client's own words, of which the last
-40 are new. Rows vary one factor each: the length of prompts, the chunks of an answer, and the
-number of workers. Further rows measure open streams, health checks of workers, and messages to a
-peer with the totals of 10,000 clients. Writes results/tables/router-process.csv, and the
-extrapolation to 1,000 workers to results/tables/router-fleet.csv.
+A null fleet of 4 to 1,000 workers answers ``/v1/completions`` as streams. The script measures the
+CPU time of the router's process, and extrapolates to a core of its own. A prompt belongs to a
+conversation: 66 words that all share, then the client's own words, of which the last 40 are new.
+Each row varies one factor: the length of prompts, the chunks of an answer, or the number of
+workers. Further rows measure open streams, health checks, and messages to a peer with the totals of
+10,000 clients. Writes results/tables/router-process.csv, and the extrapolation to 1,000 workers to
+results/tables/router-fleet.csv.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from tests.live.live_null_server import Connection, NullServer
 
 TABLE = Path(__file__).resolve().parents[2] / "results/tables/router-process.csv"
 SENDERS, AT_ONCE, OUTPUT_TOKENS = 400, 32, 256
-BEGINNING = 64  # number of streams started at a time; more would overflow a queue of connections
+BEGINNING = 64  # streams started at a time; more would overflow a queue of connections
 WARM, IDLE_S = 200, 10.0
-# Words of a prompt, chunks of an answer, workers, requests.
+# words of a prompt, chunks of an answer, workers, requests
 CASES = (
     (512, 16, 4, 600),
     (512, 16, 64, 600),
@@ -42,11 +42,11 @@ CASES = (
     (512, 1, 64, 600),
     (512, 256, 64, 200),
 )
-# Numbers of open streams, and seconds between their chunks, long enough for all to begin. 20,000
-# descriptors, two per stream, limit a router.
+# Numbers of open streams, and seconds between their chunks, which let all streams begin. A router
+# is limited by 20,000 descriptors, two per stream.
 OPEN = ((1000, 4.0), (9_500, 50.0))
-# Load that a simulated A100 serves: requests/s, prompt tokens and answer tokens, by `fairbench run
-# --workload W --scenario none --dp 4 --duration 60 --scheduler d2lpm`.
+# The load that a simulated A100 serves: requests/s, prompt tokens and answer tokens, by `fairbench
+# run --workload W --scenario none --dp 4 --duration 60 --scheduler d2lpm`.
 LOADS = {
     "chat": (5.29, 396, 139),
     "tot": (1.77, 1202, 256),
@@ -72,7 +72,7 @@ async def listen(workers, chunks, gap_s):
 
 @contextmanager
 def serving(workers, chunks, gap_s=0.0):
-    """Start the router; return its process and its port."""
+    """Start the router. Yield its process and its port."""
     fleet = [sys.executable, "-m", __spec__.name, "fleet", f"{workers}", f"{chunks}", f"{gap_s}"]
     with running(fleet) as started:
         port = free_port()
@@ -85,7 +85,7 @@ def serving(workers, chunks, gap_s=0.0):
 
 
 def calls(words, number):
-    """Return the requests in the order in which they are sent, of clients in turn."""
+    """Return the requests in sending order. Clients take turns."""
     rng = random.Random(0)
     shared = " ".join(f"s{place}" for place in range(66))
     own = [[f"w{rng.randrange(100_000)}" for _ in range(words - 66)] for _ in range(SENDERS)]
@@ -103,7 +103,7 @@ def calls(words, number):
 
 
 async def load(port, sent, at_once):
-    """Send all of these requests, a fixed number at a time; return the bytes received."""
+    """Send requests, a fixed number at a time. Return the bytes received."""
     left, bytes_ = iter(sent), 0
     beginning = asyncio.Semaphore(BEGINNING)
 
@@ -126,7 +126,7 @@ async def load(port, sent, at_once):
 
 
 async def begin(port, sent):
-    """Begin each of these requests, and hang up."""
+    """Begin each request, and hang up."""
     for call in sent:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(call)
@@ -191,9 +191,9 @@ def idle(workers):
 
 
 def of_peers(whole):
-    """Measure the CPU of one message sent to a peer and of one received, with 10,000 clients.
+    """Measure the CPU of sending and of receiving one message to a peer, with 10,000 clients.
 
-    The message is either ``whole`` or has only the changes since the previous message.
+    The message is either ``whole`` or holds only the changes since the previous message.
     """
     one, other = (Traffic("d2lpm", 64) for _ in range(2))
     for traffic in (one, other):
@@ -222,7 +222,7 @@ def of_peers(whole):
 
 
 def fleet(measured):
-    """Extrapolate the number of routers, 70% busy, that 1,000 workers need.
+    """Extrapolate how many routers, each 70% busy, 1,000 workers need.
 
     A chunk of a stream counts as a token. Every router checks every worker.
     """

@@ -1,10 +1,10 @@
 """Measure a router's process as the fleet grows: python tests/benchmarks/router_scale.py
 
-Reports decisions (a route and, later, its finish) per CPU second, Python and C calls per decision
-(the same in every run), and memory, at 64 to 1,000 workers and 10,000 clients. Each cell runs in
-its own process. Every client holds a conversation: each request extends its last prompt by 40
-tokens, after 66 tokens that all share and 500 of its own. Each worker has eight requests in flight.
-Nothing is evicted, so the tree holds every prompt. Writes results/tables/router-scale.csv.
+Reports decisions per CPU second (a route and, later, its finish), Python and C calls per decision
+(the same in every run), and memory, at 64 to 1,000 workers and 10,000 clients. Each size runs in
+its own process. Every client holds a conversation, which begins with 66 tokens that all share and
+500 of its own; each request adds 40 tokens. Each worker has eight requests in flight. Nothing is
+evicted, so the tree holds every prompt. Writes results/tables/router-scale.csv.
 """
 
 import csv
@@ -26,9 +26,7 @@ DECISIONS, COUNTED = 10_000, 200
 
 
 class Traffic:
-    """A sequence of requests from clients in turn; for each new one, the oldest request in flight
-    ends.
-    """
+    """Requests from clients in turn. Each new request ends the oldest one in flight."""
 
     def __init__(self, name, workers):
         self.router = build_router(name, {}, workers)

@@ -1,9 +1,9 @@
 """Measure routing decisions per CPU second: python tests/benchmarks/routers.py [--workers 64]
 
-Prints a Markdown table with the best of three runs in each cell. A decision is a route that is
-followed immediately by its finish. Prompts are trees of thought of 512 to 1,400 tokens as segments,
-and prompts of 512, 2,700 and 21,000 token ids, which are first divided into pages. One in four
-prompts is new; the others extend an earlier one, as follow-up requests do.
+Prints a Markdown table with the best of three runs in each cell. A decision is a route followed
+immediately by its finish. Prompts are trees of thought of 512 to 1,400 tokens as segments, or 512,
+2,700 and 21,000 token ids, which the router first divides into pages. A quarter of the prompts is
+new; the others extend an earlier prompt, as follow-up requests do.
 """
 
 import argparse

@@ -34,12 +34,12 @@ from fairbench.workloads.spec import workload_names
 WAITING = (100, 1_000, 10_000)
 PASSES = 200
 UNLIMITED_RPM = {"rpm.limit": 10**6}
-# The `--duration` for about this many requests of chat s1 at dp 4.
+# the `--duration` for about so many requests of chat s1 at dp 4
 SCALES = {"1e5": 585, "1e6": 7_500}
 
 
 def table(corner, columns, rows):
-    """Print the header at once and each row as soon as it is known."""
+    """Print the header at once, and each row as soon as it is known."""
     print(f"| {corner} |", *(f"{column} |" for column in columns))
     print("|---|" + "--:|" * len(columns))
     for name, cells in rows:
@@ -63,7 +63,7 @@ def per_second(flags, settings=None):
 
 
 def cells(workloads, schedulers, dps):
-    """Measure each cell; above dp 4 the runs are shorter, with the same number of requests."""
+    """Measure each cell. Above dp 4, runs are shorter, with the same number of requests."""
 
     def rate(workload, scheduler, dp):
         flags = {"workload": workload, "scenario": "s1", "scheduler": scheduler, "dp": dp}
@@ -109,7 +109,7 @@ def pass_ms(local):
 
     def arrive():
         number = next(numbers)
-        # There are 50 documents, half of them cached; each request has its own question.
+        # There are 50 documents, half of them cached. Each request has its own question.
         prompt = (Segment(f"doc-{number * 7 % 50}", 500), Segment(f"q-{number}", 60))
         request = Request(
             number, f"client-{number % 8}", number, 0, prompt, prompt_tokens(prompt), 256
@@ -153,9 +153,7 @@ def length():
 
 
 def prompts():
-    """Measure 9.6 million prompt tokens in every row: cost must not grow with the
-    prompt's length.
-    """
+    """Measure 9.6 million prompt tokens in every row. Cost must not grow with prompt length."""
 
     def row(folder, tokens):
         path = Path(folder) / f"{tokens}.csv"
@@ -216,7 +214,7 @@ def main():
     parser.add_argument("--workload", nargs="+", default=workload_names(), help="for cells")
     parser.add_argument("--scheduler", nargs="+", default=list(PAIRS), help="for cells")
     arguments = parser.parse_args()
-    # imports, which happen once
+    # imports everything once
     measure({"workload": "chat", "scenario": "none", "num_programs": 1})
     if arguments.mode == "cells":
         cells(arguments.workload, arguments.scheduler, arguments.dp)

@@ -1,12 +1,14 @@
 """Measure how soon a returned worker serves again: python tests/benchmarks/worker_back.py
 
 In the simulation, sixteen clients use four workers under ``d2lpm``, and each client's requests
-begin with its own 2,048 tokens. Worker 1 receives nothing after half of the time. It returns after
+begin with its own 2,048 tokens. Worker 1 receives nothing after half of the time, and returns after
 20 s with an empty cache, as far as the router knows. Each row is a value of ``d2lpm.fill_below``; 0
-is Algorithm 2 as published. Columns: requests dispatched in the 60 s after the return, worker 1's
-share of them (a quarter is fair), requests per second over the whole run, and the mean end-to-end
-latency of requests that arrived in those 60 s. The second table repeats the loads without losing a
-worker, and so shows the cost of the rule.
+is Algorithm 2 as published.
+
+Columns: requests dispatched in the 60 s after the return, worker 1's share of them (a quarter is
+fair), requests per second over the whole run, and the mean end-to-end latency of requests that
+arrived in those 60 s. The second table repeats the loads without losing a worker, which shows the
+rule's cost.
 """
 
 import json
@@ -45,7 +47,7 @@ def trace_of(folder, rate):
 
 
 class Watched:
-    """A router's ``route`` that makes changes at their times and records the choices."""
+    """A router's ``route`` that applies changes at given times and records the choices."""
 
     def __init__(self, router, changes):
         self._route, self._changes, self.sent = router.route, list(changes), []
@@ -59,9 +61,7 @@ class Watched:
 
 
 def simulated(path, limit, *, lost):
-    """Return the window's requests, worker 1's share of them, requests/s, and the
-    window's latency.
-    """
+    """Return the window's requests, worker 1's share, requests/s, and the window's latency."""
     settings = {"d2lpm.fill_below": limit}
     spec = experiment({"trace": str(path), "scheduler": "d2lpm", "dp": WORKERS}, settings)
     simulation = Simulation(spec, spec.client_plans(), source := spec.source())

@@ -8,8 +8,9 @@ from fairbench.cli.app import app
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Run a command in the test's directory; return its one-line error, after a check that no file
-    was left.
+    """Return a function that runs a failing command and returns its one-line error.
+
+    The function also checks that the command left no file in the test's directory.
     """
     monkeypatch.chdir(tmp_path)
 

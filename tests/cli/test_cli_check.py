@@ -1,4 +1,4 @@
-"""Test ``fairbench check`` end to end, also on a scheduler that lost its lift."""
+"""Test ``fairbench check`` end to end, also on a VTC that no longer lifts returning clients."""
 
 import subprocess
 import textwrap
@@ -13,7 +13,7 @@ from tests.gate.gate_helpers import measured, store
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--workload", "chat", "--scenario", "none", "--num-programs", "1", "--scheduler", "vtc"]
-# Few slots in the batch, so that clients queue, leave the queue and return.
+# With few slots in the batch, clients queue, leave the queue and return.
 BUSY = ["--workload", "chat", "--duration", "20", "--scheduler", "vtc"]
 BUSY += ["--max-running-requests", "16", "--request-rate", "1.25"]
 
@@ -30,7 +30,7 @@ def run(parent, arguments):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Store one tiny experiment twice, the second time with an edited number."""
+    """Store a tiny experiment twice, the second time with a changed number."""
     folder = tmp_path_factory.mktemp("runs")
     one, two = run(folder / "one", TINY), run(folder / "two", TINY)
     (summary,) = two.glob("*/summary.json")
@@ -120,7 +120,7 @@ def test_sweeps_are_compared_with_their_own_metrics(tmp_path):
 
 
 def enter_without_lift(account, client, waiting):
-    """The seeded bug: a client that returns keeps the credit of the time away."""
+    """The seeded bug: a returning client keeps the credit of the time in which it was away."""
     account.of.setdefault(client, 0)
 
 

@@ -38,7 +38,7 @@ HEAVY = (
 )
 
 
-# Each command's help in a process of its own, which has imported nothing but the entry point.
+# Print each command's help in its own process, which has imported nothing but the entry point.
 HELP = """
 import os, sys
 from fairbench.cli.main import main
@@ -65,7 +65,7 @@ def test_help_imports_nothing_that_a_run_needs():
     assert list(told) == names
     for name, modules in told.items():
         ours = [module for module in modules if module.startswith("fairbench.")]
-        assert len(ours) < 90, (name, sorted(ours))  # of more than 400 that a run imports
+        assert len(ours) < 90, (name, sorted(ours))  # a run imports more than 400
         assert [module for module in ours if module.startswith(HEAVY)] == [], name
         assert not modules & {"pyarrow", "ray", "aiohttp", "scipy", "matplotlib", "rich.live"}, name
 
@@ -94,7 +94,7 @@ def test_a_simulated_run_imports_only_needed_modules(tmp_path, code, absent):
     assert not [one for one in modules if one.startswith(unwanted)]
 
 
-# Prints every fairbench module in which a function was called while none was being imported.
+# Print every fairbench module in which a function was called outside of an import.
 CALLED = """
 import atexit, sys
 called = set()
@@ -144,7 +144,7 @@ def test_the_help_shows_every_flag_once_in_a_panel(name):
 
 def test_only_help_is_outside_the_panels_of_run():
     others = [param.name for param in load("run").params if panel_of(param) == OTHER]
-    assert others == ["experiment_file"]  # an argument, and has its own section
+    assert others == ["experiment_file"]  # an argument, which has its own section
 
 
 def test_the_flags_that_help_shows_first_are_the_common_ones():

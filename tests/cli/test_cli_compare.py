@@ -14,7 +14,7 @@ from fairbench.execute.tasks import Interruption, RunContext
 from fairbench.results.store import EXPERIMENT, SweepStore
 from tests.gate.gate_helpers import measured, store
 
-# Few slots in the batch, so that clients queue and schedulers matter.
+# With few slots in the batch, clients queue and schedulers matter.
 BUSY = ["--workload", "chat", "--duration", "5", "--set", "engine.max_running_requests=16"]
 
 
@@ -24,7 +24,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """Compare two schedulers over two seeds; return the directory."""
+    """Compare two schedulers over two seeds. Return the directory."""
     parent = tmp_path_factory.mktemp("runs")
     result = invoke("vtc", "fcfs", *BUSY, "--num-runs", 2, "--result-dir", parent)
     assert result.exit_code == 0, result.output
@@ -38,7 +38,7 @@ def test_schedulers_run_over_the_same_seeds_and_are_compared(compared):
     assert lines[2].startswith("simulated on a100-80gb")
     assert "fcfs against vtc, seeds 0 to 1" in lines
     assert max(map(len, lines[: lines.index(f"files  {path}")])) <= 100
-    assert "fairbench: 6 of 6 after" in result.stderr  # two of them are runs of clients alone
+    assert "fairbench: 6 of 6 after" in result.stderr  # two of them simulate clients alone
     experiments = {
         (cell.summary["scheduler"], cell.summary["seed"])
         for cell in SweepStore(path).finished().values()

@@ -31,7 +31,7 @@ def run(good, tmp_path):
 
 
 def change_column(path, name, change):
-    """Replace a column of a table by the result of ``change`` on its values."""
+    """Replace a table's column by ``change(values)``."""
     table = pq.read_table(path)
     values = change(table.column(name).to_pylist())
     pq.write_table(table.set_column(table.column_names.index(name), name, values), path)
@@ -105,7 +105,7 @@ def test_a_date_in_the_experiment_is_refused(run, refused):
 
 
 def test_an_experiment_other_than_that_of_the_summary_is_refused(run, refused):
-    (run / "experiment.toml").write_text("")  # every key has its default
+    (run / "experiment.toml").write_text("")  # an empty file, in which every key has its default
     line = refused("score", "run")
     assert line.startswith("run/experiment.toml: ")
     assert line.endswith(", as in summary.json")

@@ -1,4 +1,4 @@
-"""Test numbers in digits of other scripts: Python reads them, and a reader may not."""
+"""Test that numbers in digits of other scripts are refused, although Python reads them."""
 
 import pytest
 from typer.testing import CliRunner

@@ -371,7 +371,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_code_1(redirection, 
 
 
 def test_ctrl_c_while_python_imports_leaves_no_traceback():
-    # The signal arrives during the first heavy import.
+    # send the signal during the first heavy import
     code = (
         "import sys\n"
         "class Finder:\n"

@@ -49,7 +49,7 @@ def test_json_that_python_itself_does_not_read(refused, tmp_path, command, text,
     (tmp_path / "file.jsonl").write_text(text)
     line = refused(*command, "file.jsonl")
     dataset = "dataset " if command[0] == "run" else ""
-    listed = command == ["score"] and text.startswith("[")  # The JSON may be on many lines.
+    listed = command == ["score"] and text.startswith("[")  # the JSON may span many lines
     assert line.startswith(f"{dataset}file.jsonl{'' if listed else ', line 1'}: ")
     assert line.endswith(complaint)
 
@@ -117,7 +117,7 @@ COMMANDS = {
 )
 def test_a_bomb_of_3_gigabytes_takes_less_than_1_gigabyte_of_memory(command, bomb, tmp_path):
     path = tmp_path / "bomb.jsonl.gz"
-    path.write_bytes(gzip.compress(BOMBS[bomb]) * 3200)  # A gzip file may consist of many members.
+    path.write_bytes(gzip.compress(BOMBS[bomb]) * 3200)  # a gzip file may consist of many members
     memory, line = limited([*command.split(), str(path)])
     assert memory < GIB
     assert line.startswith("fairbench: ")
@@ -142,9 +142,7 @@ finally:
 
 
 def limited(arguments):
-    """Return the peak memory of a failing command in bytes, and its one-line error (exit
-    code 2).
-    """
+    """Return the peak memory (bytes) of a command that fails with code 2, and its error line."""
     command = [sys.executable, "-c", PEAK, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     *lines, peak_kib = done.stderr.splitlines()

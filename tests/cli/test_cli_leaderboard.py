@@ -20,9 +20,7 @@ def invoke(*arguments):
 
 @pytest.fixture
 def lines(tmp_path):
-    """Return two schedulers in two configurations over three seeds; vtc serves 10% less, twice as
-    fast.
-    """
+    """Return two schedulers in two configurations. vtc serves 10% less, but is twice as fast."""
     rows = [
         f"{place},{row},{seed},gpu/m,true,{rate * (100 + seed)},60,{late * (1 + seed)}"
         for place in ("tot s1 dp 2", "chat s1 dp 2")

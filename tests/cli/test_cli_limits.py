@@ -28,7 +28,7 @@ app()
 
 
 def limited(*arguments, file_bytes=0, code=2):
-    """Return the error of a command whose files may have a limited size (0: no limit)."""
+    """Return the error of a command whose files may have ``file_bytes`` (0: any size)."""
     command = [sys.executable, "-c", LIMITED, str(file_bytes), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
@@ -115,7 +115,7 @@ def test_a_bomb_after_a_log_is_recognised(tmp_path, monkeypatch):
 
 
 def test_a_line_that_does_not_fit_on_the_disk_is_not_added(tmp_path):
-    """Simulate a full disk: the file may grow by only half of a line."""
+    """Simulate a full disk: only half of the line fits into the file."""
     path = tmp_path / "lines.jsonl"
     append_line(path, {"a": 1})
     before = path.read_text()

@@ -45,7 +45,7 @@ def listed(*kind):
 
 
 def entries(text):
-    """Return the names, which are indented by two spaces."""
+    """Return the listed names, which are indented by two spaces."""
     lines = [line for line in text.split("\n") if line.startswith("  ") and line[2] != " "]
     return [line.split()[0] for line in lines]
 

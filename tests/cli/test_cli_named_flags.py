@@ -57,7 +57,7 @@ def texts_of(command):
 
 
 def unknown(text, *names):
-    """Return the flags in a text that neither the commands have nor another that the text names."""
+    """Return the flags in a text that neither our commands nor another named program has."""
     named = {" ".join(filter(None, found)) for found in COMMAND.findall(text)}
     named |= {found.partition(" ")[0] for found in named}
     known = set().union(*(commands()[name][0] for name in {*names, *named} & commands().keys()))
@@ -85,7 +85,7 @@ def test_a_flag_that_does_not_exist_is_found(text, wrong):
 
 
 def messages():
-    """Yield each text of the source that is not a docstring, with its place."""
+    """Yield each text of the source that is not a docstring, with its location."""
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         docs = {

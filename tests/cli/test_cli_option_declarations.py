@@ -1,4 +1,4 @@
-"""Test that an option is declared in one place, from which other commands derive theirs."""
+"""Test that each option is declared in one place, from which all commands derive it."""
 
 import ast
 from collections import defaultdict
@@ -7,7 +7,7 @@ from pathlib import Path
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 DECLARES = {"Flag", "Option", "option", "_engine", "_server"}
 
-# Options of several commands that have only their name in common.
+# options of several commands that share only the name
 OTHER_MEANINGS = {
     "baseline": "a row of a leaderboard; a scheduler of a comparison",
     "clients": "their number in an experiment; names of clients of a log",
@@ -24,7 +24,7 @@ OTHER_MEANINGS = {
 
 
 def declared(source):
-    """Yield the names of options that a module declares, and does not derive."""
+    """Yield the names of options that a module declares instead of deriving them."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             named = [(one.arg, one.annotation) for one in (*node.args.args, *node.args.kwonlyargs)]

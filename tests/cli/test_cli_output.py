@@ -86,7 +86,7 @@ def test_the_progress_line_shows_its_numbers(progress, expected):
 @pytest.mark.parametrize(
     ("now_s", "elapsed_s", "expected"),
     [
-        # 400 s at 5 programs a second
+        # 400 s remain, at 5 simulated seconds a second
         (100.0, 20.0, "simulated 100 of 500 s, 80 s left  programs 4/6"),
         (100.0, 60.0, "simulated 100 of 500 s, 4 min left  programs 4/6"),
         (100.0, 4.0, "simulated 100 of 500 s  programs 4/6"),  # too early for an estimate

@@ -14,7 +14,7 @@ from fairbench.cli.app import app
 
 COMMAND = [sys.executable, "-m", "fairbench"]
 ENDLESS = ["run", "--workload", "chat", "--scheduler", "fcfs", "--duration", "86400"]
-WAIT_S = 300  # a long limit, because machines are busy
+WAIT_S = 300  # long, because the machine may be busy
 
 
 def invoke(*arguments):
@@ -23,7 +23,7 @@ def invoke(*arguments):
 
 @pytest.fixture
 def under_way(tmp_path):
-    """Start a run; return it and its directory once its first records are on disk."""
+    """Start a run. Return it and its directory once its first records are on disk."""
     process = subprocess.Popen(
         [*COMMAND, *ENDLESS, "--result-dir", str(tmp_path)],
         stdout=subprocess.PIPE,

@@ -44,7 +44,7 @@ def repeated(tmp_path):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """The directory of a sweep of two points."""
+    """The directory of a sweep with two points."""
     parent = tmp_path_factory.mktemp("sweeps")
     result = invoke(*GRID, "--result-dir", parent)
     assert result.exit_code == 0, result.output

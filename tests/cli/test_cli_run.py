@@ -80,7 +80,7 @@ def only(parent):
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Run one tiny experiment; return its output and its directory."""
+    """Run a tiny experiment. Return its output and its directory."""
     parent = tmp_path_factory.mktemp("runs")
     result = invoke("run", *TINY, "--result-dir", parent)
     assert result.exit_code == 0, result.output
@@ -173,7 +173,7 @@ def test_set_wins_over_the_engine_flag(tmp_path):
 
 
 def test_ctrl_c_keeps_finished_work_and_marks_the_run_incomplete(tmp_path):
-    # A simulation of ten hours, which the test interrupts after a few programs.
+    # a simulation of ten hours, which the test interrupts after a few programs
     script = tmp_path / "run.py"
     script.write_text(
         "import signal, sys\n"
@@ -289,7 +289,7 @@ def test_a_run_is_compared_with_a_reference_only_if_asked_or_stored(tmp_path):
     assert "Under" not in plain
     assert compared.startswith(plain)
     assert re.search(r"Under\s+lpm,?\s+(it|the\s+lowest\s+share)\s+would\s+be\s+\d", compared)
-    assert len(list(tmp_path.iterdir())) == 2  # the reference is not saved
+    assert len(list(tmp_path.iterdir())) == 2  # the reference run is not saved
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_the_table_names_all_clients_and_unknown_values(records):
     assert shown[0] == "One client sent requests, so nothing was shared."
     assert shown[2] == "scored from records (lines)"
     assert [line.split()[0] for line in shown[6:8]] == ["zoe", "a"]
-    assert "0.500 of service" in result.stdout  # One of two clients received all of the service.
+    assert "0.500 of service" in result.stdout  # one of two clients received all of the service
     assert max(map(len, shown)) <= 100
 
 
@@ -134,7 +134,7 @@ def test_output_file_appends_a_line_in_sglangs_format(run, tmp_path):
     assert plain["jain_index"] == summary["jain_index"]
     lists = set(detailed) - set(plain)
     assert {len(detailed[name]) for name in lists} == {summary["num_requests"]}
-    # Fairbench's own details are read as a foreign file.
+    # fairbench's own details are read like a foreign file
     output.write_text(json.dumps(detailed))
     again = scored(output)
     assert again["layout"] == "vllm"
@@ -220,7 +220,7 @@ def _is(name, path):
 
 
 def idle_log(folder, *, session=""):
-    """Return 180 calls of three clients, 1.5 s apart, that take 1 s each; one call of c1 fails."""
+    """Return 180 calls of three clients, 1.5 s apart, which take 1 s each. One call of c1 fails."""
     rows = ["time_s,client,prompt_tokens,completion_tokens,status_code,ttft_s,latency_s,session"]
     for number in range(180):
         status, out = (500, 0) if number == 82 else (200, 100)
@@ -252,7 +252,7 @@ def test_the_latency_of_a_session_states_its_parts(tmp_path):
 
 
 def test_a_page_calls_the_wait_of_a_failed_request_failed(tmp_path):
-    """The P95 is the wait of the failed request, the worse of the client's two."""
+    """The client's P95 is the wait of its failed request, the longer of its two waits."""
     rows = ["time_s,client,prompt_tokens,completion_tokens,status_code,ttft_s,latency_s"]
     rows += ["0,a,10,2,200,0.5,1", "1,b,10,2,200,0.25,1", "2,a,10,0,500,,", "3,b,10,2,200,0.25,1"]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")

@@ -1,4 +1,4 @@
-"""Test that the studies are found by their entry points, or that one line says how to get them."""
+"""Test that the studies are found by their entry points, or that an error says how to get them."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ def no_studies(monkeypatch, tmp_path):
 
 
 class Hidden:
-    """Finds no module of the studies."""
+    """An importer that finds no module of the studies."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -63,7 +63,7 @@ def test_without_studies_a_line_names_the_installation(no_studies, tmp_path, arg
 
 @pytest.mark.parametrize("place", ["docs", "package"])
 def test_studies_are_found_in_a_clone(monkeypatch, tmp_path, place):
-    """The clone is around the current folder, or around the package that is installed from it."""
+    """The clone contains the current folder, or the installed package was made from it."""
     package = tmp_path / "studies" / "fairbench_tales"
     package.mkdir(parents=True)
     (tmp_path / "bench" / "fairbench").mkdir(parents=True)

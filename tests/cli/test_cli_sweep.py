@@ -20,7 +20,7 @@ from fairbench.results.store import SweepStore
 from tests.one_by_one import in_processes
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
-PATIENCE_S = 300  # a long limit, because machines are busy
+PATIENCE_S = 300  # long, because the machine may be busy
 
 
 def invoke(*arguments):
@@ -28,14 +28,14 @@ def invoke(*arguments):
 
 
 def contents(path):
-    """Return every file below a folder, except locks, with its modification time."""
+    """Return the modification time of every file below a folder, except locks."""
     files = (file for file in path.rglob("*") if file.is_file() and file.name != LOCK_FILE)
     return {str(file): file.stat().st_mtime_ns for file in files}
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """Run a sweep of two points in processes; return its directory."""
+    """Run a sweep of two points in processes. Return its directory."""
     parent = tmp_path_factory.mktemp("runs")
     with in_processes():
         result = invoke(*GRID, "--result-dir", parent)
@@ -223,15 +223,13 @@ def test_a_failing_point_is_reported_and_stops_no_other(tmp_path):
 
 
 def endless(parent, signum):
-    """Start a sweep with a short and an endless point, and signal it once the short one is
-    finished.
-    """
+    """Start a sweep with a short and an endless point, and signal it once the short one ends."""
     sweep = parent / "endless.toml"
     sweep.write_text(
         '[base]\nworkload = "chat"\nscheduler = "vtc"\n'
         "[[grid]]\nduration_s = 36000.0\n[[grid]]\nnum_programs = 1\n"
     )
-    # One process for each task: both points, and the clients alone at each.
+    # four processes, one for each task: both points, and the clients alone at each
     script = "import os; os.cpu_count = lambda: 4\nfrom fairbench.cli.main import main; main()"
     command = [sys.executable, "-c", script, "sweep", str(sweep), "--result-dir", str(parent)]
     store = SweepStore(parent / "endless")

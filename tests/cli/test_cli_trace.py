@@ -1,4 +1,4 @@
-"""Test trace commands: an error in a file or a flag is one line with exit code 2."""
+"""Test that an error in a trace file or a flag is one line with exit code 2."""
 
 import json
 
@@ -120,7 +120,7 @@ def test_requests_without_a_client_are_reported(tmp_path, users, told):
     ],
 )
 def test_a_trace_without_heavy_clients_gets_a_note(tmp_path, command):
-    """The flooder counts as well-behaved, so that group's latency includes its own."""
+    """The unmarked heavy client counts as well-behaved, so the group's latency includes its own."""
     file = tmp_path / "log.csv"
     lines = [f"{number},{'ab'[number % 2]},10,2" for number in range(8)]
     file.write_text("\n".join(["time_s,client,isl,osl", *lines]))

@@ -16,7 +16,7 @@ from tests.shared_data import VTC_RUNS, needs
 
 
 def record(path):
-    """Return twelve requests of two clients, one every 2 s."""
+    """Return a run of twelve requests of two clients, one every 2 s."""
     n = 12
     return {
         "path": path,
@@ -154,7 +154,7 @@ def test_a_bad_path_is_one_line_and_exit_code_2(runs, change, complaint):
 @needs(VTC_RUNS)
 @pytest.mark.slow
 def test_the_real_runs_have_exactly_the_known_misses():
-    """docs/appendix/measured.md names the cause of each miss."""
+    """docs/appendix/measured.md explains each miss."""
     whole = json.loads(invoke(VTC_RUNS, "--json").stdout)
     missed = {run["name"]: [m.split(":")[0] for m in run["misses"]] for run in whole["runs"]}
     assert {name: misses for name, misses in missed.items() if misses} == {

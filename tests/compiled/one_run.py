@@ -1,6 +1,6 @@
 """Print the result of a simulated run as JSON, and whether its engine was compiled.
 
-Columns are compared as Python values, because the repr of a float shows every bit.
+Columns are printed as Python values, because the repr of a float shows every bit.
 """
 
 import hashlib

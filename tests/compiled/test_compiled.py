@@ -1,6 +1,6 @@
-"""The compiled package (build.sh) makes the same records as the interpreted one, byte for byte.
+"""Test that the compiled package (build.sh) makes the same records as Python, byte for byte.
 
-``FAIRBENCH_COMPILED`` names its folder; without it there is nothing to compare.
+``FAIRBENCH_COMPILED`` names the folder of the compiled package. Without it, the tests are skipped.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Test defaults, and which values of a stored file give way to flags."""
+"""Test defaults, and which values of a stored file flags override."""
 
 import tomllib
 
@@ -14,7 +14,7 @@ from fairbench.workloads.spec import load_workload, workload_names
 from tests.config.config_helpers import message
 from tests.strategies import examples
 
-# Values that differ from every default; a typed default counts as a default.
+# Each value differs from all defaults, because a typed default counts as a default.
 FLAGS = st.fixed_dictionaries(
     {},
     optional={

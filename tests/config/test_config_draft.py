@@ -1,4 +1,4 @@
-"""Drafts: values of an experiment with their origins."""
+"""Test drafts, which are an experiment's values with their origins."""
 
 from hypothesis import given
 from hypothesis import strategies as st

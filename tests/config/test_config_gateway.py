@@ -43,7 +43,7 @@ def test_any_local_scheduler_is_a_policy_and_shares_its_parameters_with_the_work
 
 
 def test_unused_parameters_are_not_stored():
-    """Runs stored before these parameters existed therefore keep their identity."""
+    """Therefore, runs stored before these parameters existed keep their identity."""
     plain = resolve({**DRR, "gateway": "vtc", "saturation": "concurrency"})
     assert not {"concurrency.headroom", "gateway.outputs"} & plain.settings.keys()
     asked = {"concurrency.headroom": 1, "gateway.outputs": "ahead"}

@@ -1,4 +1,4 @@
-"""Test that a spec knows which values somebody chose, whatever file the values come from."""
+"""Test that a spec knows which values somebody chose, whatever file they come from."""
 
 import tomllib
 
@@ -27,7 +27,7 @@ def tables(spec):
 
 
 def earlier(spec):
-    """Return the tables of a spec as a version without origins stored them."""
+    """Return the tables of a spec as an older version stored them, without origins."""
     return tables(spec.model_copy(update={"given": None}))
 
 

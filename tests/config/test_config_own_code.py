@@ -1,4 +1,4 @@
-"""Test experiments whose replicas are an installed engine's own code."""
+"""Test experiments whose replicas run an installed engine's own scheduler code."""
 
 import pytest
 

@@ -38,7 +38,7 @@ def test_every_fact_of_a_preset_reaches_the_experiment(name):
 def test_the_dlpm_paper_used_a_pool_of_20000_and_a_program_every_two_seconds():
     spec = resolve(PAPER | {"scheduler": "d2lpm", "dp": 4})
     assert spec.settings["engine.max_total_tokens"] == 20_000
-    assert spec.settings["engine.max_running_requests"] == 2048  # The workload judge itself has 64.
+    assert spec.settings["engine.max_running_requests"] == 2048  # the workload judge itself sets 64
     assert spec.settings["dlpm.quantum"] == 50_000
     assert spec.settings["d2lpm.worker_quantum"] == 100_000
     good = spec.client_plans()[1]

@@ -33,13 +33,13 @@ def test_flags_override_the_file_and_the_rest_of_it_stays():
             "num_programs = 1000000, clients = 3: this gives about 3,000,000 programs in total, "
             "and at most 2,000,000 are allowed",
         ),
-        # 0.035 programs/s for each of 3 clients and 8 GPUs, over 4 x 10^6 s.
+        # 0.035 programs/s for each of 3 clients and 8 GPUs, over 4 x 10^6 s
         (
             {"duration_s": 4e6, "dp": 8},
             "duration_s = 4000000.0, dp = 8, clients = 3: this gives about 3,360,000 programs in "
             "total, and at most 2,000,000 are allowed",
         ),
-        # 900 s of three clients.
+        # 900 s of three clients
         (
             {"request_rate": 1e4},
             "duration_s = 900.0, request_rate = 10000.0, clients = 3: this gives about 27,000,000 "

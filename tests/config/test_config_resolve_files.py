@@ -113,10 +113,10 @@ def test_errors_in_a_flag_do_not_name_the_file(tmp_path):
     ("flags", "settings", "text", "names_file"),
     [
         ({"dp": 2}, {}, "seed = -1", True),
-        # as wrong as the value in the file, which it replaces
+        # the flag is as wrong as the file's value, which it replaces
         ({"seed": -1}, {}, "seed = -1", False),
         ({}, {"dlpm.quantum": -1}, "[settings]\ndlpm.quantum = -1", False),
-        # the first of the two errors that is found
+        # the first error that is found
         ({}, {"dlpm.refill": "x"}, "[settings]\nvtc.charge = 'x'", True),
         ({"local": "vtc"}, {}, "router = 'robin'", True),
         ({"backend": {"max_concurrency": 3}}, {}, "[backend]\nkind = 'emulator'\ntp = 2", True),

@@ -11,8 +11,8 @@ from tests.config.config_helpers import message
 
 
 def test_precedence_of_a_parameter():
-    # The order: the class's default, the workload's, the file's, --set.
-    text = to_toml(resolve({}))  # would otherwise be a whole workload table to edit
+    # later values win: the class's default, the workload's, the file's, --set
+    text = to_toml(resolve({}))  # short enough to edit
     table = tomllib.loads(text)["workload"]
     table["settings"] = {"dlpm.quantum": 111}
     file = {"workload": table}
@@ -33,7 +33,7 @@ def test_settings_hold_exactly_the_parts_in_use():
     ("key", "value", "expected"),
     [
         ("dlpm.quantun", 5, "unknown parameter of dlpm 'quantun'"),
-        # not in use, but still an error
+        # an error although vtc is not in use
         ("vtc.charg", "input", "unknown parameter of vtc 'charg'"),
         ("vtc.charge", "inputs", "vtc.charge = 'inputs': choose from extend, input, gpu-time."),
         ("dlpn.quantum", 5, "unknown part in a setting 'dlpn'"),

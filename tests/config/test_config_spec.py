@@ -26,7 +26,8 @@ from tests.strategies import examples
     tag=st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=10),
 )
 def test_a_saved_spec_reads_back_identical(scheduler, workload, dp, rate, programs, tag):
-    assume(programs is None or workload != "vtc-increasing")  # its rate belongs to the time
+    # the rate of vtc-increasing depends on the time
+    assume(programs is None or workload != "vtc-increasing")
     flags = {"scheduler": scheduler, "workload": workload, "dp": dp, "request_rate": rate}
     flags |= {"num_programs": programs, "tag": tag}
     spec = resolve({key: value for key, value in flags.items() if value is not None})
@@ -39,7 +40,8 @@ def test_settings_with_tables_and_overridden_workloads_read_back_identical():
         {"scheduler": "vtc"},
         {"vtc.weights": {"client-0": 2}, "tot.branches": 3, "engine.step_by_step": True},
     )
-    assert spec.settings["vtc.weights"] == {}  # the names are part of the experiment
+    # the weights' client names are part of the experiment
+    assert spec.settings["vtc.weights"] == {}
     assert spec.weights == {"client-0": 2.0}
     assert spec.workload.params["branches"] == 3
     assert reread(spec) == spec

@@ -34,7 +34,8 @@ def test_settings_may_be_nested_as_in_toml_without_quotes():
         """
     found = sweep(**tomllib.loads(nested))
     assert found == plain
-    assert list(found.grid[0]) == ["dlpm.quantum", "dp"]  # the order of the points
+    # the order of the keys is that of the points
+    assert list(found.grid[0]) == ["dlpm.quantum", "dp"]
 
 
 @given(AXES)
@@ -44,7 +45,7 @@ def test_a_stored_sweep_has_the_same_points(axes):
 
 
 def test_a_stored_sweep_keeps_infinities():
-    """JSON, in which a sweep is stored, has no infinity."""
+    """Sweeps are stored as JSON, which has no infinity."""
     swept = sweep(grid={"request_rate": [1.0, inf], "fair-finish.slack": inf}, base={"seed": 1})
     assert make_sweep(tomllib.loads(sweep_toml(swept))) == swept
 

@@ -38,14 +38,14 @@ def test_the_keys_of_a_point_are_resolved():
 
 
 def test_a_duration_of_the_base_holds_for_every_workload():
-    # 480 s is the default of tot, not of judge.
+    # 480 s is the default of tot, not of judge
     grid = {"workload": ["tot", "judge"]}
     found = points(sweep(base={"duration_s": 480.0}, grid=grid))
     assert [spec.duration_s for spec in found] == [480.0, 480.0]
 
 
 def test_identical_points_run_once():
-    # LPM has no quantum.
+    # LPM has no quantum
     grid = {"workload": "chat", "scheduler": ["lpm", "dlpm"], "dlpm.quantum": [1000, 5000]}
     found = points(sweep(grid=grid))
     assert [spec.scheduler for spec in found] == ["lpm", "dlpm", "dlpm"]
@@ -71,7 +71,7 @@ def test_figure_7_has_108_points_and_no_preble_on_one_replica():
 
 
 def test_quick_sends_forty_well_behaved_programs_in_all():
-    # tot: three clients, one of them heavy; chat without a heavy client: four.
+    # tot has three clients, one of them heavy; chat has four and no heavy client
     base = {"duration_s": 7.0}
     two, four = (
         points(quick_form(sweep(base=base, grid={"workload": workload, "scenario": scenario})))[0]

@@ -1,4 +1,4 @@
-"""Test that every setting has a run that varies it, and that former settings are constants."""
+"""Test that some run varies every setting, and that former settings are constants."""
 
 import re
 import tomllib
@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_SETTINGS = 290
 RUNS = ("tests", "studies", "workloads", "results/tables", "bench/fairbench/config")
 
-# Settings that no study, sweep, preset, workload or test of behaviour varies. The list must not
-# grow: a setting that is added has such a run.
+# Settings that no study, sweep, preset, workload or test varies. The list must not grow: a new
+# setting needs a run that varies it.
 NEVER_VARIED: set[str] = set()
 
 
@@ -34,14 +34,14 @@ def settings():
 
 @cache
 def names_of(part):
-    """Return the names by which a test or a study may build a part."""
+    """Return the names under which a test or a study may build a part."""
     paths = {**locals_by_name(), **routers_by_name()}
     params = params_by_part()[part].__qualname__.partition(".")[0].removesuffix("Params")
     return {paths.get(part, "").partition(":")[2], params, f'"{part}"'} - {""}
 
 
 def varied(texts):
-    """Return the settings for which some text gives a value."""
+    """Return the settings to which some text gives a value."""
     found = set()
     for text in texts:
         words = set(re.findall(r"[\w-]+\.\w+|\w+__\w+", text))
@@ -58,7 +58,7 @@ def varied(texts):
 
 
 def nested(text):
-    """Yield ``NAME.PARAM`` for every table in TOML; nothing for another text."""
+    """Yield ``NAME.PARAM`` for every table in TOML, and nothing for other text."""
     try:
         tables = [tomllib.loads(text)]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""Test clients' weights of an experiment from the workload, a file, settings and flags."""
+"""Test clients' weights from the workload, a file, settings and flags."""
 
 import re
 import tomllib
@@ -70,7 +70,7 @@ def test_a_stored_run_with_weights_of_vtc_has_them_as_weights_of_the_experiment(
     spec = resolve({}, {}, old)
     assert spec.settings["vtc.weights"] == {}
     assert spec == resolve({"scheduler": "vtc", "weights": {"client-1": 2.7}})
-    # A scheduler that ignored the weights ran without them, and so its experiment has none now.
+    # This scheduler ignored weights, so the old run had none in effect.
     assert resolve({"scheduler": "dlpm"}, {}, old).weights is None
 
 

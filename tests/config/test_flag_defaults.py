@@ -1,7 +1,7 @@
 """Test that the defaults which ``--help`` shows are those of the code.
 
-Most flags hold the value that the code uses. Here are those whose value stands in a module that
-the declarations of flags cannot import.
+Most flags hold the value that the code uses. This file tests the others, whose value is in a module
+that the declarations of flags cannot import.
 """
 
 import inspect

@@ -10,7 +10,7 @@ FIELD = SHARED / "data/field2"
 
 
 def log(path, floods, *, span_s=600, gap_s=2.0, clients=4):
-    """Write a log of clients that send every ``gap_s``; ``floods`` are (start_s, end_s, count)."""
+    """Write a log of clients that send every ``gap_s``. ``floods`` are (start_s, end_s, count)."""
     rows = [
         (place * gap_s / clients + number * gap_s, f"c{place}")
         for place in range(clients)
@@ -29,11 +29,12 @@ def log(path, floods, *, span_s=600, gap_s=2.0, clients=4):
         ([], {}, 60.0),
         ([(300, 330, 900)], {}, 60.0),
         ([(20, 50, 900)], {}, 20.0),
-        ([(45, 120, 900)], {}, 45.0),  # over the usual end of the warm-up
+        ([(45, 120, 900)], {}, 45.0),  # the flood begins before the usual end of the warm-up
         ([(0, 40, 900)], {}, 0.0),
-        ([(300, 330, 2_000), (30, 40, 300), (500, 520, 1_500)], {}, 30.0),  # the smallest is first
+        # the smallest flood is first
+        ([(300, 330, 2_000), (30, 40, 300), (500, 520, 1_500)], {}, 30.0),
         ([(20, 50, 900)], {"time_scale": 2.0}, 10.0),
-        ([(10, 590, 9_000)], {}, 10.0),  # nearly the whole time
+        ([(10, 590, 9_000)], {}, 10.0),  # the flood lasts nearly the whole time
     ],
 )
 def test_the_warm_up_ends_before_the_first_flood(tmp_path, floods, flags, warmup_s):

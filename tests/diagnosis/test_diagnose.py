@@ -1,4 +1,4 @@
-"""Test that a flood in an access log is found: its client, its window and its victims."""
+"""Test that a flood in an access log is found: its client, its window and who waits."""
 
 import json
 import re
@@ -16,7 +16,7 @@ NAMES = tuple(f"team-{number:02d}" for number in range(40))
 
 
 def requests(flooding=True):
-    """Return requests of 40 teams by time; one floods from 120 to 360 s at 9 requests/s."""
+    """Return requests of 40 teams by time. One floods from 120 to 360 s at 9 requests/s."""
     rng = np.random.default_rng(1)
     rows = [(at, team) for team in range(40) for at in rng.uniform(0, SPAN_S, 70)]
     if flooding:
@@ -25,7 +25,7 @@ def requests(flooding=True):
 
 
 def one_server(rows, service_s=0.1):
-    """Return each request's wait in a first-come, first-served queue of one server (Lindley)."""
+    """Return each request's wait in the first-come, first-served queue of one server (Lindley)."""
     waits, free_s = [], 0.0
     for at, _ in rows:
         free_s = max(free_s, at)
@@ -62,7 +62,7 @@ def test_the_flood_its_window_and_its_victims_are_named():
     harm = harm_of(traffic, [flood])
     assert {one.client for one in harm.victims} == set(range(40)) - {FLOODER}
     assert START_S <= harm.start_s < START_S + 30
-    assert harm.end_s > END_S  # the queue drains after the flood
+    assert harm.end_s > END_S  # the queue drains only after the flood
 
 
 def test_without_a_flood_no_client_is_named():
@@ -77,7 +77,7 @@ def test_a_flood_without_delays_harms_nobody():
 
 
 def test_sessions_come_in_bursts_and_are_not_floods():
-    """Forty sessions of 12 calls within 20 s: each client has bursts of 3 times the mean."""
+    """Each of forty sessions makes 12 calls within 20 s, in bursts of 3 times its mean rate."""
     rng = np.random.default_rng(3)
     starts = [(team, at) for team in range(40) for at in rng.uniform(0, SPAN_S, 4)]
     rows = sorted((at + call, team) for team, at in starts for call in rng.uniform(0, 20, 12))
@@ -98,7 +98,8 @@ def test_an_overloaded_server_has_no_culprit():
     assert found.median_s < found.p95_s
     few = slow._replace(wait_s=np.where(slow.client < 10, slow.wait_s, 0.1))
     assert overload_of(few) is None  # most clients do not wait
-    assert overload_of(slow._replace(wait_s=np.full(len(rows), 9.0))) is None  # long prompts
+    # all wait equally, as for long prompts
+    assert overload_of(slow._replace(wait_s=np.full(len(rows), 9.0))) is None
 
 
 @pytest.mark.parametrize(("present", "clients"), [(19, None), (20, 20)])
@@ -125,7 +126,7 @@ def test_a_diagnosis_and_a_page_say_that_servers_are_overloaded(tmp_path):
 
 @pytest.mark.slow
 def test_replicas_for_sessions_are_chosen_by_the_latency_of_each_call(tmp_path):
-    """Whole sessions last a minute and miss any target in seconds; their calls meet it."""
+    """A whole session lasts a minute and would miss any target, but its calls meet it."""
     header = "time,client,input_tokens,output_tokens,session"
     lines = [
         f"{30 * n + 20 * turn},{NAMES[n % 3]},{500 + 100 * turn},50,s{n}"
@@ -146,13 +147,13 @@ def test_replicas_for_sessions_are_chosen_by_the_latency_of_each_call(tmp_path):
 def test_the_best_stretch_equals_one_computed_by_hand():
     gains, cost = np.array([1.0, -3.0, 2.0, 2.0, -1.0]), np.zeros(5)
     assert best_stretch(gains, cost) == (2, 3, 4.0)
-    # Three events of weight 2 each; the gap before the last costs more than the event adds.
+    # Three events of weight 2. The gap before the last costs more than the event adds.
     assert best_stretch(np.full(3, 2.0), np.array([0.0, 1.0, 9.0])) == (0, 1, 3.0)
 
 
 @pytest.fixture
 def log(tmp_path):
-    """Write the flood, with waits, to a file."""
+    """Write the flood to a file, with waits."""
     rows = requests()
     return written(tmp_path / "access.csv", rows, one_server(rows))
 

@@ -23,7 +23,7 @@ def invoke(*arguments):
 
 
 def said(*arguments):
-    """Return the text of a diagnosis in one line."""
+    """Return the text of a diagnosis as one line."""
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.split())
@@ -54,7 +54,7 @@ def written(path, rows, header=HEADER):
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "lightllm"])
 def test_a_light_load_needs_one_replica_of_each_engine(engine, tmp_path):
-    """The load is two requests a second of 1,000 and 100 tokens; an A100 serves about 10."""
+    """The load is 2 requests/s of 1,000 input and 100 output tokens. An A100 serves about 10."""
     log = written(tmp_path / "log.csv", [(*one, 1000, 100) for one in steady(10, 5.0, 100.0)])
     found = numbers(log, "--no-plan", "--scheduler", "fcfs", "--engine", engine)
     assert found["dp"] == 1
@@ -184,7 +184,8 @@ def test_ordinary_requests_do_not_count_as_part_of_a_flood():
     unknown = np.full(len(sent), np.nan)
     (flood,) = floods(Traffic(names, client, arrival_s, np.full(len(sent), 600.0), unknown))
     assert (flood.client, flood.start_s, flood.end_s) == (3, 300.0, 360.0)
-    # c3 sends 242 in this time, and the nine others send 10 (c0 also at 360 s).
+    # In the 60 s of the flood, c3 sends 242 requests, and the nine others send 10 (c0 also at 360
+    # s).
     assert (flood.requests, flood.multiple) == (242, pytest.approx(242 / (10 / 9)))
 
 
@@ -217,5 +218,5 @@ def test_the_replayed_part_surrounds_the_flood_on_the_clock_of_the_log(tmp_path,
     monkeypatch.setattr(access_log, "MOST_REPLAYED", 30)
     flood = Flood(0, 50.0, 60.0, 0.9, 9.0, 99, throughout=False)
     part, start_s = access_log.part_to_replay(log, [flood])
-    # half of the flood's ten seconds before and after the flood
+    # plus half of the flood's ten seconds before and after it
     assert (start_s, part.span_s, len(part)) == (45.0, 19.0, 20)

@@ -1,4 +1,4 @@
-"""Test ``fairbench diagnose``: the heavy clients, their victims, the times, and the remedies."""
+"""Test ``fairbench diagnose``: the heavy clients, who waits, when, and the remedies."""
 
 import json
 import random
@@ -22,7 +22,7 @@ def diagnosed(*arguments):
 
 
 def arrivals(seed, floods):
-    """Return (time, client) of teams that send 0.3 requests/s each; team-7 may flood at 15/s."""
+    """Return (time, client) of teams that send 0.3 requests/s each. team-7 may flood at 15/s."""
     rng = random.Random(seed)
 
     def poisson(rate, start_s, end_s):
@@ -78,7 +78,7 @@ def test_fair_queueing_lowers_the_waits_of_others_in_the_text(flooded):
     ("cluster", "unlike"), [((), True), (("--gpu", "a10g", "--model", "llama-3.2-3b"), False)]
 )
 def test_a_replay_on_another_cluster_than_the_logs_is_noted(cluster, unlike):
-    """The example's servers are those of the second case, in which the replay repeats the waits."""
+    """In the second case, the cluster is the example's, and the replay repeats its waits."""
     text = " ".join(diagnosed(EXAMPLE, "--no-plan", "--scheduler", "fcfs,vtc", *cluster).split())
     assert ("does not resemble yours: TTFT P95 is 96.1 s in the log" in text) == unlike
     assert ("from 96.1 s to" in text) != unlike
@@ -96,7 +96,7 @@ def test_a_log_without_floods_is_reported_as_such(tmp_path):
 
 @pytest.mark.slow
 def test_recorded_latencies_show_the_waiting_clients(tmp_path):
-    """In this log half of the teams wait, and only while team-7 floods."""
+    """In this log, half of the teams wait, and only while team-7 floods."""
     slow = {f"team-{n}" for n in range(6)}
     lines = [
         f"{at_s:.3f},{client},1200,150,{at_s + wait_s:.3f},{at_s + wait_s + 1:.3f}"
@@ -126,9 +126,7 @@ def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
 
 @pytest.mark.parametrize("answers", [",first_token,end", ""])
 def test_sessions_of_a_log_can_be_switched_off(answers, tmp_path):
-    """With sessions each call waits for the previous one; without sessions no call waits for
-    another.
-    """
+    """In a session, each call waits for the previous one. Without sessions, no call waits."""
     cells = [f",{at_s + 0.1:.1f},{at_s + 1:.1f}" if answers else "" for at_s in range(40)]
     lines = [f"{n},team-{n % 4},s{n % 4},900,90{cells[n]}" for n in range(40)]
     header = f"time,client,session_id,input_tokens,output_tokens{answers}"

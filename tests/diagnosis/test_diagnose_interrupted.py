@@ -33,7 +33,7 @@ class StoppedAfter:
             if interrupted():
                 return
             if self.left == 0:
-                interrupted.signum = signal.SIGINT  # while this task runs
+                interrupted.signum = signal.SIGINT  # interrupts while this task runs
             self.left -= 1
             yield index, attempt(tasks[index], interrupted)
 
@@ -60,7 +60,7 @@ def interrupted_after(count, log, *, plan=False, **order):
 
 
 def shown(found):
-    """Return the text in one line, after checking that the page and the JSON can be made, too."""
+    """Return the text as one line, and check that the page and the JSON can be made."""
     assert json.loads(json.dumps(diagnosis_json(found)))["missing"] == list(found.missing)
     assert found.missing[0] in as_html(diagnosis_page(found))
     return " ".join(diagnosis_text(found).split())

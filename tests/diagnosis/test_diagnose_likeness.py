@@ -1,4 +1,4 @@
-"""Test that a plan of a log says if the simulated cluster differs from the recorded one."""
+"""Test that a plan from a log says if the simulated cluster differs from the recorded one."""
 
 import json
 
@@ -13,7 +13,7 @@ UNLIKE = "The simulated cluster does not resemble yours: the TTFT P95 of"
 
 
 def log(path, *, factor=None, flood=(), seconds=60):
-    """Write a log of three clients; ``factor`` multiplies the waits of a replay, if recorded."""
+    """Write a log of three clients. ``factor`` adds a simulated replay's waits, multiplied."""
     rows = [(n / 2.0, f"c{n % 3}") for n in range(2 * seconds)]
     rows += [(at / 20, "heavy") for at in range(*(20 * one for one in flood))] if flood else []
     lines = [f"{at:.3f},{who},2000,50" for at, who in sorted(rows)]

@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import resolve_profile
 from fairbench_emulator.app import emulator_app
 from fairbench_emulator.worker import EmulatorConfig, build
 
-FAST = 200.0  # emulated seconds per real second: a decode step takes less than 0.1 ms
+FAST = 200.0  # emulated seconds per real second; a decode step takes less than 0.1 ms
 CONFIG = EmulatorConfig(
     resolve_profile("a100", "llama-3.1-8b").profile_id, "llama-3.1-8b", "fcfs", time_scale=FAST
 )
@@ -19,7 +19,7 @@ CONFIG = EmulatorConfig(
 
 @asynccontextmanager
 async def running(loop, **changes):
-    """Yield ``(emulator, session)``; requests of the session go to the emulator."""
+    """Yield ``(emulator, session)``. The session's requests go to the emulator."""
     emulator = build(replace(CONFIG, **changes), loop)
     runner = web.AppRunner(emulator_app(emulator), handler_cancellation=True)
     await runner.setup()
@@ -44,7 +44,7 @@ async def generate(session, ids, new=4, **more):
 
 
 async def events(answer):
-    """Return the JSON of every server-sent event; the last event must be the end mark."""
+    """Return the JSON of every server-sent event. The last event must be the end mark."""
     lines = [line async for line in answer.content]
     payloads = [line.removeprefix(b"data: ").strip() for line in lines if line.strip()]
     assert payloads.pop() == b"[DONE]"

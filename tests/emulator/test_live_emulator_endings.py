@@ -21,9 +21,7 @@ class Spelled:
 
 
 def brute_force(ids, most, stops):
-    """Find the end as SGLang does, token by token: length, stop tokens, then stop texts
-    in order.
-    """
+    """Find the end as SGLang does, token by token: length, stop tokens, stop texts in order."""
     for count in range(1, len(ids) + 1):
         said = Spelled().decode(ids[:count])
         if count >= most:
@@ -54,7 +52,7 @@ def test_an_output_ends_at_the_token_that_a_search_token_by_token_finds(
     expected = brute_force(ids, len(ids) + room, stops)
     ending = ending_of(ids, len(ids) + room, stops, Spelled())
     assert ending == expected
-    # If the text is cut there, the answer must end in the same way.
+    # An answer that is cut there must end in the same way.
     assert ending_of(ids[: ending.tokens], len(ids) + room, stops, Spelled()) == expected
 
 
@@ -91,13 +89,13 @@ def test_a_stop_string_ends_the_answer_before_it_and_counts_as_output():
 
 @pytest.mark.parametrize("interval", [1, 16])
 def test_a_stream_stops_as_the_whole_answer_would(interval):
-    """Emulators draw the same text, so a second one gives the whole text."""
+    """Two emulators draw the same text, so the second gives the whole text."""
 
     async def whole(_, session):
         return (await completion(session))["choices"][0]["text"]
 
     said = run(whole)
-    stop = said[11:18]  # across two words, of five letters each including the blank
+    stop = said[11:18]  # across two words, of five letters each with the blank
     end = said.index(stop)
 
     async def test(_, session):
@@ -141,7 +139,7 @@ def test_generate_reports_its_stop_reason():
 
 @pytest.mark.parametrize("time_scale", [1.0, 200.0])
 def test_one_token_per_event_only_on_request(time_scale):
-    """The events stay separate even where time passes so fast that several tokens are ready."""
+    """The events stay separate even if time passes so fast that several tokens are ready."""
 
     async def test(_, session):
         asked, plain = await asyncio.gather(

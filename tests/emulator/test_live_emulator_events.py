@@ -16,7 +16,7 @@ from tests.emulator.live_emulator import generate, running
 
 
 class Mirror:
-    """The view of a subscriber: block hash -> all tokens up to the block's end."""
+    """A subscriber's view of the cache: block hash -> all tokens up to the block's end."""
 
     def __init__(self):
         self.blocks = {}
@@ -68,7 +68,7 @@ def test_a_subscriber_knows_every_whole_block_that_is_cached_and_no_other(steps)
     streams, mirror = TokenStreams(), Mirror()
     cache = PublishingCache(10_000, streams, mirror.apply)
     for action, branches, tail in steps:
-        if action == "store":  # tens of equal tokens, and branches between them
+        if action == "store":  # prompts of many equal tokens, with branches between them
             tokens = [token for branch in branches for token in [branch] * 25] + [2] * tail
             prompt, _ = streams.prompt_of(np.array(tokens, np.int32))
             cache.allocate(len(tokens))
@@ -87,9 +87,9 @@ def events_of(messages):
 
 
 async def messages(socket, count):
-    """Return the next messages with the given number of events, each with its sequence number.
+    """Return the next messages that hold ``count`` events, each with its sequence number.
 
-    A late emulator on a busy machine reports several iterations in one message.
+    On a busy machine, a late emulator reports several iterations in one message.
     """
     found = []
     async with asyncio.timeout(120):

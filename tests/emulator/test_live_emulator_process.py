@@ -31,7 +31,7 @@ class Failing(FCFS):
 
 @contextmanager
 def emulating(*flags, environment=None):
-    """Yield ``(process, its output when ready)``; kill it at the end."""
+    """Yield ``(process, its output when ready)``, and kill the process at the end."""
     process = subprocess.Popen(
         [*COMMAND, "--port", "0", *flags],
         stdout=subprocess.PIPE,
@@ -66,7 +66,7 @@ def test_a_failing_scheduler_ends_the_emulator(tmp_path):
     environment = {VARIABLE: str(tmp_path / "failing.py")}
     with emulating("--local", "failing", environment=environment) as (process, url):
         body = json.dumps({"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 4}})
-        with suppress(OSError):  # The connection ends, or the answer is a 500.
+        with suppress(OSError):  # the connection ends, or the answer is a 500
             urllib.request.urlopen(f"{url}/generate", data=body.encode(), timeout=300).close()
         assert process.wait(300) == 1
         said = process.stderr.read()

@@ -1,4 +1,4 @@
-"""Test token ids as segments: prompts share exactly the tokens that they have in common."""
+"""Test token ids as segments: two prompts share exactly their common tokens."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairbench.core import prompt_tokens
 from fairbench_emulator.tokens import TokenStreams
 
-# few distinct tokens: many shared prefixes
+# few distinct tokens, so that many prefixes are shared
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
@@ -28,7 +28,7 @@ def common(one, other):
 
 
 def shared(one, other):
-    """Return the tokens that two prompts of segments share, by the definition of segments."""
+    """Return how many tokens two prompts of segments share, by the definition of segments."""
     tokens = 0
     for left, right in zip(one, other, strict=False):
         if left.key != right.key:
@@ -58,7 +58,7 @@ def test_an_output_is_one_segment_of_the_prompts_that_continue_it(calls, turn):
     numbers = iter(range(100, 1_000))
     for tokens, answer in calls:
         prompt, end = streams.prompt_of(ids(tokens))
-        first = next(numbers)  # outputs of one prompt differ
+        first = next(numbers)  # two outputs of one prompt differ
         output, _ = streams.output_at(end, partial(ids, [first, *answer]))
         longer, _ = streams.prompt_of(ids([*tokens, first, *answer, *turn]))
         assert longer[: len(prompt) + 1] == (*prompt, output)
@@ -84,7 +84,7 @@ def test_streams_are_kept_with_all_their_prefixes_and_no_others():
     kept, _ = streams.prompt_of(ids([1, 2, 4, 5]))
     streams.prompt_of(ids([9, 9]))
     streams.keep_only({kept[-1].key})
-    assert streams.tokens == 5  # 1 2 3, which is its prefix, and 4 5
+    assert streams.tokens == 5  # 1 2 3, which both share, and 4 5
     assert streams.prompt_of(ids([1, 2, 4, 5]))[0] == kept
     assert streams.tokens == 5
     streams.keep_only(())

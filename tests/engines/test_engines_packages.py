@@ -6,7 +6,7 @@ import sys
 from fairbench.version import DIRECTORY
 from fairbench_engines.replica.code import PACKAGES
 
-# ``-S`` leaves no installed package
+# ``-S`` hides installed packages
 LOOK = f"""
 import sys
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Test eviction policies of a run's servers: what reaches the plugin, and early refusals."""
+"""Test eviction policies on a run's servers: what reaches the plugin, and what is refused early."""
 
 import json
 from types import SimpleNamespace

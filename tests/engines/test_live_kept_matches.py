@@ -1,4 +1,4 @@
-"""Test that kept matches order a queue as asking the cache in every pass does."""
+"""Test that a queue of kept matches has the order that asking the cache in every pass gives."""
 
 import random
 
@@ -13,12 +13,12 @@ HEADS = ([1] * 31, [1] * 33, [2] * 32, [3] * 5)  # around the 32 tokens of the i
 
 
 class Cache(KeptMatches):
-    """A cache that lists every prefix of every text in it."""
+    """A cache that lists every prefix of every text that it holds."""
 
     def __init__(self):
         super().__init__()
         self.prefixes = {()}
-        self.ids = {}  # prompt of each request
+        self.ids = {}  # the prompt of each request
         self.looked = []
 
     def look_up(self, request):
@@ -43,7 +43,7 @@ class Cache(KeptMatches):
 
 
 class Both:
-    """A queue of kept matches beside a list that asks about all requests."""
+    """A queue of kept matches, beside a list that asks the cache about all requests."""
 
     def __init__(self):
         self.cache = Cache()
@@ -66,7 +66,7 @@ class Both:
         self.asked.leave(request)
 
     def order(self, *, refresh=True):
-        """Return the order of both queues, which must agree."""
+        """Return the order of both queues, after a check that they agree."""
         found = list(self.kept.match_order(refresh=refresh))
         assert found == list(self.asked.match_order(refresh=refresh))
         assert all(self.kept.matched_tokens(one) == self.matched(one) for one in found)

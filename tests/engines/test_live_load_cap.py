@@ -1,4 +1,4 @@
-"""Test the load cap inside real servers: both engines, the settings and the effect."""
+"""Test the load cap inside servers of both engines: the settings and their effect."""
 
 from copy import copy
 from itertools import count
@@ -32,7 +32,7 @@ class Req:
 
 
 def sglang_pass(home: SGLangHome, waiting: list[Req]) -> list[Req]:
-    """Return what SGLang admits with room for all, by a walk over its queue."""
+    """Return what SGLang admits if all fit into memory, by walking its queue."""
     queue = ArmedQueue(waiting)
     home.arm(queue, 0.0)
     admitted = []
@@ -57,7 +57,8 @@ def test_sglang_gets_no_more_requests_than_fit_under_the_cap():
     assert len(sglang_pass(home, waiting)) == 1
     second.output_ids = [1] * 10
     second.finished_reason = "stop"
-    home.produced([second])  # 10 tokens are now expected: 105 each, beside the running 164
+    # the expected output is now 10 tokens, so two more count 105 each beside the running 164
+    home.produced([second])
     assert len(sglang_pass(home, waiting)) == 2
     assert home.cap.tokens == 164 + 2 * 105
 
@@ -92,10 +93,10 @@ def test_as_in_the_simulator_the_batch_of_sglang_is_full_after_a_refusal(number,
     assert len(hooks.admission.admit(original, scheduler)[0]) == 2
     assert batch.batch_is_full is full
     hooks.admission.admit(lambda scheduler: (None, SimpleNamespace(**vars(batch))), scheduler)
-    assert not hooks.home.capped  # number of that pass
+    assert not hooks.home.capped  # none was capped in that pass
 
 
-# vLLM's scheduler
+# a stand-in for vLLM's scheduler
 ENGINE = SimpleNamespace(running=[], now_s=lambda: 0.0, has_slot=lambda theirs: True)
 
 
@@ -114,7 +115,7 @@ class Theirs:
 
 
 def vllm_pass(home: VLLMHome) -> list[Theirs]:
-    """Return what vLLM admits with room for all, by peeking at and popping the queue's head."""
+    """Return what vLLM admits if all fit into memory, by peeking and popping the queue's head."""
     admitted = []
     home.begin_pass()
     while (theirs := home.peek_request()) is not None:
@@ -178,7 +179,7 @@ def test_auto_waits_until_the_steps_of_the_server_are_known():
         plugin_config("fcfs", {LOAD_CAP: "auto"}), Ledger(), lambda _: [], lambda req: 0
     )
     assert home.costs is not None
-    # 100 us, 1 us per request and 1 us per token: a unit is 100 tokens
+    # 100 us, 1 us per request and 1 us per token, so that a unit is 100 tokens
     for requests in range(1, 40):
         context = requests * (50 + requests % 7)
         home.costs.observe_decode(requests, context, (100 + requests + context) * 1e-6)
@@ -186,7 +187,7 @@ def test_auto_waits_until_the_steps_of_the_server_are_known():
     for req in waiting:
         assert home.accepts(req, 0.0)
         home.queued(req, retracted=False, now_s=0.0)
-    assert len(sglang_pass(home, waiting)) == 3  # number of units of 165 tokens, at most 500
+    assert len(sglang_pass(home, waiting)) == 3  # three units of 165 tokens, at most 500
     assert home.cap.most_tokens == pytest.approx(500, rel=0.01)
 
 

@@ -17,7 +17,7 @@ POOL, SHARE = 60, 30.0
 
 
 class Residency:
-    """Tokens by client; every token is pinned."""
+    """The resident tokens of each client, all pinned."""
 
     def __init__(self, **pinned):
         self._pinned = {"x": 0, "y": 0, OTHERS: 0} | pinned
@@ -31,7 +31,7 @@ class Residency:
 
 
 class Eviction:
-    """An engine's eviction that counts the look-ups; a request's engine object is its length."""
+    """An engine's eviction that counts look-ups. A request's engine object is its length."""
 
     def __init__(self, free, **pinned):
         claims = SimpleNamespace(by_client=SimpleNamespace(entitled={"x": SHARE, "y": SHARE}.get))
@@ -62,11 +62,11 @@ def begin(eviction, view, pending=()):
 def test_unknown_clients_count_as_one_client_without_a_share():
     view = waiting("who", "else")
     memory, shown = begin(Eviction(5), view)
-    assert shown.clients() == ["who", "else"]  # nothing is pinned, so either may run
+    assert shown.clients() == ["who", "else"]  # nothing is pinned, so either client may run
     first = view.oldest("who")
     view.leave(first)
     memory.changed()
-    assert shown.clients() == []  # the other would borrow more than the free memory
+    assert shown.clients() == []  # the other client would borrow more than the free memory
     assert memory.share(OTHERS) == 0
     assert memory.name_of("x") == "x"
 

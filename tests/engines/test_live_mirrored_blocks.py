@@ -1,4 +1,4 @@
-"""Test the mirror of vLLM's block pool against the simulator's: the same evictions, in order."""
+"""Test that a mirror of vLLM's block pool evicts the same blocks in the same order."""
 
 from itertools import count
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Test a server's mirror of a radix tree against the tree: the same evictions, in order."""
+"""Test that a server's mirror of a radix tree evicts the same tokens in the same order."""
 
 from array import array
 

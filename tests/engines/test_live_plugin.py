@@ -135,7 +135,7 @@ def server_args(**changed):
 def test_requests_that_schedulers_cannot_account_for_are_refused(changed, local, flag):
     with pytest.raises(UsageError, match=flag):
         check_server(server_args(**changed), build_local(local, {}))
-    # A plain server, or ranks that all decide alike, may run.
+    # A plain server may run, and so may ranks that all decide alike.
     assert check_server(server_args(), build_local(local, {})) is None
     works = {"enable_lora": True, "enable_priority_scheduling": True, "is_embedding": True}
     works |= {"tp_size": 2, "pp_size": 2, "speculative_algorithm": "EAGLE"}

@@ -1,4 +1,4 @@
-"""Test the plugin in prefill and decode servers, on stand-ins of SGLang's queues before a batch."""
+"""Test the plugin in prefill and decode servers, on stand-ins for SGLang's internal queues."""
 
 import random
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ PROMPT, OUTPUT = 100, 20
 
 @dataclass(eq=False)
 class Req:
-    """A request of a decode server, ready to receive its prompt from step ``ready`` on."""
+    """A request of a decode server, whose prompt can be sent from step ``ready`` on."""
 
     rid: str
     routing_key: str
@@ -36,7 +36,7 @@ class Req:
 
 
 class Queue:
-    """A queue that gives memory first come, first served, and stops where there is no room."""
+    """A queue that gives memory first come, first served, and stops at a request without room."""
 
     def __init__(self, free):
         self.free, self.now, self.queue, self.retracted_queue = free, 0, [], []
@@ -70,7 +70,7 @@ class Queue:
 
 
 class Server:
-    """A decode server with the plugin: ``step`` gives memory and returns who has got some."""
+    """A decode server with the plugin. ``step`` gives memory and returns who got some."""
 
     def __init__(self, local, free, settings=None, **arguments):
         self.hooks = Hooks(plugin_config(local, settings or {}), "any")
@@ -91,7 +91,7 @@ class Server:
         return [req.rid for req in given], [req.rid for req in failed]
 
     def end(self, req):
-        """Let a request run to its end and free its memory."""
+        """Let a request run to its end, and free its memory."""
         req.output_ids = [1] * OUTPUT
         req.finished_reason = "length"
         self.home.produced([req])
@@ -99,7 +99,7 @@ class Server:
 
 
 def flood(light_at=30):
-    """Return 30 requests of a flood, then three of a light client."""
+    """Return 30 requests of a flood, followed by three of a light client."""
     heavy = [Req(f"heavy-{n}", "heavy") for n in range(light_at)]
     return [*heavy, *(Req(f"light-{n}", "light") for n in range(3))]
 
@@ -116,7 +116,7 @@ def test_a_decode_server_gives_memory_in_the_order_of_its_scheduler(local):
 
 
 def test_dlpm_gives_memory_to_a_client_in_credit():
-    """A decode server computes no prompt, so only output tokens take credit."""
+    """A decode server computes no prompts, so only output tokens cost credit."""
     server = Server("dlpm", PROMPT, {"dlpm.quantum": OUTPUT})
     server.queue.queue = flood()
     first = server.queue.queue[0]
@@ -192,7 +192,7 @@ def test_a_retracted_request_returns_before_others_and_is_not_charged_twice():
 
 
 class Bootstrap:
-    """The queue of a prefill server; each request needs one of so many buffers."""
+    """The queue of a prefill server. Each request needs one of a fixed number of buffers."""
 
     def __init__(self, buffers):
         self.left, self.queue = buffers, []
@@ -220,7 +220,7 @@ def test_clients_share_the_buffers_of_a_prefill_server(buffers, weights, light):
 
 def test_a_client_with_buffers_waits_for_one_without():
     hooks = Hooks(plugin_config("vtc", {}), "any")
-    late = tagged("heavy", Due(5.0, 9.0, None), 0.0)  # a client's name and the time that is left
+    late = tagged("heavy", Due(5.0, 9.0, None), 0.0)  # a client's name, and the time that is left
     hooks.home.discover([Req(f"h{n}", late) for n in range(3)], 0.0)
     queue = Bootstrap(3)
     queue.queue = [Req("due", late), *flood()]

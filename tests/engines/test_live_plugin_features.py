@@ -1,4 +1,4 @@
-"""Test features of engines without an engine: sessions, wide tokens, accepted drafts, the table."""
+"""Test features of engines on stand-ins: sessions, wide tokens, accepted drafts, the table."""
 
 from types import SimpleNamespace
 
@@ -58,7 +58,8 @@ def test_retention_keeps_the_tokens_of_sessions_and_of_nothing_else():
     policy = build_eviction("retention", {"retention.first_s": 8.0, "retention.factor": 2.0})
     assert policy.on_finish(call(1, None, 0.0), 100.0) == 100
     assert policy.on_finish(call(2, "s", 0.0), 100.0) == 116
-    policy.on_start(call(3, None, 101.0), 101.0)  # no gap: nothing has ended without a session
+    # no gap is known, because no request has ended without a session
+    policy.on_start(call(3, None, 101.0), 101.0)
     assert policy.on_finish(call(4, "t", 0.0), 100.0) == 116
     policy.on_start(call(5, "s", 103.0), 103.0)
     assert policy.on_finish(call(5, "s", 103.0), 110.0) == 116  # twice the gap of 3 s
@@ -154,11 +155,11 @@ def test_a_row_names_each_refused_flag_with_its_reason():
     )
 
 
-# vLLM, without vLLM.
+# a stand-in for vLLM
 
 
 def asked(**facts):
-    """Return a request of vLLM's with these facts."""
+    """Return a request of vLLM with these facts."""
     none = {"lora_request": None, "cache_salt": None, "prompt_embeds": None, "mm_features": []}
     return SimpleNamespace(**{"request_id": "r", "sampling_params": None} | none | facts)
 
@@ -262,7 +263,7 @@ def test_a_skipped_request_is_at_the_head_of_its_class_again():
     for one in requests:
         classes.on_arrival(one, view, 0.0)
         view.enter(one)
-    for one in (requests[2], requests[0]):  # skipped, and back the last one first
+    for one in (requests[2], requests[0]):  # skipped requests return, the last one first
         classes.leave_class(one)
     assert next(classes.select(view, 0.0)) is requests[4]
     for one in (requests[2], requests[0]):

@@ -91,7 +91,7 @@ def test_a_release_that_the_plugin_does_not_fit_is_refused_before_a_server_is_st
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{bench}")
     with pytest.raises(UsageError, match=r"SGLang 0\.5\.16 is not supported"):
         SERVER_PYTHON.find_python(sys.executable)
-    # The server's own policies need no plugin.
+    # the server's own policies need no plugin
     replace(SERVER_PYTHON, plugin="").find_python(sys.executable)
 
 

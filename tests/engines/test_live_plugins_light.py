@@ -36,7 +36,7 @@ def run_blocked(program: str) -> str:
 
 
 def is_plugin(file: Path) -> bool:
-    """Return whether a file belongs to a plugin; the simulator runs the package ``replica``."""
+    """Return whether a file belongs to a plugin. The package ``replica`` is the simulator's."""
     return "replica" not in file.relative_to(PLUGINS).parts and not needs_engine(file)
 
 

@@ -1,4 +1,4 @@
-"""Test the link between the data-parallel ranks of a server: files that each rank maps."""
+"""Test the link between a server's data-parallel ranks, which are files that each rank maps."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ DLPM = {"dlpm.quantum": 100}
 
 
 class Linked(Rank):
-    """A rank of a server that exchanges its charges through a folder; ``lcf`` lifts nobody."""
+    """A rank of a server that exchanges charges through a folder. ``lcf`` lifts no client."""
 
     def __init__(self, folder, number, local="lcf", settings=None, weights=None):
         super().__init__(local, settings or {}, weights or {}, 2)
@@ -45,7 +45,7 @@ class Linked(Rank):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Return a folder in which each link is that of a process of its own."""
+    """Return a folder in which each link acts like one of a separate process."""
     pids = iter(range(1, 100))
     monkeypatch.setattr(ranks.os, "getpid", lambda: next(pids))
     return tmp_path
@@ -187,7 +187,7 @@ def test_weights_are_those_of_each_rank(folder):
     every[0].serve("gold", 250)
     every[0].tell(1.0)
     every[1].link.look(1.0)
-    # served without a refill, since no pass was made
+    # served without a refill, because no pass was made
     assert every[1].balances == every[0].balances == {"gold": -252}
 
 
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_written_is_refused_with_a_line(tmp_path):
 
 
 def test_the_folder_of_the_first_process_is_the_folder_of_all(monkeypatch):
-    monkeypatch.setenv(ranks.FOLDER, "")  # so that the variable is restored after the test
+    monkeypatch.setenv(ranks.FOLDER, "")  # restores the variable after the test
     monkeypatch.delenv(ranks.FOLDER)
     ends = []
     monkeypatch.setattr(ranks.atexit, "register", lambda *call: ends.append(call))

@@ -1,4 +1,4 @@
-"""Test the process of a replica whose engine's own code decides, on a stand-in for the engine."""
+"""Test a replica's process in which the engine's own code decides, on a stand-in for the engine."""
 
 import json
 import socket
@@ -61,7 +61,7 @@ def test_a_batch_that_has_not_ended_in_the_simulation_does_not_count(replica):
     assert dict(replica.produced(True)) == {0: 0, 1: 0}
     replica.turn(PS_PER_S, [(2, 0, 9)], True)
     assert replica.complete(2 * PS_PER_S) == {"finished": [(0, 2)]}
-    # request 0 has ended in the engine, but not before the end of the batch
+    # Request 0 has ended in the engine, but not before the end of the batch.
     assert dict(replica.produced(True)) == {0: 1, 1: 1, 2: 0}
     assert dict(replica.produced(False)) == {1: 2, 2: 1}
 

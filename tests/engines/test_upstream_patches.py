@@ -41,7 +41,7 @@ def added(engine, path):
 
 
 def fair_queue():
-    """Return the queue that the patch adds to vLLM, whose other classes are not needed."""
+    """Return the queue that the patch adds to vLLM. The other classes of vLLM are not needed."""
     lines = added("vllm", "vllm/v1/core/sched/request_queue.py")
     source = lines[lines.index("class FairRequestQueue") : lines.index("    elif policy")]
     names = {"RequestQueue": object, "OrderedDict": OrderedDict, "defaultdict": defaultdict}
@@ -51,7 +51,7 @@ def fair_queue():
 
 @pytest.fixture
 def counters(monkeypatch):
-    """Return the module that the patch adds to SGLang, under its name there."""
+    """Return the module that the patch adds to SGLang, under the name that it has there."""
     name = "sglang.srt.managers.deficit_counters"
     module = types.ModuleType(name)
     exec(added("sglang", "sglang/srt/managers/deficit_counters.py"), vars(module))
@@ -66,7 +66,7 @@ def test_a_patch_is_whole_and_stands_alone(engine):
     text = PATCHES[engine].read_text()
     assert text.isascii()
     assert "fairbench" not in text
-    counted = subprocess.run(  # refuses a patch whose numbers of lines are wrong
+    counted = subprocess.run(  # refuses a patch whose line counts are wrong
         ["git", "apply", "--numstat", f"-p{STRIPPED[engine]}", PATCHES[engine]],
         check=True,
         capture_output=True,
@@ -97,7 +97,7 @@ def test_the_unit_tests_of_the_counters_pass(counters):
 
 
 class Twin:
-    """A request as the engine's class sees it, beside ours."""
+    """A request as the engine's class sees it, beside the simulator's request."""
 
     def __init__(self, number, client, extend_tokens):
         self.ours = call(number, client, extend_tokens)
@@ -111,9 +111,9 @@ class Twin:
 
 
 class Both:
-    """Random events in one of our schedulers and in an engine's class.
+    """A simulated scheduler and an engine's class that get the same random events.
 
-    A subclass tells the engine's class about each event in ``theirs``.
+    A subclass implements ``theirs``, which tells the engine's class about an event.
     """
 
     def __init__(self, scheduler):
@@ -128,7 +128,7 @@ class Both:
         self.entered(one)
 
     def select(self):
-        """Admit the next request, which both must choose."""
+        """Admit the next request, and check that both choose it."""
         selection = self.scheduler.select(self.view, 0)
         wanted = first_candidate(selection)
         found = self.next()
@@ -184,7 +184,7 @@ class Both:
 
 
 class BothVLLM(Both):
-    """VTC and the fair queue."""
+    """VTC and the fair queue of the patch."""
 
     def __init__(self):
         super().__init__(VTC(VTC.Params()))
@@ -217,7 +217,7 @@ class BothVLLM(Both):
 
 
 class BothSGLang(Both):
-    """DLPM and the deficit counters, in order of arrival since nothing is cached."""
+    """DLPM and the patch's deficit counters, in order of arrival because nothing is cached."""
 
     def __init__(self, module):
         super().__init__(DLPM(DLPM.Params(quantum=50)))
@@ -265,7 +265,7 @@ def test_the_counters_for_sglang_decide_as_dlpm(events):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", PATCHES)
 def test_a_patched_engine_passes_its_tests_and_decides_as_simulated(engine, tmp_path):
-    """Streams of both kinds of scheduling; another policy or quantum must be noticed."""
+    """Both kinds of scheduling are compared. A different policy or quantum must be noticed."""
     if ABSENT[engine]:
         pytest.skip(ABSENT[engine])
     folder = patched_copy(engine, tmp_path)

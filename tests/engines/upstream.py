@@ -1,7 +1,7 @@
-"""Engines with our upstream patches: copies of their installed sources, and their decisions.
+"""Copies of engines with our upstream patches, and a comparison of their decisions.
 
 ``python -m tests.engines.upstream ENGINE SEED...`` runs in a patched copy. It compares every
-decision of the engine's own classes with the simulator's, and prints what it has seen as JSON.
+decision of the engine's own classes with the simulator's, and prints its findings as JSON.
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ QUANTUM = 30
 
 
 def patched_files(engine):
-    """Yield the path, below the package's parent, of each file of a patch, and its added lines.
-
-    The last value is whether the file is new.
-    """
+    """Yield each file of a patch: path below the package's parent, added lines, whether new."""
     for part in PATCHES[engine].read_text().split("diff --git ")[1:]:
         head, *lines = part.splitlines()
         path = head.split(" b/")[1].split("/", STRIPPED[engine] - 1)[-1]
@@ -42,7 +39,7 @@ def patched_files(engine):
 
 
 def patched_copy(engine, folder):
-    """Put the installed package with its patch into a folder; other files are links."""
+    """Copy the installed package to a folder with its patch. Unchanged files are links."""
     package = Path(find_spec(engine).submodule_search_locations[0])
     shutil.copytree(
         package,
@@ -61,7 +58,7 @@ def patched_copy(engine, folder):
 
 
 def run_patched(folder, *arguments):
-    """Return the output of this interpreter, which imports the patched package."""
+    """Return the output of this interpreter when it imports the patched package."""
     paths = [str(folder), str(ROOT / "bench"), str(ROOT)]
     paths += filter(None, [os.environ.get("PYTHONPATH")])  # tells the release of an unpacked wheel
     done = subprocess.run(
@@ -87,11 +84,11 @@ class Patched:
 
 
 def compare_sglang(seed, quantum=QUANTUM):
-    """Compare a patched SGLang under ``dlpm`` with the simulator; return what was seen."""
+    """Compare a patched SGLang under ``dlpm`` with the simulator. Return what occurred."""
     from tests.sim import sglang_streams as streams
 
     stream = streams.random_stream(seed)
-    stream.limit = 10_000  # above it, SGLang's policies match no prefixes
+    stream.limit = 10_000  # above this, SGLang's policies match no prefixes
     settings = {"dlpm_quantum": quantum}
     theirs = streams.ask_sglang("dlpm", stream, Patched(), settings=settings)
     ours = streams.ask_ours("dlpm", {"dlpm.quantum": QUANTUM}, stream)
@@ -100,7 +97,7 @@ def compare_sglang(seed, quantum=QUANTUM):
 
 
 def compare_vllm(seed, policy="fair", local="vtc"):
-    """Compare a patched vLLM with the simulator; return what was seen."""
+    """Compare a patched vLLM with the simulator. Return what occurred."""
     from tests.sim import vllm_plugin_streams as plugin
     from tests.sim import vllm_streams as streams
 
@@ -120,7 +117,7 @@ def _seen(steps, *names):
 
 
 def differences(compare, seeds):
-    """Return in how many streams a comparison fails."""
+    """Return the number of streams in which a comparison fails."""
     failed = 0
     for seed in seeds:
         try:
@@ -138,7 +135,7 @@ def main(engine, *seeds):
         other = differences(lambda seed: compare_sglang(seed, 10_000), few)
     else:
         seen = sum(map(compare_vllm, seeds), Counter())
-        for policy in ("fcfs", "priority"):  # decide as before
+        for policy in ("fcfs", "priority"):  # these decide as without the patch
             for seed in few:
                 compare_vllm(seed, policy, None)
         other = differences(lambda seed: compare_vllm(seed, "fcfs"), few)

@@ -24,9 +24,9 @@ HOSTILE = [
 
 
 def is_command(line):
-    """Tell whether GitHub's runner reads a line as a command:
+    """Tell whether GitHub's runner reads a line as a command.
 
-    ``::`` at its start, ``##[`` anywhere.
+    A command has ``::`` at its start, or ``##[`` anywhere.
     """
     line = line.lstrip()
     return (line.startswith("::") and "::" in line[2:]) or "##[" in line
@@ -61,7 +61,7 @@ def test_line_breaks_and_tabs_are_unchanged():
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_client_name_in_foreign_records_cannot_write_a_command_into_a_log(name, tmp_path):
-    """A table row that begins with ``::error`` would fail a job of GitHub Actions."""
+    """A table row that began with ``::error`` would fail a job of GitHub Actions."""
     times = {"start": 0, "first_token": 0.5, "end": 1, "input_tokens": 10, "output_tokens": 5}
     records = [{"client": client, **times} for client in (name, "other")]
     path = tmp_path / "records.jsonl"

@@ -1,4 +1,4 @@
-"""Tests of executors run tasks in real processes."""
+"""In this folder, executors run tasks in real processes."""
 
 import pytest
 

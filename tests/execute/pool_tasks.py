@@ -14,7 +14,7 @@ def double(number, interrupted):
 
 
 def noted(folder, number, interrupted):
-    """Leave a mark in the folder at the start."""
+    """Leave a mark in the folder when the task starts."""
     (folder / str(number)).write_text(str(os.getpid()))
     return number
 
@@ -32,7 +32,7 @@ def die(interrupted):
 
 
 def wait_for_the_end(mark: Path, interrupted):
-    """Start, report that, and continue until asked to stop."""
+    """Start, report the start, and continue until asked to stop."""
     mark.write_text(str(os.getpid()))
     while not interrupted():
         time.sleep(0.01)
@@ -41,7 +41,7 @@ def wait_for_the_end(mark: Path, interrupted):
 
 
 def keep(folder: Path, interrupted):
-    """Save a folder with a file, and a file; return their paths."""
+    """Save a folder that holds a file, and a file. Return both paths."""
     (folder / "run").mkdir(parents=True)
     (folder / "run" / "table").write_bytes(b"rows")
     (folder / "note").write_bytes(b"noted")
@@ -55,7 +55,7 @@ def until(condition, patience_s=300):
         time.sleep(0.02)
 
 
-if __name__ == "__main__":  # a parent that the test kills
+if __name__ == "__main__":  # a parent process that the test kills
     import sys
 
     from fairbench.execute.tasks import LocalProcesses, interruptible

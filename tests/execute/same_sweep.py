@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def results(store):
-    """Return all results of a sweep, by experiment and file, without times and places."""
+    """Return all results of a sweep without times and paths, by experiment and file."""
     found = {("alone", path.name): path.read_bytes() for path in (store / "alone").glob("*.json")}
     for run in (store / "runs").iterdir():
         experiment = json.loads((run / "manifest.json").read_text())["spec_identity"]

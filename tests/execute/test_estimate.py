@@ -10,9 +10,7 @@ from fairbench.execute.simulations import estimate
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Return a machine with two processors and some busy processes, which adds two numbers in 100
-    ns.
-    """
+    """Return a function that fakes two processors under a load, with additions of 100 ns."""
 
     def machine(load):
         monkeypatch.setattr(os, "cpu_count", lambda: 2)
@@ -25,14 +23,14 @@ def machine(monkeypatch):
 def test_idle_processors_share_the_work(machine):
     machine(0.0)
     whole = estimate([100_000.0, 500_000.0])
-    # 600,000 requests of 10,000 additions of 100 ns are 600 s, on two processors 300 s
+    # 600,000 requests of 10,000 additions of 100 ns are 600 s, or 300 s on two processors.
     assert whole.seconds == pytest.approx(300.0)
     text = "2 simulations, about 600,000 requests: roughly 5 min on 2 processors, 132 MB of records"
     assert str(whole) == text
 
 
 def test_other_processes_take_their_share(machine):
-    machine(4.0)  # six processes on two processors: each simulation has a third of one
+    machine(4.0)  # six processes on two processors, so each simulation gets a third of a processor
     whole = estimate([600_000.0])
     assert whole.seconds == pytest.approx(900.0)
     assert "roughly 15 min on 2 processors, which are shared with 4 busy processes, " in str(whole)

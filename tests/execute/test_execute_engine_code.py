@@ -1,4 +1,4 @@
-"""Test that stored runs notice a changed engine, on a stand-in with an engine's files only."""
+"""Test that stored runs notice a changed engine, on a stand-in that has only an engine's files."""
 
 import sys
 
@@ -21,7 +21,7 @@ POLICIES = ["fcfs", "lpm", "mine"]
 
 
 class StandIn:
-    """A Python whose SGLang has two files, of which no line can be imported."""
+    """A Python whose SGLang consists of two files that cannot be imported."""
 
     def __init__(self, folder):
         self.python = folder / "bin" / "python"
@@ -53,7 +53,7 @@ def engine(tmp_path):
 
 
 class CodeSweep:
-    """A sweep of three policies in the stand-in's code, whose runs are stored without a run."""
+    """A sweep of three policies in the stand-in's code. Its results are stored, not simulated."""
 
     def __init__(self, engine, parent):
         self.engine = engine
@@ -63,7 +63,7 @@ class CodeSweep:
         self.store = SweepStore.create(parent, made, self.specs)
 
     def finish(self, *policies):
-        """Store the runs of some policies, decided by the present code."""
+        """Store the runs of some policies as decided by the present code."""
         for policy in policies:
             code = {**self.engine.code(), "policy": policy}
             flags = {**self.flags, "local": policy}
@@ -94,7 +94,7 @@ def test_the_installed_code_is_read_without_an_import(engine):
 def test_a_sweep_in_unchanged_code_goes_on(sweep):
     assert len(sweep.left()) == 3
     sweep.finish("fcfs", "mine")
-    sweep.engine.other.write_text("PORT = 2\n")  # decides nothing
+    sweep.engine.other.write_text("PORT = 2\n")  # this file decides nothing
     assert sweep.left() == ["lpm"]
 
 

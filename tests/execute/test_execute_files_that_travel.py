@@ -1,4 +1,4 @@
-"""Test that the user's files of an experiment reach another machine, and that results return."""
+"""Test that an experiment's files reach another machine, and that results return."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def at_home(tmp_path, monkeypatch):
 
 
 def packed(*names):
-    """Pack one half of the files for a task that saves, the other for one that does not."""
+    """Pack half of the files for a task that saves them, and half for one that does not."""
     saving = Saving(pool_tasks.keep, Path("anywhere"), names[::2])
     return SentFiles.packed([saving, Reading(pool_tasks.refuse, names[1::2]), pool_tasks.die])
 

@@ -18,7 +18,7 @@ from fairbench.execute.tasks import Failure, Interruption, LocalProcesses, start
 from tests.execute import pool_tasks
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 300  # a long limit, because machines are busy
+PATIENCE_S = 300  # long, because the machine may be busy
 
 
 def results(tasks, interrupted=None):

@@ -91,7 +91,7 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
     executor = InOrder()
     context = RunContext(progress=(progress := Counting()), executor=executor)
     outcome = run_sweep(store, specs, LiveOptions(), context)
-    assert executor.ended == 4  # both points, and the runs of the clients alone at each
+    assert executor.ended == 4  # both points, and the clients alone at each
     failed = [name for name, _, _ in progress.over if name.endswith(" failed")]
     assert len(failed) == 1
     assert [(number, count) for _, number, count in progress.over] == [(n, 4) for n in range(1, 5)]

@@ -1,4 +1,4 @@
-"""Test signals: noted between events, and raised in code that is stuck."""
+"""Test that a signal is noted between events, and raised in code that is stuck."""
 
 import os
 import signal

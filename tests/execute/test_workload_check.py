@@ -104,9 +104,7 @@ HUGE = {"input_min": 500_000, "input_max": 500_000, "output_min": 1, "output_max
 
 @pytest.fixture
 def flood(tmp_path):
-    """Return nine teams with a short request every 10 s, and one team with 400 long requests in a
-    minute.
-    """
+    """Return nine teams with a short request every 10 s, and one with 400 long ones in a minute."""
     rows = [(10.0 * k + team, f"team-{team}", 100, 10) for team in range(9) for k in range(60)]
     rows += [(240 + 0.15 * k, "flood", 6000, 100) for k in range(400)]
     path = tmp_path / "access.csv"

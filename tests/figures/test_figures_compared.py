@@ -1,4 +1,4 @@
-"""Test pictures and tables of a user's sweeps: legends, swept parameters, marks, no libraries."""
+"""Test figures and tables of a user's sweeps: legends, varied parameters, marks, no libraries."""
 
 import pytest
 from typer.testing import CliRunner
@@ -32,7 +32,7 @@ ENDS = ("low", "high")
 
 
 def cell(place, scheduler, service, latency_s, spread=0.0):
-    """Return the results of three seeds, or of one without a spread."""
+    """Return the results of three seeds, or of one if there is no spread."""
     return SchedulerResults(
         place,
         scheduler,
@@ -62,7 +62,7 @@ def test_a_swept_parameter_has_a_picture(runs):
 
 
 def drawn_lines(axis):
-    """Return the points and the ends of the intervals of each line of a panel."""
+    """Return the points of each line of a panel, and the ends of their intervals."""
     found = {}
     for one in axis.containers:
         data, _, bars = one.lines
@@ -98,7 +98,7 @@ def test_lines_over_replicas_and_loads_have_intervals():
 
 
 def test_no_panel_is_empty(runs):
-    """Demand limits these runs, so there is no fair share to draw."""
+    """These runs are below saturation, so there is no fair share to draw."""
     pytest.importorskip("seaborn")
     cells = sides_below(runs)
     assert all(cell.demand_limited for cell in cells)
@@ -147,7 +147,7 @@ def text_pt(text, em_pt):
 
 
 def table_pt(text):
-    """Return the width of a table from its rows."""
+    """Return the width of a table, computed from its rows."""
     rows = [
         [part.strip() for part in line.removesuffix(r" \\").split(" & ")]
         for line in text.splitlines()

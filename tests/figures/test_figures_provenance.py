@@ -1,4 +1,4 @@
-"""Test the origin that figures state for their numbers."""
+"""Test the captions that state where a figure's numbers come from."""
 
 from fairbench_studies.kit.provenance import of_first_runs, provenance
 from tests.figure_helpers import PROFILE, cell

@@ -12,8 +12,8 @@ NEVER = float("nan")
 
 @pytest.fixture
 def run(tmp_path):
-    # Client 0: a prefill of 30 cached and 10 new tokens, and 4 output tokens in 4 steps of 1 s.
-    # Client 1 is in the same batch while it decodes; worker 1 computes from 6 to 8 s.
+    # Client 0 has a prefill of 30 cached and 10 new tokens, and 4 output tokens in 4 steps of 1 s.
+    # Client 1 is in the same batch while it decodes. Worker 1 computes from 6 to 8 s.
     service = [
         {"client": "client-0", "start_s": 0.0, "end_s": 1.0, "steps": 1,
          "input_tokens": 40, "extend_tokens": 10, "output_tokens": 1},
@@ -34,7 +34,8 @@ def run(tmp_path):
 def test_service_is_booked_at_its_end(run):
     edges = np.array([0.0, 4.0, 10.0])
     assert client_names(run) == ["client-0", "client-1"]
-    # Client view: 40 input tokens at admission, outputs twice; outputs at 4 s count later.
+    # With cached input, 40 input tokens count at admission. Outputs count twice, and those at 4 s
+    # later.
     client = [[(40 + 2 + 2) / 4, (3 * 2) / 6], [(2 * 2) / 4, (6 * 2 + 5 + 2) / 6]]
     assert service_rates(run, View.CLIENT, edges).tolist() == client
     actual = [[(10 + 2 + 2) / 4, (3 * 2) / 6], [(2 * 2) / 4, (6 * 2 + 5 + 2) / 6]]
@@ -54,6 +55,6 @@ def test_arrivals_after_the_last_interval_are_left_out(run):
 
 
 def test_a_batch_of_two_clients_is_busy_once(run):
-    # Worker 0 is busy for 1 s and 4 s, worker 1 for 2 s, of 10 s for each.
+    # Worker 0 is busy for 1 s and 4 s, and worker 1 for 2 s, of 10 s each.
     assert busy_share(run, 2, np.array([0.0, 10.0])).tolist() == [7 / 20]
     assert busy_share(run, 2, np.array([0.0, 3.0, 6.0])).tolist() == [2 / 6, 3 / 6]

@@ -1,4 +1,4 @@
-"""Test the clock of a log: dates beside seconds from the first request."""
+"""Test a log's clock: dates, or seconds from the first request."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -71,9 +71,7 @@ TEXTS = {
 
 
 def log_of(folder, time_of):
-    """Return a log of 100 s in which heavy sends 10 times the load of four others from
-    20 to 80 s.
-    """
+    """Return a log of 100 s in which heavy sends 10 times the others' load from 20 to 80 s."""
     rows = [
         (at_s, client)
         for at_s in range(101)

@@ -9,7 +9,7 @@ from fairbench.files.formats import read_parquet
 
 
 def test_a_column_of_nulls_is_read_as_unknown(tmp_path):
-    """Such a column arises from a metric that no run of a sweep has."""
+    """A metric that no run of a sweep has gives a column of nulls."""
     pq.write_table(pa.table({"x": [1, 2], "unknown": pa.nulls(2)}), tmp_path / "a.parquet")
     table = read_parquet(tmp_path / "a.parquet")
     assert table.to_pydict() == {"x": [1, 2], "unknown": [None, None]}

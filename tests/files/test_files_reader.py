@@ -1,4 +1,4 @@
-"""Test that a foreign file is read within the memory limit, or refused in one line."""
+"""Test that a file of another tool is read within the memory limit, or refused in one line."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from tests.strategies import examples
 
 @pytest.fixture
 def little(monkeypatch):
-    """Limit the memory to 1 MiB, so that files beyond the limit stay small."""
+    """Limit the memory to 1 MiB, so that test files can be small."""
     monkeypatch.setenv(VARIABLE, "1")
     return MIB
 

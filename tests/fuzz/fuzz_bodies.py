@@ -1,8 +1,8 @@
 """Send JSON bodies with odd values in engine fields to a router before a recording worker.
 
-``python -m tests.fuzz.fuzz_bodies 300 [SEED]`` prints how the bodies were answered,
-and each body that was answered wrongly or reached the worker with a harmful field.
-The list of harmful fields repeats docs/reference/hardening.md on purpose.
+``python -m tests.fuzz.fuzz_bodies 300 [SEED]`` prints how the bodies were answered, and each body
+that was answered wrongly or reached the worker with a harmful field. The list of harmful fields
+repeats docs/reference/hardening.md on purpose.
 """
 
 import asyncio
@@ -98,14 +98,14 @@ def body_of(rng):
 
 
 def encoded(text, rng):
-    """Return the body in another encoding, whole or cut off."""
+    """Return the body in another encoding, complete or cut off."""
     data = text.encode()
     kind = rng.choice(("utf-16", "utf-8-sig", "gzip", "cut gzip", "zip", "cut", "escaped", "deep"))
     if kind in ("utf-16", "utf-8-sig"):
         return text.encode(kind), {}
     if kind == "cut":
         return data[: rng.randrange(len(data))], {}
-    if kind == "escaped":  # field names with escapes, which mean the same
+    if kind == "escaped":  # escapes in field names, which mean the same
         return text.replace('"st', '"\\u0073\\u0074').encode(), {}
     if kind == "deep":
         return data[:-1] + b', "metadata": ' + b"[" * 3000 + b"]" * 3000 + b"}", {}
@@ -151,9 +151,9 @@ def is_number(value):
 
 
 async def attempts(count, seed, went_on=None):
-    """Send a number of bodies; return how they were answered, and complaints.
+    """Send ``count`` bodies. Return how they were answered, and complaints.
 
-    The list ``went_on`` gets each body that reached the worker, with its path.
+    Each body that reached the worker is added to the list ``went_on``, with its path.
     """
     rng, ends, wrong = random.Random(seed), Counter(), []
     async with cluster(1, info={"vocab_size": VOCABULARY}) as (router, (worker,)):

@@ -1,7 +1,7 @@
-"""Give mutated valid files to the commands that read them.
+"""Give mutated files to the commands that read them.
 
-``python tests/fuzz/fuzz_files.py 5000 [SEED]`` prints how each input ended, and the inputs that
-ended neither in success nor in a one-line error.
+``python tests/fuzz/fuzz_files.py 5000 [SEED]`` prints how each input ended. It also prints the
+inputs that ended neither in success nor in a one-line error.
 """
 
 import gzip
@@ -27,7 +27,7 @@ from fairbench.execute.tasks import run_context
 from fairbench.live.backends.base import LiveOptions
 from fairbench.workloads.traffic import recorded
 
-LIMIT_S = 60  # an input may ask for a long simulation, which is not a failure
+LIMIT_S = 60  # an input may ask for a long simulation, which is no failure
 ODD = [
     *(None, True, -1, 0, 1, 2.5, 2**31, 2**53, 2**63, 2**64, 10**400, 1e30, 1e300, -1e300),
     *(float("inf"), float("nan"), "", "a", "\0", "\x1b[2J", "::error::a", "\ud800", "é" * 300),
@@ -103,7 +103,7 @@ def jsonl(*records):
     return "".join(json.dumps(record) + "\n" for record in records).encode()
 
 
-INPUTS = {  # name of the file -> its valid content, and the command that reads it
+INPUTS = {  # for each file name, its valid content and the command that reads it
     "lines.jsonl": (
         jsonl(REQUEST, {**REQUEST, "client": "b", "program": 2}),
         ["score", "lines.jsonl"],
@@ -203,7 +203,7 @@ def mutated(data, rng):
 
 
 def _structured(data, rng):
-    """Return the text with one odd value; None if it is neither JSON nor TOML."""
+    """Return JSON or TOML text with one odd value, or None for other text."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -241,7 +241,7 @@ def _with_odd(value, rng):
 
 @contextmanager
 def prepared():
-    """Prepare a directory with every valid input and a run, ``good``, and enter it."""
+    """Prepare and enter a directory with every valid input and a run ``good``."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         flags = {"workload": "tot", "scenario": "s1", "num_programs": 2}
@@ -259,9 +259,7 @@ def prepared():
 
 
 def attempt(here, rng):
-    """Give one mutated input to one command; return how it ended, and the input if it
-    ended badly.
-    """
+    """Give a mutated input to a command. Return how it ended, and the input if it ended badly."""
     if rng.random() < 0.6:
         name = rng.choice(list(INPUTS))
         data, command = INPUTS[name]
@@ -277,18 +275,18 @@ def attempt(here, rng):
 
 
 def copy_run(here):
-    """Copy the valid run, ``good``, to ``run``, which is then damaged."""
+    """Copy the valid run ``good`` to ``run``, which is then damaged."""
     shutil.rmtree(here / "run", ignore_errors=True)
     shutil.copytree(here / "good", here / "run")
 
 
 def outcome(command):
-    """Return ``0``, ``1`` (of ``check``), ``2`` with its line, ``too long``, or the fault."""
+    """Return ``0``, ``1`` (only ``check``), ``2`` with its line, ``too long``, or the fault."""
 
     def too_long(*_):
         raise TooLong
 
-    recorded._arrivals_by_client.cache_clear()  # otherwise the first file would be read for all
+    recorded._arrivals_by_client.cache_clear()  # otherwise, the first file would be read for all
     previous = signal.signal(signal.SIGALRM, too_long)
     signal.alarm(LIMIT_S)
     try:
@@ -312,7 +310,7 @@ def outcome(command):
 
 
 def well(ended, command):
-    """Tell whether the outcome is acceptable; only a simulating command may take long."""
+    """Tell whether the outcome is acceptable. Only a simulating command may take long."""
     return ended in ("0", "1", "2") or (
         ended == "too long" and command[0] in ("run", "compare", "diagnose")
     )

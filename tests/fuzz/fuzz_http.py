@@ -1,7 +1,7 @@
 """Give mutated HTTP requests to a router and to the emulated workers behind it.
 
-``python -m tests.fuzz.fuzz_http 5000 [SEED]`` prints the statuses of the answers,
-and each request that got no answer or left an error in a log.
+``python -m tests.fuzz.fuzz_http 5000 [SEED]`` prints the statuses of the answers, and each request
+that got no answer or left an error in a log.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class Trouble(logging.Handler):
     def __init__(self):
         super().__init__(logging.WARNING)
         self.found = []
-        self.addFilter(is_our_fault)  # as for a server in a separate process
+        self.addFilter(is_our_fault)  # as in a separate server process
 
     def emit(self, record):
         if record.exc_info or record.levelno >= logging.ERROR:
@@ -76,7 +76,7 @@ def request_of(rng):
 
 
 async def sent(session, url, rng):
-    """Send one request; return how it was answered, and the request if it got no answer."""
+    """Send a request. Return how it was answered, and the request if it got no answer."""
     asked = method, path, body, headers = request_of(rng)
     try:
         async with session.request(
@@ -91,14 +91,14 @@ async def sent(session, url, rng):
         return f"no answer: {error!r}", asked
     if answer.status >= 500:
         return f"{answer.status}", (*asked, data)
-    plain = method == "HEAD" or "Content-Encoding" in headers  # the HTTP library's own answer
+    plain = method == "HEAD" or "Content-Encoding" in headers  # the HTTP library itself answers
     if answer.status >= 400 and not plain and b'"error"' not in data:
         return f"{answer.status} in another shape", (*asked, data)
     return str(answer.status), None
 
 
 async def attempts(count, seed):
-    """Send half of the requests to a router, half to a worker; return statuses and failures."""
+    """Send half of the requests to a router, half to a worker. Return statuses and failures."""
     rng, ends, wrong, trouble = random.Random(seed), Counter(), [], Trouble()
     logging.getLogger().addHandler(trouble)
     try:

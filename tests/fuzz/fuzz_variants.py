@@ -1,8 +1,8 @@
 """Write the same records in other forms: names, units, encodings and files.
 
-``python -m tests.fuzz.fuzz_variants 500 [SEED]`` writes 24 requests in that many forms
-and reads each with ``score`` and ``trace``. Either the numbers are the same or the file is
-refused in one line. Prints the counts of right, refused and wrong files.
+``python -m tests.fuzz.fuzz_variants 500 [SEED]`` writes 24 requests in 500 forms, and reads each
+with ``score`` and ``trace``. Either the numbers are equal, or the file is refused in one line.
+Prints the counts of right, refused and wrong files.
 """
 
 import csv
@@ -118,7 +118,7 @@ class Writer:
         return row
 
     def file(self, records):
-        """Return the file's ending, its bytes, and whether it is a readable form."""
+        """Return the file's ending, its bytes, and whether this form should be readable."""
         rows = [self.row(one) for one in records]
         for name, value in self.rng.sample(OTHERS, self.rng.choice((0, 1, 2, 3))):
             rows = [{**row, name: value} for row in rows]
@@ -161,7 +161,7 @@ class Writer:
 
 
 def attempts(count, seed):
-    """Write that many files; return the counts of right and refused files, and the failures."""
+    """Write ``count`` files. Return the counts of right and refused files, and the failures."""
     rng, ends, wrong = random.Random(seed), Counter(), []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):

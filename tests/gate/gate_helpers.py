@@ -1,4 +1,4 @@
-"""Helpers that edit stored runs of one real, tiny experiment for the gate."""
+"""Helpers that edit stored runs of a tiny real experiment for the gate."""
 
 import json
 from functools import cache
@@ -22,7 +22,7 @@ def summary(**values):
 
 
 def store(path, *, complete=True, spec=None, **values):
-    """Store a run directory without tables; ``spec`` are flags of the experiment."""
+    """Store a run directory without tables. ``spec`` are flags of the experiment."""
     resolved = resolve(TINY | (spec or {}))
     path.mkdir(parents=True)
     (path / "experiment.toml").write_text(to_toml(resolved))
@@ -38,7 +38,7 @@ def store(path, *, complete=True, spec=None, **values):
 
 
 def measured(parent, metric, values, **spec):
-    """Store server runs of one experiment, one per seed, in which only ``metric`` differs."""
+    """Store server runs of an experiment, one per seed, which differ only in ``metric``."""
     backend = {"backend": {"base_url": "http://127.0.0.1:1"}, "scheduler": "as served"}
     for seed, value in enumerate(values):
         flags = {**backend, "seed": seed, **spec}

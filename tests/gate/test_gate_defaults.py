@@ -1,4 +1,4 @@
-"""Test that a gate judges changed defaults, and keeps the values that somebody chose."""
+"""Test that a gate judges changed defaults, and keeps values that a user chose."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""Test that a run that fails in a gate is an error, apart from a regression."""
+"""Test that a gate reports a failing run as an error, and not as a regression."""
 
 import re
 from xml.etree import ElementTree as ET
@@ -56,7 +56,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Store a baseline of a scheduler of the user and of a scheduler of ours."""
+    """Store a baseline of a user's scheduler and of a bundled scheduler."""
     parent = tmp_path_factory.mktemp("errors")
     (parent / "mine.py").write_text(SCHEDULER)
     for name, local in (("mine", "gate-errors-mine"), ("ours", "vtc")):

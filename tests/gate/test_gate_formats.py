@@ -18,9 +18,7 @@ CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
 
 @pytest.fixture(scope="module")
 def outcome():
-    """Return an outcome with one clause passed, one failed, one inconclusive, and
-    another change.
-    """
+    """Return an outcome with a passed, a failed and an inconclusive clause, and another change."""
     before = summary(jain_index=0.9, victim_p99_s=1.0, refused=0, duration=8.125)
     after = summary(jain_index=0.85, victim_p99_s=1.05, refused=0, duration=8.25)
     after["censored"] = ["victim_p99_s"]
@@ -65,7 +63,7 @@ def test_numbers_have_enough_digits_to_differ(before, after, texts):
 
 
 def test_changes_say_how_much_and_whether_they_are_worse():
-    """30 s to 324.3 s is 981% more, and 100 to 1,446 is 1,346% more; no duration is worse."""
+    """30 s to 324.3 s is 981% more, and 100 to 1,446 is 1,346%. No duration counts as worse."""
     one = {"victim_p99_s": 30.0, "jain_index": 0.5, "mean_ttft_ms": 100.0, "duration": 9.0}
     other = {"victim_p99_s": 324.3, "jain_index": 0.75, "mean_ttft_ms": 1446.0, "duration": 8.0}
     pairs = [PairedPoint("p", True, (summary(**one),), (summary(**other),))]
@@ -180,7 +178,7 @@ def test_markdown_has_three_digits_unless_they_hide_a_difference():
     assert "jain\\_index:-0.02: FAIL, 0.82 to 0.685, " in text
     text = outcome_markdown(judge(pairs, [], alpha=0.05))
     assert "| jain\\_index | 0.82 | 0.685 |" in text
-    assert "| duration |" not in text  # Processors add up in different orders.
+    assert "| duration |" not in text  # processors add up numbers in different orders
 
 
 @pytest.mark.slow

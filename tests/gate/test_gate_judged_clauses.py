@@ -1,4 +1,4 @@
-"""Test the verdict of a clause on one run against one, and on several against several."""
+"""Test the verdict on a clause, for one run against one and for several against several."""
 
 from itertools import combinations
 from random import Random
@@ -139,11 +139,11 @@ def test_too_few_measured_runs_are_inconclusive_at_any_difference():
 
 
 def test_with_several_seeds_a_clause_is_judged_by_paired_changes():
-    # Loads differ tenfold; the change is 20% under each load, with a little noise.
+    # Loads differ tenfold. The change is about 20% under each load.
     before, after = [1.0, 4.0, 10.0], [1.21, 4.76, 12.0]
     verdict, reason = paired(f"{LESS}:+10%", before, after)
     assert verdict is FAIL
-    # Changes of 21, 19 and 20% are 10% beyond the limit on average; the half width is 2.91999 x 1 /
+    # Changes of 21, 19 and 20% are on average 10% beyond the limit. The half width is 2.91999 x 1 /
     # sqrt(3).
     assert reason == "+10% [+8.31%, +11.7%] from the limit, paired over 3 seeds"
     assert paired(f"{LESS}:+30%", before, after).verdict is PASS
@@ -182,9 +182,7 @@ def test_a_bound_has_no_rank():
 
 
 def brute_force(first, second):
-    """Return the share of all splits whose second part ranks at least as high as the
-    observed one.
-    """
+    """Return the share of all splits whose second part ranks at least as high as observed."""
     pooled = [*first, *second]
 
     def rank_sum(chosen):
@@ -209,7 +207,7 @@ def test_the_rank_test_equals_counting_every_split():
 
 
 def test_the_rank_test_gives_the_published_result_of_its_example():
-    # Hollander and Wolfe (1973), p. 69: permeability of membranes at term and earlier; p = 0.1272.
+    # permeability of membranes at term and earlier, p = 0.1272: Hollander and Wolfe (1973), p. 69
     term = [0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46]
     earlier = [1.15, 0.88, 0.90, 0.74, 1.21]
     assert p_larger(earlier, term) == pytest.approx(0.1272, abs=5e-5)

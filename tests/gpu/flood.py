@@ -1,4 +1,4 @@
-"""Run a flooder and a modest client, each with a fixed number of requests in flight."""
+"""Run a heavy and a well-behaved client, each with a fixed number of requests in flight."""
 
 import asyncio
 import random
@@ -15,9 +15,7 @@ SETTLE_S = 6.0
 
 
 def run(url, seconds, seed):
-    """Return answers by client after ``SETTLE_S``, their durations, and output tokens
-    per second.
-    """
+    """Return answers by client after ``SETTLE_S``, their durations, and output tokens/s."""
     return asyncio.run(_run(url, seconds, seed))
 
 

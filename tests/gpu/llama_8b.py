@@ -1,6 +1,6 @@
 """Write a model of Llama-3.1-8B's shape without weights, and a tokenizer of the same size.
 
-``python -m tests.gpu.llama_8b DIR``. With ``--load-format dummy`` SGLang computes as with real
+``python -m tests.gpu.llama_8b DIR``. With ``--load-format dummy``, SGLang computes as with real
 weights.
 """
 

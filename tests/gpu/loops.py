@@ -1,4 +1,4 @@
-"""Run closed loops against a SGLang server, in the form that ``fairbench validate FILE`` reads."""
+"""Run closed loops against an SGLang server, in the form that ``fairbench validate FILE`` reads."""
 
 import asyncio
 import json
@@ -13,10 +13,10 @@ VOCABULARY = range(16, 128_000)
 
 @dataclass(frozen=True)
 class Loop:
-    """A set of distinct prompts, sent ``concurrency`` at a time; then once more if ``warm``.
+    """A set of distinct prompts, sent ``concurrency`` at a time, and once more if ``warm``.
 
-    ``prompts`` and ``outputs`` are lengths in tokens, of one request each. ``forbid_end`` sets the
-    output length as fairbench's driver does (``min_new_tokens``); otherwise ``ignore_eos`` does.
+    ``prompts`` and ``outputs`` are the lengths of each request in tokens. ``forbid_end`` sets the
+    output length as fairbench's driver does (``min_new_tokens``); otherwise, ``ignore_eos`` does.
     """
 
     name: str
@@ -59,7 +59,7 @@ def varied(name, concurrency, number):
 
 
 def run(url, loop):
-    """Run the loop with an empty cache, then with a warm one; return the records of both."""
+    """Run the loop with an empty cache, then with a warm one. Return both records."""
     return asyncio.run(_run(url, loop))
 
 

@@ -1,9 +1,14 @@
 """Measure SGLang on this machine's GPU: ``python -m tests.gpu.measure PLAN OUT [--seconds N]``.
 
-Plans: ``smoke`` (does everything start), ``timing`` (closed loops, then a flood with and without a
-gateway), ``live`` (fairbench's own runs, one per scheduler) and ``paper`` (the DLPM paper's
-setting, two seeds per scheduler). A step that would not end in time is skipped with a message.
-Every server is stopped, whatever happens.
+The plans are:
+
+- ``smoke``: does everything start?
+- ``timing``: closed loops, then a flood with and without a gateway
+- ``live``: fairbench's own runs, one per scheduler
+- ``paper``: the DLPM paper's setting, two seeds per scheduler
+
+A step that would not end in time is skipped with a message. Every server is stopped, whatever
+happens.
 """
 
 import argparse
@@ -25,7 +30,7 @@ from tests.gpu.loops import fixed, mixed, run, varied
 from tests.sglang_cpu.tiny_model import CONFIG, write_model
 
 HERE = Path(__file__).parent
-# Attention without FlashAttention or FlashInfer; prefill launches its kernels one by one.
+# attention without FlashAttention or FlashInfer; prefill launches its kernels one by one
 ENGINE = (
     "--attention-backend triton --sampling-backend pytorch "
     "--grammar-backend none --disable-prefill-cuda-graph --random-seed 0"
@@ -89,7 +94,7 @@ class Session:
         print(f"[{left:6.1f} s left] {text}", flush=True)
 
     def has(self, seconds, what):
-        """Tell whether a step still fits in the session; print a message if not."""
+        """Tell whether a step still fits in the session. Print a message if not."""
         if time.monotonic() + seconds < self.end_s:
             return True
         self.say(f"left out for want of time: {what}")
@@ -175,7 +180,7 @@ def _line(record):
 
 
 def gateways(session, worker, seconds):
-    """Flood a stock server behind a router, with and without a gateway in turn."""
+    """Flood a stock server behind a router, alternately with and without a gateway."""
     for turn, policy in enumerate(TURNS):
         if not session.has(seconds + 10, f"gateway {policy}"):
             continue
@@ -193,7 +198,7 @@ def gateways(session, worker, seconds):
 
 
 def live(session, name, workload, seconds, *more):
-    """Run fairbench on a server of its own."""
+    """Run fairbench with a server of its own."""
     runs = session.out / "runs" / name
     command = [sys.executable, "-m", "fairbench", "run", "--backend", "sglang"]
     command += ["--model", str(session.model), *SCHEDULERS[name], "--dp", "1"]
@@ -235,9 +240,7 @@ def live_all(session):
 
 
 def paper(session):
-    """Measure the DLPM paper's setting: two seeds per scheduler on one server, as far as time
-    allows.
-    """
+    """Measure the DLPM paper's setting on one server: two seeds per scheduler, as time allows."""
     whole, short = ("--window", "whole"), ("--duration", "3")
     if not session.ran("warm-up"):  # compiles kernels, and shows that everything starts
         live(session, "warm-up", "paper.toml", 240, *whole, *short)

@@ -1,6 +1,6 @@
-"""Stand-ins for modules that SGLang 0.5.17 imports on a GPU and that serving a Llama never calls.
+"""Stand-ins for modules that SGLang 0.5.17 imports on a GPU but never calls to serve a Llama.
 
-With this folder on ``PYTHONPATH`` every Python process imports this file at its start. Installed
+Every Python process with this folder on ``PYTHONPATH`` imports this file at its start. Installed
 modules take precedence. Calling a stand-in raises, so none can serve a request unnoticed.
 """
 
@@ -9,7 +9,7 @@ import sys
 import types
 
 ABSENT = ("IPython", "flashinfer", "soundfile", "torchao", "xgrammar")
-BETTER_ABSENT = ("flashinfer.norm",)  # so that sgl_kernel uses its own
+BETTER_ABSENT = ("flashinfer.norm",)  # sgl_kernel then uses its own
 
 
 class _Finder:
@@ -26,7 +26,7 @@ class _Loader:
         return _StandIn(spec.name)
 
     def exec_module(self, module):
-        """Do nothing: there is nothing to run."""
+        """Do nothing, because there is nothing to run."""
 
 
 class _StandIn(types.ModuleType):

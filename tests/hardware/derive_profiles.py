@@ -1,10 +1,11 @@
 """Derive the bundled profiles of models and GPUs that nobody measured for this project.
 
-    pip install -e '.[profile]'  # an environment of its own
+    pip install -e '.[profile]'  # in a separate environment
     python tests/hardware/derive_profiles.py
 
-writes ``derived_profiles.json``: SGLang's operators where the tables have them, else vLLM's, else a
-roofline. Models that do not fit a GPU are left out, and so are pairs that were fitted before.
+writes ``derived_profiles.json``. A profile uses SGLang's operator times if the tables have them,
+else vLLM's, else a roofline. Models that do not fit a GPU, and pairs that were fitted before, are
+left out.
 """
 
 import json

@@ -22,7 +22,7 @@ HOST_MS = 0.5
 
 
 def operators(model, system, version, tp, backend="sglang"):
-    """Return a function that prices an iteration of an engine, in ms."""
+    """Return a function that computes an engine's time for an iteration, in ms."""
     config = {"schema_version": 1, "pp_size": 1, "moe_tp_size": 1, "moe_ep_size": 1}
     config |= {"attention_dp_size": 1, "backend": backend, "backend_version": version}
     config |= {"model_path": model, "model_name": model, "tp_size": tp}
@@ -55,7 +55,7 @@ def drawn(count, rng, most_context):
 
 
 def priced(model, it):
-    """Return the milliseconds of each iteration by its operators."""
+    """Return the milliseconds of each iteration according to the operators."""
     times = []
     for n, new, prefix, nd, context in zip(*it.values(), strict=True):
         scheduled = {"num_prefill_requests": n, "sum_prefill_tokens": n * new}
@@ -94,7 +94,7 @@ def fitted(it, times):
 
 
 def errors_pct(values, it, times):
-    """Return relative errors in per cent: mean, percentiles, largest, and bias."""
+    """Return relative errors in percent: mean, percentiles, largest, and bias."""
     off = 100 * (predicted(values, it) / times - 1)
     size = np.abs(off)
     named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}

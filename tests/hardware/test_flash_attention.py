@@ -1,4 +1,4 @@
-"""Test vLLM's FlashAttention 2 cost beyond the profile, by hand-computed values."""
+"""Test the extra time of vLLM's FlashAttention 2 beyond the profile, by hand-computed values."""
 
 import pytest
 
@@ -10,7 +10,7 @@ A100 = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
 
 
 def test_a_mixed_step_reads_the_context_once_per_query_head():
-    # 32 query heads share 8 KV heads: read four times instead of once.
+    # 32 query heads share 8 KV heads, which are read four times instead of once.
     assert A100.vllm_extra_ps(32, 100_000) == 3 * A100.decode_ps(0, 100_000) - 3 * A100.fixed_ps(0)
 
 
@@ -28,7 +28,7 @@ def test_a_step_without_decoding_sequences_has_no_extra_cost():
     ],
 )
 def test_the_longest_sequence_keeps_one_multiprocessor_busy(sequences, longest, splits):
-    # Half of 64 rows x longest, on one of 108 multiprocessors, for the work of 32 heads.
+    # half of 64 rows x longest, on one of 108 multiprocessors, for the work of 32 heads
     tokens = 0.5 * 64 * longest / splits * 108 / 32
     extra_ps = A100.vllm_extra_ps(sequences, sequences * longest, longest)
     assert extra_ps == pytest.approx(A100.coefficients_ms["c_A"] * tokens * PS_PER_MS)

@@ -15,7 +15,7 @@ def test_default_pools_equal_the_documented_ones():
 
 def test_the_pool_formula_equals_a_hand_computation():
     pool = resolve_profile("a100", "llama-3.1-8b").pool
-    # (78.8 * 0.83 - 15.02) GiB, at 2 * 2 bytes * 32 layers * 8 heads * 128 per token.
+    # (78.8 * 0.83 - 15.02) GiB, at 2 * 2 bytes * 32 layers * 8 heads * 128 per token
     assert pool.tokens(0.83) == int((78.8 * 0.83 - 15.02) * 2**30 / (2 * 2 * 32 * 8 * 128))
 
 
@@ -40,8 +40,9 @@ def test_tensor_parallelism_divides_weights_and_kv():
 
 
 def test_the_pool_of_a_large_model_on_four_gpus_equals_a_hand_computation():
-    """The model has 70.55 x 10^9 parameters of 2 bytes, a quarter on each GPU, and 80 layers of 8
-    heads of size 128.
+    """The model has 70.55 x 10^9 parameters of 2 bytes, a quarter of them on each GPU.
+
+    It has 80 layers of 8 heads of size 128.
     """
     pool = load_profile("a100-80gb/llama-3.1-70b/tp4/sglang-0.5.10").pool
     assert pool.weights_gib == pytest.approx(70.55e9 * 2 / 2**30 / 4, rel=1e-3)

@@ -48,7 +48,7 @@ def test_the_parameters_of_a_tiny_model_equal_a_hand_count():
     assert shape.mlp_weights(0) == 2 * 3 * 8 * 16
     assert shape.parameters == 2 * 192 + 768 + 2 * 800
     assert shape.weight_bytes("fp16") == 2 * shape.parameters
-    assert shape.weight_bytes("fp8") == (2 * 192 + 768) * 1 + 1600 * 2  # tables keep 16 bits
+    assert shape.weight_bytes("fp8") == (2 * 192 + 768) * 1 + 1600 * 2  # the tables keep 16 bits
     assert shape.kv_bytes(1) == 2 * 2 * 2 * 2 * 2
     assert shape.kv_bytes(2) == shape.kv_bytes(4) == 16  # a head is not split
 

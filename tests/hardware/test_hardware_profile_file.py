@@ -1,4 +1,4 @@
-"""Test profile files: reading returns what was written, and errors are named."""
+"""Test profile files: what was written is read, and errors name the file."""
 
 import pytest
 from hypothesis import given

@@ -46,7 +46,7 @@ SMALL, LARGE = {"tokens": 2_048, "sequences": 256}, {"tokens": 8_192, "sequences
     [
         ("llama-3.1-8b", "h100-80gb", {"utilization": 0.85, **LARGE}, 411_184, 0.2),
         ("llama-3.1-8b", "a100-80gb", {"utilization": 0.85, **SMALL}, 419_728, 0.2),
-        # logs that no number was chosen for
+        # logs for which no number was chosen
         ("qwen2.5-7b", "a40-48gb", {"utilization": 0.92, **SMALL}, 476_832, 0.5),
         ("qwen3-14b", "h100-80gb",
          {"utilization": 0.92, "tokens": 8_192, "sequences": 256}, 288_608, 1.5),
@@ -60,7 +60,8 @@ def test_the_pool_of_vllm_equals_public_logs(model, gpu, limits, logged, percent
 
 def test_a_larger_profiling_step_leaves_less_memory():
     # Beside 1,024 sequences, sampling needs 10 bytes for each of 128,256 logits, and 8,192 hidden
-    # states of 4,096 values of 2 bytes are kept; beside 256 sequences and 2,048 tokens, a quarter.
+    # states of 4,096 values of 2 bytes are kept. Beside 256 sequences and 2,048 tokens, a quarter
+    # is needed.
     large, small = (
         pool_tokens("llama-3.1-8b", "h100-80gb", utilization=0.85, **limits)
         for limits in (LARGE, SMALL)

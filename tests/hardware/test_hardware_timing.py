@@ -32,7 +32,7 @@ def plain_ms(profile, prefills, contexts):
 
 
 def least_ms(c, prefills):
-    """The launch of the kernels of an iteration that prefills."""
+    """Return the time to launch the kernels of an iteration that prefills."""
     return c.get("c_l", 0) + c.get("c_lp", 0) * len(prefills) if prefills else 0
 
 
@@ -95,7 +95,7 @@ def test_the_reference_evaluator_agrees():
     ],
 )
 def test_no_step_of_a_large_model_is_faster_than_its_gpus(name, tb_s, tflops):
-    """A step reads every weight once, and a token takes two operations a weight (data sheets)."""
+    """A step reads every weight once, and a token takes two operations per weight (data sheets)."""
     profile, ps = load_profile(name), 1e12
     reading_s = profile.pool.weights_gib * 2**30 / (tb_s * 1e12)
     assert reading_s < profile.decode_ps(1, 100) / ps < 2 * reading_s
@@ -112,7 +112,7 @@ def test_a_short_prefill_takes_the_time_of_its_launch():
             assert profile.prefill_ps([(cached, new)] * prompts) == pytest.approx(launch_ms * 1e9)
     long_ps = profile.prefill_ps([(0, 4_096)])
     assert long_ps > 2 * (c["c_l"] + c["c_lp"]) * 1e9
-    assert profile.step_ps([], 1, 1) < c["c_l"] * 1e9  # decoding is one graph
+    assert profile.step_ps([], 1, 1) < c["c_l"] * 1e9  # decoding is launched as one graph
 
 
 def test_one_long_context_costs_its_own_time_and_many_cost_their_sum():

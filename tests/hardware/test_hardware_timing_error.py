@@ -1,4 +1,4 @@
-"""Test ``--timing-error``: one draw per run, within its limits, with everything else unchanged."""
+"""Test ``--timing-error``: one draw per run, within its limits, and nothing else changes."""
 
 import random
 

@@ -32,7 +32,7 @@ def formula_ms(profile, chunks, sequences, context):
 )
 def test_a_mixed_step_is_the_sum_of_its_parts(profile, chunks, sequences, context):
     step_ms = profile.step_ps(chunks, sequences, context) / 10**9
-    # Coefficients are rounded to whole picoseconds where a count multiplies them.
+    # A coefficient is rounded to whole picoseconds before a count multiplies it.
     rounding_ms = (1 + context) / 10**9
     assert abs(step_ms - formula_ms(profile, chunks, sequences, context)) < rounding_ms + 1e-6
     if not sequences:

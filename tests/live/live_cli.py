@@ -1,4 +1,4 @@
-"""A command in a process of its own, whose descendants can all be found."""
+"""A command in its own process, whose descendants can all be found."""
 
 import json
 import os
@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MARK = "FAIRBENCH_TEST_MARK"
-WAIT_S = 900  # a long limit, because machines are busy
+WAIT_S = 900  # long, because the machine may be busy
 
 
 @contextmanager
 def running(*arguments):
-    """Run ``fairbench`` with these arguments; ``process.mark`` finds all processes that
-    it started.
-    """
+    """Run ``fairbench`` with these arguments. ``process.mark`` finds all started processes."""
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
         [sys.executable, "-m", "fairbench", *map(str, arguments)],
@@ -41,7 +39,7 @@ def running(*arguments):
 
 
 def lasting(mark):
-    """Return descendants that still run after two minutes."""
+    """Return the descendants that still run after two minutes."""
     deadline = time.monotonic() + 120
     while (found := descendants(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -49,7 +47,7 @@ def lasting(mark):
 
 
 def descendants(mark):
-    """Return processes that carry the mark, which zombies no longer do."""
+    """Return the processes that carry the mark. Zombies no longer carry it."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -75,7 +73,7 @@ def tree(pid):
 
 
 def runs(pid):
-    """Tell whether a process exists and is no zombie, which only its parent can remove."""
+    """Tell whether a process exists. A zombie, which only its parent can remove, does not count."""
     stat = _stat(pid)
     return bool(stat) and stat[0] != "Z"
 
@@ -89,9 +87,7 @@ def _stat(pid):
 
 
 def wait_until(condition, process):
-    """Poll until the condition holds; fail after ``WAIT_S`` seconds, or if the process
-    ends before.
-    """
+    """Poll until the condition holds. Fail after ``WAIT_S`` seconds, or if the process ends."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert process.poll() is None, process.stderr.read()
@@ -100,7 +96,7 @@ def wait_until(condition, process):
 
 
 def wait_until_gone(pids):
-    """Poll until none of the processes runs; fail after ``WAIT_S`` seconds."""
+    """Poll until none of the processes runs. Fail after ``WAIT_S`` seconds."""
     deadline = time.monotonic() + WAIT_S
     while left := [pid for pid in pids if runs(pid)]:
         assert time.monotonic() < deadline, left
@@ -108,7 +104,7 @@ def wait_until_gone(pids):
 
 
 def lines(path):
-    """Return the number of lines in a file, 0 if there is none."""
+    """Return the number of lines in a file, or 0 without the file."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
@@ -124,7 +120,7 @@ def summary(path):
 
 
 def under_way(process, parent):
-    """Return the only run's directory in ``parent``, once a few requests have finished."""
+    """Return the directory of the only run in ``parent`` once a few requests have finished."""
     records = "*/live/requests.jsonl"
     wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
     return only(parent)

@@ -29,7 +29,7 @@ class Server:
 
 @contextmanager
 def server(*arguments):
-    """Run one of fairbench's servers; kill it at the end."""
+    """Run one of fairbench's servers, and kill it at the end."""
     process = subprocess.Popen(
         [*FAIRBENCH, *map(str, arguments)], stdout=subprocess.PIPE, text=True
     )
@@ -88,7 +88,7 @@ def emulated_cluster(spec, **flags):
 
 
 def run_emulated(spec, folder: Path, router, *, time_scale=1.0, **options):
-    """Drive the spec's clients against the router; return records and summary."""
+    """Send the load of a spec to the router. Return records and summary."""
     target = DriverTarget(router.address, lengths="header", time_scale=time_scale)
     result = asyncio.run(drive(spec, target, folder, vocab=VOCAB, **options))
     records = read_records(folder)

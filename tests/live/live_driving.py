@@ -1,4 +1,4 @@
-"""Small experiments driven against a null server in this process."""
+"""Small experiments whose load is sent to a null server in this process."""
 
 import asyncio
 import tempfile
@@ -12,7 +12,7 @@ from tests.live.live_null_server import null_server
 
 VOCAB = range(16, 32_000)
 
-# Each kind of program, small. Ten seconds of arrivals pass in a fifth of a second.
+# Ten seconds of arrivals pass in a fifth of a second.
 SCALE = 50.0
 SMALL = {
     "chat": {"turns_min": 2, "turns_max": 3, "output_tokens": 6.0, "max_new_tokens": 9},
@@ -23,7 +23,7 @@ SMALL = {
 
 
 def small_spec(workload="chat", settings=None, **flags):
-    """Return a spec with two well-behaved clients, or a scenario's, and two programs of each."""
+    """Return a spec with two programs for each of two well-behaved (or a scenario's) clients."""
     given = {"scenario": "none", "clients": 2, "num_programs": 2, "request_rate": 1.0}
     params = SMALL[workload] | (settings or {})
     return resolve(
@@ -33,7 +33,7 @@ def small_spec(workload="chat", settings=None, **flags):
 
 
 def driven(spec, *, target=None, interrupted=lambda server: False, **server_settings):
-    """Return (records, server, result) of a spec; ``target`` are fields of the ``DriverTarget``."""
+    """Return (records, server, result) of a spec. ``target`` are fields of the ``DriverTarget``."""
 
     async def run(folder):
         async with null_server(**server_settings) as server:
@@ -45,7 +45,7 @@ def driven(spec, *, target=None, interrupted=lambda server: False, **server_sett
                 vocab=VOCAB,
                 interrupted=lambda: interrupted(server),
             )
-            await asyncio.sleep(0.02)  # the server hears of connections that were dropped
+            await asyncio.sleep(0.02)  # the server notices dropped connections
             return server, result
 
     with tempfile.TemporaryDirectory() as folder:
@@ -54,10 +54,10 @@ def driven(spec, *, target=None, interrupted=lambda server: False, **server_sett
 
 
 def answered_by(replies, later, *, spec=None, stays_open=False, **target):
-    """Return records and number of requests of a server with these replies to its connections.
+    """Return the records of a run, and the number of requests that its server received.
 
-    Connections after these get the reply ``later``. Without a spec, two requests are sent. The
-    server closes its connections, unless they stay open.
+    The server's first connections get the given replies, and all others get ``later``. Without a
+    spec, two requests are sent. The server closes its connections, unless ``stays_open``.
     """
     left, asked, kept = list(replies), [], []
 

@@ -18,7 +18,7 @@ TOTALS = ("input", "output")
 
 
 def totals_of(url, path, stream, answers=1):
-    """Return the status and the tokens of one request that the router charged to its client."""
+    """Return the status of a request, and the tokens that the router charged for it."""
 
     async def run():
         async with router_before([WorkerAddress(url)]) as under_test:
@@ -33,9 +33,9 @@ def totals_of(url, path, stream, answers=1):
 
 
 def check_endpoints(url, answers=3, shorter=None):
-    """Check that each endpoint charges what it produces, and the same prompt in each API.
+    """Check that each endpoint charges what it produces, and equal prompts in each API.
 
-    ``shorter`` is endpoint -> the number of tokens by which the engine shortens its answers.
+    ``shorter`` maps an endpoint to the number of tokens by which the engine shortens its answers.
     """
     prompts = set()
     shorter = shorter or {}

@@ -2,7 +2,7 @@
 
     python live_fake_server.py PORT [--after S] [--exit CODE] [--stubborn] [--pids FILE]
 
-It answers 200 to everything after S seconds, 503 before. ``--stubborn`` ignores SIGTERM.
+It answers 503 for S seconds, and then 200 to everything. ``--stubborn`` ignores SIGTERM.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """A fast HTTP server without a model that answers like SGLang, for tests and benchmarks.
 
 It answers ``/generate``, ``/v1/completions`` and ``/v1/chat/completions`` as streams, and writes
-each chunk separately, ``gap_s`` after the previous one. As a program it prints its URL: python
-tests/live/live_null_server.py --chunks 16 --gap-ms 5
+each chunk separately, ``gap_s`` after the previous one. Started as a program, it prints its URL:
+python tests/live/live_null_server.py --chunks 16 --gap-ms 5
 """
 
 import argparse
@@ -23,11 +23,11 @@ FIRST_OUTPUT_ID = 40_000
 
 @dataclass
 class Fault:
-    """A fault of a request after a number of chunks.
+    """A fault that occurs after a number of chunks.
 
-    ``kind`` is status (answered immediately with ``status``), disconnect, hang, error (an event
-    with an error), abort (SGLang's finish reason of that name), cut (the stream ends too early) or
-    junk (not JSON).
+    ``kind`` is status (answers ``status`` immediately), disconnect, hang, error (an event with an
+    error), abort (SGLang's finish reason of that name), cut (the stream ends too early) or junk
+    (not JSON).
     """
 
     kind: str
@@ -50,10 +50,9 @@ class Request:
 class NullServer:
     """The server's settings and records. ``worker`` is its number in the header of the answers.
 
-    ``faults(number, request)`` may name a fault for the number-th request. With ``keep`` the server
-    stores requests, and cached tokens are the longest prefix shared with any earlier sequence.
-    ``one_shot`` drops a connection at its second request. ``most`` is the highest number of
-    requests in flight.
+    ``faults(number, request)`` may return a fault for a request. With ``keep``, the server stores
+    requests, and the longest prefix shared with an earlier sequence counts as cached. ``one_shot``
+    drops a connection at its second request. ``most`` is the highest number of requests in flight.
     """
 
     chunks: int = 4

@@ -40,7 +40,7 @@ def home(weights=None, waiting=(), balances=None):
 
 
 class OwnRegistry:
-    """A block whose metrics have a page of their own, and are forgotten at its end."""
+    """A block whose metrics have their own page, which is forgotten at the end of the block."""
 
     def __enter__(self):
         self._before = set(REGISTRY._collector_to_names)

@@ -5,7 +5,7 @@ import time
 from fairbench.execute.drivers import serve
 
 AHEAD_S = 12_345.0
-RATE = 1.01  # gains a second per hundred, which is visible within seconds
+RATE = 1.01  # gains a second in 100, which is visible within seconds
 
 
 def skewed_clock():

@@ -9,7 +9,7 @@ from tests.live.live_cli import tree
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()
 WHY_ABSENT = "" if VLLM else f"{PYTHON} names no Python with vLLM (tests/vllm_cpu/install.sh)"
-# Each server has one thread and one GiB; otherwise servers compete for cores and memory.
+# Each server gets one thread and one GiB, so that servers do not compete for cores and memory.
 SMALL = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -22,7 +22,7 @@ SERVERS += ["--ready-check-timeout-sec", "900"]
 
 
 def command_of(pid):
-    """Return the command line of a process, empty if the process is gone."""
+    """Return the command line of a process, or "" if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     except OSError:

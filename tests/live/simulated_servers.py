@@ -1,9 +1,9 @@
-"""Predict a sweep on real servers without a GPU with the simulator, by slowing an A100.
+"""Predict a sweep on real servers by simulating a slowed A100, without a GPU.
 
     python tests/live/simulated_servers.py sglang 2.4 [KEY=VALUE ...]
     python tests/live/simulated_servers.py vllm 1.2
 
-prints a line a scheduler of examples/sglang-cpu.toml or vllm-cpu.toml. The factor is one by which
+prints a line per scheduler of examples/sglang-cpu.toml or vllm-cpu.toml. Choose the factor so that
 runs take about as long as on the real servers. KEY=VALUE replaces a setting of the sweep.
 """
 
@@ -20,7 +20,7 @@ SHOWN += "time_to_50pct_s", "time_to_90pct_s", "time_to_100pct_s"
 
 
 def simulated(spec, slowdown):
-    """Return the summary of one experiment whose iterations take ``factor`` times as long."""
+    """Return the summary of an experiment whose iterations take ``slowdown`` times as long."""
     source = spec.source()
     with no_collector():
         simulation = Simulation(spec, spec.client_plans(), source, slowdown=slowdown)
@@ -29,12 +29,12 @@ def simulated(spec, slowdown):
 
 
 def settings_of(engine, base):
-    """Translate the sweep's settings to the simulated engine; ``base`` keeps the others."""
+    """Translate the sweep's settings to the simulated engine. ``base`` keeps the others."""
     named = base.pop("settings").items()
     settings = {f"{part}.{name}": value for part, own in named for name, value in own.items()}
     flags = base.pop("backend")["server_args"]
     if engine == "sglang":
-        # fraction of a CPU's memory; the pool is given in tokens
+        # this is a fraction of a CPU's memory, but the pool is given in tokens
         del settings["engine.mem_fraction_static"]
         return settings
     base["engine"] = engine

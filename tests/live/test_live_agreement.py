@@ -9,15 +9,13 @@ from fairbench.sim.run import simulate
 from tests.live.live_cluster import emulated_cluster, run_emulated
 
 SCALE = 0.5
-SERVICE, LATENCY = 0.05, 0.10  # allowed relative difference
+SERVICE, LATENCY = 0.05, 0.10  # allowed relative differences
 
-TOO_LATE_MS = 100.0  # P99 in s; above this the served load differs from the simulator's
+TOO_LATE_MS = 100.0  # P99 lateness above which the served load differs from the simulator's
 
 
 def check_on_time(summary):
-    """Skip if the machine was too busy to send requests on time; fail if the driver itself was
-    late.
-    """
+    """Skip if the machine was too busy to send requests on time. Fail if the driver was late."""
     if (late_ms := summary["lateness_p99_ms"]) > TOO_LATE_MS:
         load, cores = os.getloadavg()[0], os.cpu_count()
         assert load > cores, f"{late_ms:.0f} ms late on a machine with nothing else to do"
@@ -37,7 +35,7 @@ def off(simulated, emulated):
 def test_simulator_and_emulator_agree(tmp_path, scheduler, dp):
     """The load keeps a queue most of the time without making the simulator chaotic.
 
-    A speed change of 2% moves a client's service by at most 4%, and its P50 by 6%.
+    A change of 2% in speed moves a client's service by at most 4%, and its P50 by 6%.
     """
     spec = resolve(
         {
@@ -48,7 +46,7 @@ def test_simulator_and_emulator_agree(tmp_path, scheduler, dp):
         {"engine.max_running_requests": 64},
     ).model_copy(update={"max_drain_s": 10.0})
     simulated = simulate(spec).summary
-    # Half speed halves lateness and overhead in emulated time.
+    # At half speed, lateness and overhead halve in emulated time.
     with emulated_cluster(spec, stream_interval=64, time_scale=SCALE) as (_, router):
         records, emulated = run_emulated(spec, tmp_path, router, time_scale=SCALE)
     check_on_time(emulated)

@@ -96,7 +96,7 @@ def answering(**answers):
     [
         ({"server_info": {"emulated": True, "timing_profile": "a100"}}, True),
         ({"server_info": {"version": "0.5.23"}}, False),
-        # header set by our router
+        # our router sets this header
         ({"v1_models": {"data": [{"id": "m", "owned_by": "fairbench"}]}}, True),
         ({"v1_models": {"data": [{"id": "m", "owned_by": "vllm"}]}}, False),
         ({"v1_models": {"data": None}}, False),

@@ -1,4 +1,4 @@
-"""Test vLLM as a backend: command line, reported facts, refusals. vLLM is not needed."""
+"""Test vLLM as a backend, without vLLM: command line, reported facts and refusals."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Test that everything that a chat template may see counts as prompt, in router and emulator."""
+"""Test that router and emulator count everything as prompt that a chat template may see."""
 
 import asyncio
 import json
@@ -168,5 +168,5 @@ def test_a_client_that_leaves_before_the_usage_pays_what_it_sent_and_received(sa
     prompt = counted(chat(tools=[TOOL]))
     finished = {"choices": [{"delta": said, "finish_reason": "stop"}]}
     assert left_after(finished) == [prompt, 25]
-    rest = (4_096 - 25) * 0.098  # the reserved memory of an answer that was not finished
+    rest = (4_096 - 25) * 0.098  # the reserved memory of an answer that did not finish
     assert left_after({"choices": [{"delta": said}]}) == [prompt, 25 + int(rest)]

@@ -36,7 +36,7 @@ def of(client, **labels):
     return tuple(sorted({CLIENT: client, **labels}.items()))
 
 
-# Shares.
+# shares
 
 
 @given(
@@ -61,12 +61,12 @@ BOTH = {"heavy": 90, "light": 10}
 @pytest.mark.parametrize(
     ("service", "waiting", "weights", "expected"),
     [
-        # 50 each; the light client got a fifth of that
+        # 50 tokens are due to each; the light client got a fifth of that
         (BOTH, ("heavy", "light"), {}, {"heavy": 1.8, "light": 0.2}),
-        # the heavy client did not wait at all, and got more than a half
+        # the heavy client did not wait at all, and got more than half
         (BOTH, ("light",), {}, {"heavy": 1.8, "light": 0.2}),
-        (BOTH, ("heavy",), {}, {"heavy": 1.0, "light": 1.0}),  # nobody else waits
-        # 75 and 25 by weight
+        (BOTH, ("heavy",), {}, {"heavy": 1.0, "light": 1.0}),  # no other client waits
+        # 75 and 25 are due by weight
         ({"gold": 60, "free": 40}, ("gold", "free"), {"gold": 3}, {"gold": 0.8, "free": 1.6}),
         ({"heavy": 100}, ("heavy", "starved"), {}, {"heavy": 2.0, "starved": 0.0}),
         ({}, ("first",), {}, {}),
@@ -88,7 +88,7 @@ def test_a_client_that_waits_at_most_looks_asks_for_more(waits, ratio):
 
 def test_a_share_looks_back_one_minute():
     shares = RecentShares(0.0)
-    for number in range(30):  # the flood has ended at 60 s; then both get the same
+    for number in range(30):  # the flood ended at 60 s; afterwards, both get the same
         now_s = number * SHARES_EVERY_S
         flood = 90 * min(number, 12) + 10 * max(0, number - 12)
         found = shares.ratios(now_s, {"a": flood, "b": 10 * number}, "ab", {})
@@ -108,7 +108,7 @@ def test_a_total_that_begins_again_is_no_negative_service():
     assert shares.ratios(70.0, {"a": 20, "b": 20}, (), {}) == pytest.approx({"b": 1.0})
 
 
-# The exporter inside the engines.
+# the exporter inside the engines
 
 
 def test_the_exporter_shows_who_is_over_its_share_and_forgets_it_when_idle(monkeypatch):
@@ -174,7 +174,7 @@ def noting():
 
 
 def test_a_request_in_sglang_waits_once_and_has_one_first_token():
-    """A retracted request is admitted again, and its next tokens are not its first."""
+    """A retracted request is admitted again, but its next tokens are not its first."""
     books, waits = noting()
     host, req = (
         SGLangHome(plugin_config("fcfs", {}), books, lambda refresh: [], lambda req: 0),
@@ -215,7 +215,7 @@ def test_both_engines_name_the_clients_that_wait():
     assert list(first.waiting) == []
 
 
-# The router.
+# the router
 
 
 def test_the_router_shows_weights_refusals_and_times_of_each_client():

@@ -1,4 +1,4 @@
-"""Test connections that send nothing, also more of them than there are descriptors."""
+"""Test connections that send nothing, including more of them than there are descriptors."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 @asynccontextmanager
 async def server(monkeypatch, most=1000):
-    """Run a server whose slow answers wait for ``released``; yield its port and ``slow``."""
+    """Run a server whose slow answers wait for ``released``. Yield its port and ``slow``."""
     monkeypatch.setattr(http_server, "most_connections", lambda: most)
     slow = SimpleNamespace(asked=0, released=asyncio.Event())
 
@@ -116,7 +116,7 @@ def test_a_new_connection_waits_while_all_others_have_a_request(monkeypatch):
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n"])
 def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
-    """The connection is closed even while parts of the header keep arriving."""
+    """The connection is closed even if parts of the header keep arriving."""
     monkeypatch.setattr(connections, "HEADER_S", 0.2)
     monkeypatch.setattr(connections, "LOOK_S", 0.05)
 
@@ -130,7 +130,7 @@ def test_a_connection_without_a_whole_header_is_closed(sent, monkeypatch):
             async with asyncio.timeout(60):
                 try:
                     return await ended
-                except ConnectionResetError:  # by the bytes in transit
+                except ConnectionResetError:  # because of the bytes in transit
                     return b""
 
     assert asyncio.run(run()) == b""

@@ -123,9 +123,7 @@ def test_a_router_refuses_wrong_deadlines_without_asking_a_worker():
 
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
 def test_a_gateway_orders_by_deadline_and_forwards_the_remaining_time(path):
-    """Three requests of a client wait for the running one; the request with the earliest deadline
-    arrived last.
-    """
+    """Three requests wait for the running one. The one with the earliest deadline arrived last."""
     held = {"gateway": "fcfs", "settings": {"concurrency.requests": 1, "gateway.order": "edf"}}
 
     async def run():
@@ -159,7 +157,7 @@ def test_a_gateway_orders_by_deadline_and_forwards_the_remaining_time(path):
     ("local", "order"), [("edf", ["soon", "mid", "late"]), ("fcfs", ["late", "soon", "mid"])]
 )
 def test_emulated_workers_order_by_the_routers_deadlines(local, order):
-    """A request runs until three others wait, whose deadlines are not in their order of arrival."""
+    """A request runs until three others wait, whose deadlines are not in order of arrival."""
     due_ms = {"late": "500000", "soon": "400000", "mid": "450000"}
 
     async def run():

@@ -31,7 +31,7 @@ def trial(alone, beside, flood, failed=0):
     ("beside", "flood", "waits", "harmed"),
     [
         ((0.3, 0.5), (2.0, 2.0), True, False),
-        ((1.9, 2.1), (2.0, 2.0), True, True),  # in the order of arrival
+        ((1.9, 2.1), (2.0, 2.0), True, True),  # in order of arrival
         ((0.1, 9.0), (0.1, 3.9), True, True),  # the median hides who starves
         ((0.15, 0.15), (0.15, 0.19), False, False),  # everything fits into the batch
         ((40.0,), (0.19, 0.19), False, False),

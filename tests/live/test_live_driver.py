@@ -34,7 +34,7 @@ from tests.live.live_null_server import CHAT, COMPLETIONS, Fault, null_server
 IN = (Segment("in", 10),)
 
 
-# The same programs as in the simulator.
+# the same programs as in the simulator
 
 
 def simulated_trace(spec):
@@ -109,7 +109,7 @@ def test_simultaneous_requests_are_sent_in_the_order_of_the_trace(tmp_path, clie
 
 
 def obey_the_header(number, request):
-    """Make the null server take the length from the header, as the emulator does (no fault)."""
+    """Make the null server read the answer's length from the header, as the emulator does."""
     length = int(request.headers["x-fairbench-output-tokens"])
     request.body["sampling_params"]["min_new_tokens"] = length
 
@@ -179,11 +179,12 @@ def test_times_of_a_request_are_in_order_and_gaps_add_up():
         assert sum(r.chunk_tokens) == r.output_tokens
         assert len(r.chunk_s) == len(r.chunk_tokens) == min(3, r.output_tokens)
         assert (r.chunk_s[0], r.chunk_s[-1]) == (r.first_token_s, r.finish_s)
-        # Chunks are 4 ms apart on the wall clock, so 0.2 s of the run; a late one may catch up.
+        # Chunks are 4 ms apart on the wall clock, so 0.2 s apart in the run. A late chunk may catch
+        # up.
         assert r.finish_s - r.first_token_s >= 0.1 * (len(r.chunk_s) - 1)
 
 
-# Faults, and the errors that they cause.
+# faults, and the errors that they cause
 
 FAULTS = {
     "HTTP 429": Fault("status", status=429),
@@ -232,7 +233,7 @@ def test_a_stream_may_last_longer_than_it_may_be_silent():
 
 def test_a_missing_server_is_an_error_of_every_request():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # The port is bound, but no server listens.
+        taken.bind(("127.0.0.1", 0))  # the port is bound, but no server listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         records, _, _ = driven(small_spec("chat"), target={"base_url": url})
     assert {record.error.partition(":")[0] for record in records.requests} == {
@@ -298,7 +299,7 @@ def test_a_connection_that_the_server_had_closed_is_no_error():
     assert server.seen == len(records.requests) > 4
 
 
-# Load.
+# load
 
 
 def test_the_concurrency_limit_holds_and_queued_requests_are_counted():
@@ -367,7 +368,7 @@ def test_a_low_limit_on_open_files_is_raised():
 
 
 def test_requests_are_due_at_absolute_times_however_late_the_driver_is():
-    """Three sleeps of 10 s with 5 s of work in between are due after 10, 20 and 30 s."""
+    """Three sleeps of 10 s, with 5 s of work in between, are due after 10, 20 and 30 s."""
     due_s = []
 
     class Busy:
@@ -378,7 +379,7 @@ def test_requests_are_due_at_absolute_times_however_late_the_driver_is():
     async def program(llm):
         for _ in range(3):
             await llm.sleep(10.0)
-            time.sleep(0.005)  # the event loop is blocked, for 5 s of the run
+            time.sleep(0.005)  # blocks the event loop for 5 s of the run
             with pytest.raises(ProgramFailed):
                 await call(llm, depth=0)
 
@@ -447,7 +448,7 @@ def test_a_full_disk_ends_the_run_with_one_line(tmp_path):
         asyncio.run(main())
 
 
-# The end.
+# the end
 
 
 def test_an_interrupted_run_keeps_running_requests_as_unfinished():
@@ -460,7 +461,7 @@ def test_an_interrupted_run_keeps_running_requests_as_unfinished():
     assert not result.complete
     by_status = Counter(record.status for record in records.requests)
     assert by_status["finished"] == 4
-    # On a busy machine, some requests have left and not arrived.
+    # On a busy machine, some requests have been sent but not received.
     assert by_status["unfinished"] == len(records.requests) - 4 >= server.seen - 4
     cut = [r for r in records.requests if r.status == "unfinished" and r.chunk_s]
     assert all(r.output_tokens == sum(r.chunk_tokens) <= 2 for r in cut)
@@ -510,7 +511,7 @@ def test_finished_requests_survive_sigkill(tmp_path):
 
     answered, connections = asyncio.run(main())
     records = read_records(tmp_path)
-    # An answer in transit when the process died is lost: at most one per connection.
+    # An answer in transit when the process died is lost, at most one per connection.
     assert len(records.requests) >= answered - connections
     assert len(records.requests) > 50
     assert {record.status for record in records.requests} == {"finished"}

@@ -1,4 +1,4 @@
-"""Test answers peculiar to each server, and the other requests that servers get."""
+"""Test the peculiar answers of each server, and the other requests that servers get."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -157,14 +157,14 @@ def test_a_request_to_a_busy_server_fails_or_is_sent_again(choice, asked, finish
     records, count = answered_by([BUSY, BUSY], OK, rate_limited=choice)
     assert count == asked
     assert [r.status for r in records.requests].count("finished") == finished
-    # A retried request counts as sent when it was sent first, at least 0.1 s before the retry.
+    # A retried request counts as sent at its first attempt, at least 0.1 s before the retry.
     lasted_s = sum(r.finish_s - r.submit_s for r in records.requests if r.finish_s is not None)
     assert lasted_s > 0.19 * SCALE if choice == "wait" else lasted_s == 0
 
 
 @pytest.mark.parametrize(("asks", "least", "most"), [("0", 4, 12), ("3600", 2, 2)])
 def test_the_total_retry_time_is_limited(asks, least, most):
-    """The server always refuses: two requests retry at least 0.1 s apart."""
+    """The server always refuses. Two requests retry at least 0.1 s apart."""
     busy = refusal(429, "busy", f"Retry-After: {asks}")
     records, count = answered_by([busy] * 99, OK, rate_limited="wait", longest_wait_s=0.5)
     assert least <= count <= most

@@ -1,4 +1,4 @@
-"""Test which streams hold an answer, when its tokens came, and how many they are."""
+"""Test which streams hold an answer, when its tokens arrived, and how many there are."""
 
 import json
 
@@ -43,7 +43,7 @@ def data(event):
 
 
 def answer_of(events, ask=None):
-    """Return the answer of a stream's events, and the number of new tokens of each."""
+    """Return the answer in a stream's events, and the number of new tokens in each event."""
     answer = (ask or AskChat(None)).answer()
     return answer, [answer.take_event(data(event)) for event in events]
 
@@ -268,7 +268,7 @@ def test_sglang_counts_ids_where_it_reports_no_count():
     assert answer.rendered() == b"5,6"
 
 
-# Over HTTP.
+# over HTTP
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
@@ -367,7 +367,7 @@ def test_an_event_without_end_is_an_error(monkeypatch):
 
 
 def test_lines_of_data_without_a_blank_line_between_them_are_read_one_by_one():
-    """Each line is an event of its own for some servers that forget the blank line."""
+    """Some servers forget the blank line, so each line is an event."""
     reply = HEAD + b"".join(b"data: %b\n" % data(one) for one in (TEXT, STOP, DONE)) + b"\n"
     records, _ = answered_by([], reply, api="chat")
     assert {(r.status, r.output_tokens) for r in records.requests} == {("finished", 1)}

@@ -1,4 +1,4 @@
-"""Test that several drivers make one set of records, whatever their clocks show."""
+"""Test that several drivers produce one set of records, whatever their clocks show."""
 
 import asyncio
 import json
@@ -115,7 +115,7 @@ def program(program_id, client="a", at_s=0.0):
 
 
 def test_records_of_a_clock_that_ran_fast_are_moved_back():
-    """The clock gains 1 s in 10 s; the run's time is twice as fast as the clocks."""
+    """The clock gains 1 s in 10 s. The run's time is twice as fast as the clocks."""
     clock = ClockComparison(offset(0.0, 0.0), offset(10.0, 1.0))
     moved = corrected(request(4, at_s=20.0, submit_s=None), clock, 2.0)
     assert (moved.arrival_s, moved.submit_s, moved.first_token_s) == (18.0, None, 18.0)
@@ -165,7 +165,7 @@ ENDED = DriveResult(complete=True, end_s=3.0, last_arrival_s=2.0)
 
 
 class OnNode:
-    """A driver whose messages the test chooses and whose node may be lost."""
+    """A driver whose messages the test chooses, on a node that may be lost."""
 
     def __init__(self, name):
         self.lost = False

@@ -1,4 +1,4 @@
-"""Test drivers that a launcher starts elsewhere, in these tests on this machine."""
+"""Test drivers that a launcher starts elsewhere, which here is this machine."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ SCALE = 5.0
 
 @dataclass(frozen=True)
 class Watched(LocalPlace):
-    """A place that records what was started there."""
+    """A place for drivers that records what was started there."""
 
     started: list = field(default_factory=list)
 
@@ -47,7 +47,7 @@ def crew(*places, sent_files=None, **options):
 
 
 def drive_far(spec, folder, crew, interrupted=lambda server: False, **server_settings):
-    """Run the load of a spec with a crew, against a server in this process."""
+    """Send the load of a spec with these drivers, to a server in this process."""
     folder.mkdir(exist_ok=True)
 
     async def run():
@@ -92,7 +92,7 @@ def test_remote_drivers_give_the_records_of_a_local_driver(tmp_path):
         assert clock.host == LOOPBACK
         assert abs(clock.before.offset_s) <= clock.before.uncertainty_s
         assert clock.drift_s == 0.0
-    for place in places:  # the key is in no list of processes
+    for place in places:  # no list of processes shows the key
         ((command, environment),) = place.started
         assert not set(environment.values()) & set(command)
 
@@ -181,9 +181,7 @@ def test_a_driver_that_fails_to_start_is_reported_with_its_output(tmp_path):
 
 @pytest.mark.slow
 def test_callers_without_the_key_are_rejected(tmp_path, monkeypatch):
-    """Three strangers say nothing, hang up or guess a key; none becomes a driver or is
-    waited for.
-    """
+    """Three strangers say nothing, hang up or guess a key. None becomes a driver or is awaited."""
     monkeypatch.setattr("fairbench.execute.far_drivers.ANSWER_S", 1)
     turned_away = []
 
@@ -202,7 +200,7 @@ def test_callers_without_the_key_are_rejected(tmp_path, monkeypatch):
 
 
 def test_a_driver_that_dies_before_naming_itself_is_reported(tmp_path, monkeypatch):
-    """The driver knows the key but dies before it gives its number: no traceback."""
+    """The driver knows the key but dies before it gives its number. There is no traceback."""
     gone = []
 
     def dying(port, key):

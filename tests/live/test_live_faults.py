@@ -1,4 +1,4 @@
-"""Test eight emulated workers and fifty clients while one worker dies and one stalls."""
+"""Test eight emulated workers and fifty clients when one worker dies and another stalls."""
 
 import json
 import signal
@@ -12,11 +12,11 @@ from tests.live.live_cluster import emulated_cluster, run_emulated
 
 DEAD, STALLED = 3, 5
 KILL_S, STALL_S, RESUME_S = 6.0, 8.0, 11.0
-SETTLED_S = 13.0  # by then, the router knows
+SETTLED_S = 13.0  # by then, the router has noticed
 
 
 class Saboteur:
-    """A saboteur that does each thing once, at its time in the run."""
+    """A saboteur that does each harm once, at its time in the run."""
 
     def __init__(self, workers):
         stall, resume = signal.SIGSTOP, signal.SIGCONT

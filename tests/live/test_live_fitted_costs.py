@@ -1,4 +1,4 @@
-"""Test costs that are fitted to a server's own iterations."""
+"""Test that costs are fitted to a server's own iterations."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_linear_server_is_found_exactly():
 
 
 def test_a_simulated_gpu_is_fitted_approximately():
-    """The GPU's iterations follow a roofline, not a line; the fit is within a tenth overall."""
+    """The GPU's iterations follow a roofline, not a line. The fit is within a tenth overall."""
     truth, fitted = ProfileCosts(load_profile(PROFILE)), FittedCosts()
     steps = [(n, n * context) for n in (1, 4, 16, 64, 128) for context in (200, 1000, 4000)]
     prompts = [(cached, new) for cached in (0, 500, 4000, 16000) for new in (512, 2048, 8192)]

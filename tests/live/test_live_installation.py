@@ -76,7 +76,7 @@ def test_the_router_of_the_page_is_configured_as_printed(page):
 
 
 def wheel(folder, name, version, requires=()):
-    """Write a wheel without code, whose metadata are those of a real one."""
+    """Write a wheel without code that has the metadata of a real one."""
     distribution = f"{name.replace('-', '_')}-{version}"
     lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {one}" for one in requires)]
     path = folder / f"{distribution}-py3-none-any.whl"
@@ -112,7 +112,7 @@ def test_pip_installs_nothing_else_beside_an_engine(engine, tmp_path):
         has(site, name, version)
     ours = wheel(tmp_path, PROJECT, __version__, metadata.requires(PROJECT))
     for name in small_packages():
-        wheel(tmp_path, name, "99.0")  # a newer release than any that an engine has
+        wheel(tmp_path, name, "99.0")  # newer than in any engine
     options = ("--no-deps", "--no-index", "--find-links", tmp_path, "--dry-run", "--quiet")
     command = [programs / "python", "-m", "pip", "install", *options, "--report", "-", ours]
     done = subprocess.run([*command, *small_packages()], capture_output=True, text=True, check=True)

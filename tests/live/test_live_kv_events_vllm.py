@@ -47,9 +47,7 @@ class Recorder:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_index_equals_vllms_block_pool(seed):
-    """The comparison follows each step of streams, mostly with too small pools, and each
-    eviction.
-    """
+    """The comparison follows each step and each eviction of streams, mostly in small pools."""
     stream, tokens, gone = random_stream(seed), Tokens(), []
     engine = RealEngine(stream.limits, stream.policy, kv_events=True)
     index = BlockIndex(lambda prefix, tokens: gone.append(tokens), lambda: None)

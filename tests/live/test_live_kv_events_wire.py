@@ -1,4 +1,4 @@
-"""Test KV events on the wire: the bytes are SGLang's."""
+"""Test that KV events have the same bytes on the wire as SGLang's."""
 
 import msgspec
 import pytest
@@ -39,7 +39,7 @@ def test_encoded_values_are_decoded(seq, events, rank):
 
 
 def test_the_bytes_are_as_sglang_writes_them():
-    """Events are maps with their type's name, in an array; optional fields appear only if set."""
+    """Events are maps with their type's name, in an array. Unset optional fields are left out."""
     topic, seq, payload = encode(
         258, EventBatch(0.5, [BlockStored([7], None, [1, 2], 2, None, "GPU"), AllBlocksCleared()])
     )

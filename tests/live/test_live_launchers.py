@@ -1,4 +1,4 @@
-"""Test servers started on other hosts by a user's command; ``env ... sh -c`` replaces ``ssh``."""
+"""Test servers that a user's command starts on other hosts; ``env ... sh -c`` is our ``ssh``."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_an_unreachable_hosts_command_output_is_reported(tmp_path):
 
 
 def test_a_host_is_asked_in_a_separate_session():
-    """In a shared session Ctrl-C would reach ``ssh``, and the run would report a lost host."""
+    """In a shared session, Ctrl-C would reach ``ssh``, and the run would report a lost host."""
     sessions = "sh -c 'cut -d\\  -f6 /proc/self/stat >&2' {host}"
     with pytest.raises(UsageError) as caught, places_of(by_command("n1", sessions), Wanted(1)):
         pass
@@ -179,7 +179,7 @@ def test_hosts_that_do_not_answer_are_one_line_and_no_process_remains(tmp_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_on_a_host_outlives_the_command(tmp_path, signum):
-    """``running`` fails if a process survives; ``ssh`` itself could not be killed for this test."""
+    """``running`` fails if a process survives. ``ssh`` itself cannot be killed for this test."""
     long = [*EMULATED, "--duration", "20000", *HOSTS]
     with running(*long, "--result-dir", tmp_path) as process:
         records = "*/live/requests.jsonl"

@@ -1,4 +1,4 @@
-"""Test the judgement of answers: which hold an answer, and why the others do not."""
+"""Test which replies hold an answer, and the reasons why others do not."""
 
 import json
 

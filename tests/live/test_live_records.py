@@ -170,7 +170,7 @@ def test_the_tables_have_the_columns_of_simulated_runs():
         (simulated.requests, simulated.programs, simulated.service),
         strict=True,
     ):
-        simulated_only = {"gpu_s", "compulsory_tokens"}  # no record says the compulsory tokens here
+        simulated_only = {"gpu_s", "compulsory_tokens"}  # no record states the compulsory tokens
         assert list(live) == [name for name in table if name not in simulated_only]
 
 
@@ -288,7 +288,7 @@ def test_the_summary_counts_the_clients_observations():
     assert live["notes"]["errors"] == "1 x no"
     assert live["mean_itl_ms"] == live["p99_itl_ms"] == 500.0
     assert "p99_itl_ms" not in live["notes"]
-    # 100 + 2 x 5 and 100 + 2 x 3 tokens in the 6 s of the run.
+    # 100 + 2 x 5 and 100 + 2 x 3 tokens in the 6 s of the run
     assert live["service_rate_tok_s"] == pytest.approx((110 + 106) / 6)
     assert live["actual_service_tok_s"] == pytest.approx((50 + 46) / 6)
     assert live["cache_hit_rate"] == pytest.approx(0.6)
@@ -299,7 +299,7 @@ def test_values_that_the_server_hides_are_null_with_a_reason():
     live = summary(changed(admitted_s=None), UNDER_WAY)
     assert live["max_service_gap"] is None
     assert live["notes"]["max_service_gap"] == NO_ADMISSION
-    assert live["queue_empty_share"] is not None  # but estimated
+    assert live["queue_empty_share"] is not None  # although it is estimated
     assert live["notes"]["queue_empty_share"] == QUEUE_ESTIMATED
     assert live["cache_hit_rate"] is not None
     live = summary(DONE, changed(cached_tokens=None))
@@ -404,7 +404,7 @@ def test_estimated_counts_are_marked_in_the_table_of_requests():
         ({"min_new_tokens": 6}, True),
         ({"min_new_tokens": 5}, False),
         ({"min_new_tokens": None}, False),
-        ({"min_new_tokens": 9, "estimated": True}, False),  # an event may have several tokens
+        ({"min_new_tokens": 9, "estimated": True}, False),  # an event may hold several tokens
         ({"min_new_tokens": 9, "status": "refused", "error": "no"}, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Test segments as tokens and words, bodies of requests, and parsing of events."""
+"""Test the conversion of segments to tokens and words, request bodies, and parsing of events."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Live commands without the packages of the extra ``live`` say how to get them."""
+"""Test that live commands without the packages of the extra ``live`` say how to get them."""
 
 import json
 import subprocess

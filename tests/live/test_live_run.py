@@ -40,7 +40,7 @@ def invoke(*arguments):
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory):
-    """Run once briefly on two emulated workers; return the output and the directory."""
+    """Run briefly on two emulated workers. Return the output and the directory."""
     parent = tmp_path_factory.mktemp("runs")
     with running(*SHORT, "--result-dir", parent) as process:
         stdout, stderr = process.communicate()
@@ -58,8 +58,7 @@ def test_a_run_agrees_with_its_simulation(short, tmp_path):
     pair = stored["metrics"]["service_rate_tok_s"]
     assert pair["measured"] == summary(path)["service_rate_tok_s"]
     assert pair["simulated"] > 0
-    # The same requests of the same programs run on the same two workers, so the prompts are the
-    # same.
+    # The same requests of the same programs run on the same two workers, so prompts are equal.
     assert abs(stored["metrics"]["cache_hit_rate"]["error_pct"]) < 10
 
 

@@ -130,7 +130,7 @@ def test_the_command_line_of_an_sglang_server(sglang_at_hand):
         "replay_endpoint": "tcp://127.0.0.1:8003",
         "bind": True,
     }
-    # SGLang's own defaults are not repeated.
+    # SGLang's own defaults are not repeated
     assert "--max-prefill-tokens" not in flags
     assert "--schedule-policy" not in flags
     assert one.environment["FAIRBENCH_LOCAL"] == "dlpm"

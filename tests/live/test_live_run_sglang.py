@@ -1,4 +1,4 @@
-"""``fairbench run --backend sglang`` on two real SGLang servers, a tiny model and no GPU."""
+"""Test ``fairbench run --backend sglang`` on two real SGLang servers, a tiny model and no GPU."""
 
 import json
 import os
@@ -21,9 +21,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_thread_a_server(monkeypatch):
-    """Run each server with one thread, because two servers that use all cores slow each other down
-    tenfold.
-    """
+    """Run each server with one thread. Two servers that use all cores slow each other tenfold."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -34,7 +32,7 @@ CPU = (
 SERVERS = ["run", "--backend", "sglang", "--model", MODEL, "--load-format", "dummy"]
 SERVERS += ["--server-arg", CPU, "--mem-fraction-static", "0.1", "--max-total-tokens", "8000"]
 SERVERS += ["--max-running-requests", "8", "--dp", "2"]
-# Conversations of a few short turns, all begun together.
+# conversations of a few short turns, which all begin together
 LOAD = ["--workload", "chat", "--scenario", "none", "--request-rate", "inf"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
@@ -49,8 +47,8 @@ def run(parent, *flags):
 
 def test_a_server_with_two_ranks(tmp_path, monkeypatch):
     """Both ranks must schedule alike, each with its own scheduler object, or they would hang."""
-    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # otherwise a rank needs a NUMA node
-    # this does not work with the stand-in for Triton
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")  # otherwise, a rank needs a NUMA node
+    # torch.compile does not work with the stand-in for Triton
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
     _, path = run(tmp_path, "--scheduler", "d2lpm", "--dp", "1", "--tp", "2")
     summary = json.loads((path / "summary.json").read_text())
@@ -69,7 +67,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path):
     assert summary["errors"] == {}
     requests = pq.read_table(path / "requests.parquet").to_pydict()
     assert set(requests["worker"]) == {0, 1}
-    # Every turn except the first finds the conversation in the cache, wherever D2LPM keeps it.
+    # Every turn except the first finds its conversation in the cache, wherever D2LPM keeps it.
     later = [
         cached
         for cached, depth in zip(requests["cached_tokens"], requests["depth"], strict=True)
@@ -93,8 +91,9 @@ def test_no_process_of_sglang_outlives_a_killed_harness(tmp_path):
         wait_until(lambda: any(lines(path) > 3 for path in tmp_path.glob(records)), process)
         started = tree(process.pid)
         process.kill()
-        # Each server is a reaper, SGLang's main process, its scheduler and its detokenizer. (Not
-        # found by their environment: SGLang overwrites it with the names of its processes.)
+        # Each server consists of a reaper, SGLang's main process, its scheduler and its
+        # detokenizer. They are not found by their environment, which SGLang overwrites with the
+        # names of its processes.
         assert len(started) > 2 * 4
         process.communicate()
         wait_until_gone(started)

@@ -41,8 +41,8 @@ def small_servers(monkeypatch):
 
 
 RUN = ["run", *SERVERS, "--max-running-requests", "4"]
-# Conversations of a few short turns: either a few together, or so slow that servers on shared cores
-# keep up, for longer than any test.
+# Conversations of a few short turns. Either a few run together, or they are so slow that servers on
+# shared cores keep up, for longer than any test.
 LOAD = ["--workload", "chat", "--scenario", "none"]
 for setting in ("think_mean_s=0.1", "output_tokens=8", "max_new_tokens=16", "turns_max=3"):
     LOAD += ["--set", f"chat.{setting}"]
@@ -76,7 +76,7 @@ def test_our_scheduler_and_router_on_real_servers(tmp_path, scheduler):
 
 
 def test_the_router_follows_the_servers_caches(tmp_path):
-    """When the router is interrupted, its records end in a consistent state."""
+    """If the router is interrupted, its records still end in a consistent state."""
     with running(*LONG, "--scheduler", "d2lpm", "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         started = tree(process.pid)

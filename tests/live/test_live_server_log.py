@@ -1,4 +1,4 @@
-"""Test that a server's end is explained by the line of its log that has the cause."""
+"""Test that the line of a server's log that has the cause explains why the server ended."""
 
 import sys
 import textwrap

@@ -25,7 +25,7 @@ from fairbench.live.processes.servers import Recipe, Server, start_all, stop_all
 from tests.live.live_cli import runs, wait_until_gone
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
-WAIT_S = 300  # a long limit, because machines are busy
+WAIT_S = 300  # long, because the machine may be busy
 
 
 def recipe(name, *arguments, **options):

@@ -1,4 +1,4 @@
-"""Test that a real server's step is charged to its clients, and that no second is charged twice."""
+"""Test that a real server's steps are charged to their clients, and no second is charged twice."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ class Told(FCFS):
 
 @pytest.mark.parametrize(("took_s", "load_s", "paid_s"), [(1, 0.4, 0.7), (1, 0, 0.5), (1, 3, 1)])
 def test_a_request_alone_pays_for_its_tokens_from_the_host(took_s, load_s, paid_s):
-    """Both requests compute 100 tokens; the rest of a step of a second is divided equally."""
+    """Both requests compute 100 tokens. The rest of a step of a second is divided equally."""
     told = Told()
     one, other = Request(0, "a", 0, 0, (), 4_000, 9), Request(1, "b", 0, 0, (), 4_000, 9)
     prompts = [PromptPart(one, 3_900, 100, True, load_s), PromptPart(other, 3_900, 100, True)]
@@ -76,7 +76,8 @@ def test_inside_sglang_counters_are_the_time_of_its_steps():
     home.produced([mine, other])
     home.took(1.2, 1.3, decoding=[mine, other, unknown])
     counters = home.scheduler.counters
-    assert counters == {"a": 15 * PS_PER_S // 100, "b": 15 * PS_PER_S // 100}  # no step seen yet
+    # no step has been seen yet
+    assert counters == {"a": 15 * PS_PER_S // 100, "b": 15 * PS_PER_S // 100}
     for _ in range(10):
         home.costs.observe_decode(2, 400, 0.1)
         home.costs.observe_decode(4, 1_200, 0.28)
@@ -86,7 +87,7 @@ def test_inside_sglang_counters_are_the_time_of_its_steps():
     assert counters["a"] > counters["b"]
 
 
-ENGINE = SimpleNamespace(now_s=lambda: 0.0)  # vLLM's scheduler
+ENGINE = SimpleNamespace(now_s=lambda: 0.0)  # a stand-in for vLLM's scheduler
 
 
 def theirs(name, client, prompt, outputs, computed):

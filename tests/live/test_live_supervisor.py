@@ -1,4 +1,4 @@
-"""Test that servers that end by themselves are restarted, and that the run is told."""
+"""Test that servers that end by themselves are restarted, and that the run learns of it."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from fairbench.live.processes.servers import Recipe, Supervisor, start_all, stop
 from tests.live.live_cli import descendants, running, runs, wait_until
 
 FAKE = Path(__file__).with_name("live_fake_server.py")
-WAIT_S = 300  # a long limit, because machines are busy
+WAIT_S = 300  # long, because the machine may be busy
 
 
 class Fake:

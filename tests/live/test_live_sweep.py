@@ -12,7 +12,7 @@ from fairbench.cli.app import app
 from fairbench.results.store import MANIFEST, SweepStore
 from tests.live.live_cli import descendants, lines, running, wait_until
 
-# One replica: a run takes a few seconds, mostly to start its processes.
+# With one replica, a run takes a few seconds, mostly to start its processes.
 SWEEP = """
 [base]
 backend = {{ kind = "emulator", time_scale = 8.0 }}
@@ -33,26 +33,26 @@ def write(folder, grid, base=SHORT):
 
 
 def finish(*arguments):
-    """Run a sweep to its end; return exit code, stdout and stderr."""
+    """Run a sweep to its end. Return exit code, stdout and stderr."""
     with running("sweep", *arguments) as process:
         stdout, stderr = process.communicate()
     return process.returncode, stdout, stderr
 
 
 def list_left(path):
-    """Return the points that a sweep has still to run."""
+    """Return the points that a sweep has not run yet."""
     found = CliRunner().invoke(app, ["sweep", "--resume", str(path), "--dry-run", "--json"])
     return [point["name"] for point in json.loads(found.stdout)["points"]]
 
 
 def starts(store):
-    """Return how often the first worker started, which prints its address each time."""
+    """Return how often the first worker started. It prints its address each time."""
     log = (store.path / "live" / "worker-0.log").read_text()
     return log.count("http://127.0.0.1:")
 
 
 def under_way(process, store, runs):
-    """Wait until the run with this number, from 1 on, has recorded some requests."""
+    """Wait until the run with this number (from 1 on) has recorded some requests."""
 
     def has_begun():
         folders = sorted(store.runs.iterdir()) if store.runs.exists() else []
@@ -122,7 +122,7 @@ def test_after_a_worker_has_died_the_next_point_has_new_workers(tmp_path):
     first, second = store.finished().values()
     assert "ended during the run" in first.summary["notes"]["workers"]
     assert "workers" not in second.summary["notes"]
-    # A dead worker is restarted within its run; the next run has new workers anyway.
+    # A dead worker is restarted within its run. The next run has new workers in any case.
     assert starts(store) == (3 if "worker-0 ended" in stderr else 2)
 
 

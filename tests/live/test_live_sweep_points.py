@@ -13,7 +13,7 @@ def spec(scheduler="dlpm", settings=None, **flags):
 
 
 def grouped(*specs):
-    """Return positions of the specs that share their workers."""
+    """Return the positions of the specs that share their workers."""
     points = [LivePoint(str(number), one) for number, one in enumerate(specs)]
     return [[int(point.name) for point in group] for group in by_workers(points)]
 
@@ -24,7 +24,7 @@ def test_points_of_one_local_scheduler_and_engine_share_their_servers():
         spec("vtc"),
         spec("d2lpm"),  # dlpm runs on its workers
         spec("dlpm", {"dlpm.quantum": 77}),
-        spec("d2lpm", {"d2lpm.worker_quantum": 77}),  # the router's
+        spec("d2lpm", {"d2lpm.worker_quantum": 77}),  # a setting of the router
         spec("dlpm", {"engine.max_running_requests": 7}),
         spec("vtc", seed=3, workload="judge"),
         spec("vtc", dp=2),

@@ -147,7 +147,7 @@ def test_the_router_grants_quanta_by_weight():
 
 @pytest.mark.parametrize("scheduler", ["dlpm", "vtc"])
 def test_serve_starts_workers_with_weights_of_any_client(scheduler, tmp_path, monkeypatch):
-    """Any client may appear there, not only those of a workload."""
+    """Any client may appear in ``serve``, not only those of a workload."""
 
     @contextmanager
     def noted(spec, *more, **named):

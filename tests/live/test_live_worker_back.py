@@ -33,7 +33,7 @@ async def converse(session, url, client, until):
 
 
 async def traffic(url, events):
-    """Send all clients' requests while the events happen at their times."""
+    """Send all clients' requests, while the events happen at their times."""
     until = asyncio.Event()
     async with ClientSession() as session:
         tasks = [
@@ -66,7 +66,7 @@ def wait_for(condition):
 
 
 def shares_after_a_restart(fill_below):
-    """Return the numbers of requests that the restarted and another worker finished."""
+    """Return how many requests the restarted worker and another worker finished."""
     counts = {}
     with ExitStack() as stack:
         port = stack.enter_context(reserved("127.0.0.1", 0, "a port"))

@@ -1,4 +1,4 @@
-"""Compute the largest gap by its definition, for every pair of clients at every instant.
+"""The largest gap by its definition, for every pair of clients at every instant.
 
 This oracle takes time and memory proportional to clients times instants.
 """
@@ -24,7 +24,7 @@ class _Pair(NamedTuple):
 
 
 def gaps(requests: Requests, log: Service, facts: Facts) -> list[Gap]:
-    """Return the gap of every pair that was backlogged together."""
+    """Return the gap of every pair of clients that were backlogged together."""
     backlog = Backlog.of_requests(requests, facts)
     pairs = _pairs([backlog_of(backlog, client) for client in range(len(facts.clients))])
     if not pairs:
@@ -45,7 +45,7 @@ def _pairs(backlog: list[Intervals]) -> list[_Pair]:
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Return the instants in both sets."""
+    """Return the instants that are in both sets."""
     start = np.maximum.outer(a.start, b.start)
     end = np.minimum.outer(a.end, b.end)
     both = start < end
@@ -55,8 +55,8 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
     """Return the instants at which the difference between two clients can be extreme.
 
-    A stretch on one worker moves the difference in one direction, so its two ends are enough; the
-    steps of several workers interleave.
+    On one worker, a stretch moves the difference in one direction, so its two ends are enough. The
+    steps of several workers interleave, so all of them are needed.
     """
     starts = np.sort(np.concatenate([pair.together.start for pair in pairs]))
     ends = np.sort(np.concatenate([pair.together.end for pair in pairs]))
@@ -71,9 +71,7 @@ def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
 
 
 def _states(log: Service, times: Floats, facts: Facts) -> Floats:
-    """Return each client's weighted service, twice per instant: after step ends, then
-    after starts.
-    """
+    """Return each client's weighted service at each instant: after step ends, then after starts."""
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     states = np.empty((len(facts.clients), 2 * len(times)))
     for half, with_starts in enumerate((False, True)):
@@ -90,7 +88,7 @@ def _states(log: Service, times: Floats, facts: Facts) -> Floats:
 
 
 def _largest(states: Floats, times: Floats, pair: _Pair) -> Gap:
-    """Return the largest range of one pair's difference over its intervals."""
+    """Return the largest range of a pair's difference over its intervals."""
     difference = states[pair.first] - states[pair.second]
     bounds = np.empty(2 * len(pair.together.start), dtype=np.int64)
     bounds[0::2] = 2 * np.searchsorted(times, pair.together.start)

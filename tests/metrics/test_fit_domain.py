@@ -10,8 +10,8 @@ from fairbench.metrics.service import outside_fit_ratio
 ROWS = [
     (0, 0, 0.0, 1.0, 1, 4, 0),  # prefill: never outside
     (0, 0, 1.0, 2.0, 10, 4, 100),  # 100 to 136 tokens: inside
-    (0, 1, 1.0, 2.0, 10, 4, 100),  # the same stretch, another client's row
-    (0, 0, 2.0, 4.0, 10, 4, 180),  # steps at 180, 184, 188, 192, 196, 200 are inside, four are not
+    (0, 1, 1.0, 2.0, 10, 4, 100),  # the same stretch in another client's row
+    (0, 0, 2.0, 4.0, 10, 4, 180),  # six steps at 180 to 200 tokens are inside, four are not
     (1, 0, 0.0, 3.0, 5, 9, 90),  # a batch above 8
 ]
 

@@ -23,7 +23,7 @@ from fairbench.sim.run import simulate
 
 LONE = LoneStep(0.01, 0.0001)
 NAMES = ("arrival_s", "first_token_s", "finish_s", "input_tokens", "output_tokens", "status")
-# With 95 + 10 / 2 tokens of context a lone step takes 0.02 s.
+# With 95 + 10 / 2 tokens of context, a lone step takes 0.02 s.
 REQUESTS = [
     (1.0, 2.0, 2.36, 95, 10, FINISHED),  # 0.04 s per token is twice that
     (1.0, 2.0, 2.54, 95, 10, FINISHED),  # three times

@@ -1,4 +1,4 @@
-"""Columns go to Arrow and back unchanged, and a run that does so imports no pandas."""
+"""Test that columns go to Arrow and back unchanged, without an import of pandas."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Test Belady's rule against all decisions that a cache could take, and by hand."""
+"""Test Belady's rule by hand, and against all contents that a cache could keep."""
 
 from functools import lru_cache
 from itertools import combinations
@@ -16,7 +16,7 @@ from tests.strategies import examples, prompts, tokens_of
 
 
 def computed(texts, capacity):
-    """Return the fewest computed tokens of prompts that come one after the other."""
+    """Return the tokens that Belady's rule computes for prompts that come one after the other."""
     tree = DistinctPrefixes()
     for number, text in enumerate(texts):
         tree.add(text, Segment(f"answer {number}", 1), {})

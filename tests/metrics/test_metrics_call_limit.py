@@ -34,7 +34,7 @@ def tables(rows, jobs=({},)):
 
 
 def chain(*calls, program=0):
-    """Return the calls of a conversation: arrival, end and output tokens of each."""
+    """Return the calls of a conversation, given the arrival, end and output tokens of each."""
     return [
         {"program_id": program, "depth": depth, "arrival_s": arrival_s, "finish_s": finish_s,
          "output_tokens": output}
@@ -52,7 +52,7 @@ def times_of(found, **changes):
 
 
 def test_a_conversation_by_hand():
-    # calls of 3, 4 and 5 s alone; the user thinks for 20 and 7 s
+    # Alone, the calls take 3, 4 and 5 s. The user thinks for 20 and 7 s.
     rows = chain((0.0, 9.0, 1), (29.0, 36.0, 2), (43.0, 60.0, 3))
     times = times_of(tables(rows))
     assert times.alone_s.tolist() == [3, 4, 5]
@@ -81,7 +81,7 @@ def test_calls_without_order_arrive_when_they_do():
 
 
 def test_work_that_begins_late_and_is_followed_by_a_tail():
-    # of four conversations; each call costs 10 s, and the second calls begin at 23 s
+    # Four conversations: each call costs 10 s, and the second calls begin at 23 s.
     rows = [
         one for at in range(4)
         for one in chain((0.0, 9.0, 1), (29.0, 36.0, 2), (43.0, 60.0, 3), program=at)
@@ -105,7 +105,7 @@ def test_no_finished_call_has_no_limit():
 
 
 class ByProgram(FCFS):
-    """Requests of the first program in an order first, then of the second, and so on."""
+    """A scheduler that serves all requests of the first program in an order, then of the second."""
 
     def __init__(self, order):
         super().__init__(FCFS.Params())
@@ -120,7 +120,7 @@ PROFILE = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
 
 
 def finished(talks, order, running):
-    """Return the rows of conversations that one replica serves in an order of conversations.
+    """Return the rows of conversations that one replica serves in the given order.
 
     A conversation is an arrival and calls: think time, prompt tokens and output tokens.
     """
@@ -152,7 +152,7 @@ def finished(talks, order, running):
 
 
 def bounds(talks, running):
-    """Return the bound by the records of each order, and the best end of all orders."""
+    """Return the bound from the records of each order, and the best end of all orders."""
     orders = [finished(talks, order, running) for order in permutations(range(len(talks)))]
     jobs = [{"program_id": at, "arrival_s": arrival_s + calls[0][0]}
             for at, (arrival_s, calls) in enumerate(talks)]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Test the catalogue: an entry for every metric, and a complete example of adding one."""
+"""Test the catalogue: every metric has an entry, and an example adds a metric."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -42,7 +42,7 @@ def chat(seed=0):
 
 
 def longest(run):
-    """Return the longest input of a request."""
+    """Return the longest input of any request."""
     return float(run.requests.input_tokens.max(initial=0))
 
 
@@ -77,7 +77,7 @@ TOY = Metric(
 
 @pytest.fixture
 def toy(monkeypatch):
-    """Add a toy metric: its function and its entry are enough."""
+    """Add a toy metric, which needs only a function and an entry."""
     monkeypatch.setitem(CATALOGUE, TOY.key, TOY)
     return TOY.key
 
@@ -88,7 +88,8 @@ def test_an_entry_with_its_function_puts_a_metric_into_the_summary(toy):
     assert summary[toy] == max(of_clients) > 0
     text = run_table.summary_text(summary, path=Path("x"))
     assert f"\nlongest input  {summary[toy]:,.0f} tokens\n" in text
-    assert "longest" in text.split("behaviour")[0]  # the first of the two lines of the heading
+    # the heading has two lines, and the metric is in the first
+    assert "longest" in text.split("behaviour")[0]
     grid = client_grid(summary)
     assert grid.headings[-1] == "longest input"
     assert [row[-1].text for row in grid.rows] == [f"{value:,.0f}" for value in of_clients]
@@ -199,7 +200,7 @@ def test_a_narrow_table_leaves_out_the_most_expendable_columns_first():
 
 
 def test_every_entry_has_its_function():
-    """The function of an entry tells where a run has the metric: alone, or beside other runs."""
+    """An entry's function tells whether a metric belongs to a run alone or beside others."""
     for key, one in CATALOGUE.items():
         of_run = one.beside if one.of_comparison else one.compute
         of_clients = one.clients_beside if one.of_comparison else one.by_client
@@ -207,7 +208,7 @@ def test_every_entry_has_its_function():
         assert bool(of_clients) == (one.of is not Of.RUN), key
 
 
-# Keys of a summary that are no metrics, and keys that describe a client.
+# keys of a summary that are no metrics, and keys that describe a client
 LISTS = {"clients", "worst_windows", "censored", "notes"}
 DESCRIBED = {"percentiles", "goodput_classes", "tenants", "limit_cause", "evictions", "stalled"}
 OF_CLIENTS = {"client", "misbehaving", "goodput_targets", "goodput_class", "owner"}
@@ -231,7 +232,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_summary_has_the_metrics_of_its_entries_and_no_others(name, monkeypatch):
-    """The keys of a summary are those of the entries that the run has, in the catalogue's order."""
+    """The keys of a summary are those of the run's entries, in the order of the catalogue."""
     made = []
 
     def recorded(*parts):

@@ -1,4 +1,4 @@
-"""Test that no simulated client has more computed service than service in a run's window."""
+"""Test that in a run's window, no simulated client has more computed service than service."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Test due service: every number hand-computed, on the smallest possible runs."""
+"""Test due service, the service that a client should have received, by hand-computed numbers."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from fairbench.metrics.reasons import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
-# Every call in these tests has 10 input and 3 output tokens, and is worth 10 + 2 * 3 = 16. Served
-# immediately, it takes 1 s to the first token and 1 s for each other: 3 s in all.
+# Every call in these tests has 10 input and 3 output tokens, worth 10 + 2 * 3 = 16. A call that is
+# served immediately takes 1 s to the first token and 1 s for each other, 3 s in all.
 COST = 16
 
 
@@ -69,12 +69,12 @@ def booked(table):
 
 
 def judged(calls, table, end_s, horizon_s=100.0, clients=2):
-    """Return the shares of a window that begins with the run."""
+    """Return the shares in a window that begins with the run."""
     made = facts(clients=clients, horizon_s=horizon_s)
     return fair_shares(requests(*calls), programs(*table), booked(calls), made, Window(0, end_s))
 
 
-# An idle cluster: while a user thinks for 10 s, no service is due.
+# In an idle cluster, no service is due while a user thinks for 10 s.
 
 IDLE = [call(0, depth, 13.0 * depth) for depth in range(4)]
 IDLE += [call(1, depth, 1 + 13.0 * depth, client=1) for depth in range(4)]
@@ -83,7 +83,7 @@ IDLE_PROGRAMS = [program(0, 4, finish_s=42.0), program(1, 4, 1, arrival_s=1.0, f
 
 def test_on_an_idle_cluster_all_due_service_is_served():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=31)
-    # Turns at 0, 13 and 26 s ended by 30 s; the fourth was due at 39 s, after the window.
+    # Turns at 0, 13 and 26 s ended by 30 s. The fourth was due at 39 s, after the window.
     assert got.service.tolist() == [3 * COST, 3 * COST]
     assert got.demand.tolist() == [3 * COST, 3 * COST]
     assert not got.contended
@@ -105,15 +105,15 @@ def test_an_idle_cluster_is_not_contended():
 
 def test_a_call_that_runs_when_the_window_ends_is_no_shortfall():
     got = judged(IDLE, IDLE_PROGRAMS, end_s=28)
-    # By 28 s, the third turn of client 0 has two of its tokens (the first at 27 s), and that of
-    # client 1 no output, although its input was processed.
+    # At 28 s, the third turn of client 0 has two of its tokens (the first at 27 s). That of client
+    # 1 has no output, although its input was processed.
     assert got.service.tolist() == [2 * COST + 10 + 2, 2 * COST + 10]
     assert got.demand.tolist() == got.service.tolist()
 
 
-# A starved client in a closed loop: under LPM, the other's prefixes are always longer. If it were
-# alone, its four calls would have begun at 0, 3, 6 and 9 s, and ended by 12 s. Each waits for 9 s;
-# they end at 12, 24, 36 and 48 s.
+# A client starves in a closed loop, because under LPM the other's prefixes are always longer.
+# Alone, its four calls would have begun at 0, 3, 6 and 9 s, and ended by 12 s. As each waits for 9
+# s, they end at 12, 24, 36 and 48 s.
 
 STARVED = [call(0, depth, 12.0 * depth, waits_s=9.0) for depth in range(4)]
 OTHERS = [
@@ -125,12 +125,11 @@ STARVED_PROGRAM = program(0, 4, finish_s=48.0)
 
 def test_a_starved_client_in_a_closed_loop_is_due_its_delayed_requests():
     got = judged([*STARVED, *OTHERS], [STARVED_PROGRAM, *OTHER_PROGRAMS], end_s=24.5)
-    # Two of its three calls were complete: all except the last one. Without the waits, it would
-    # have made all four.
+    # Two of its three calls were complete. Without the waits, it would have made all four.
     assert got.service.tolist() == [2 * COST, 8 * 4 * COST]
     assert got.demand.tolist() == [4 * COST, 8 * 4 * COST]
     assert got.contended
-    # Its 64 tokens are less than half of the 32 + 512 served: it was entitled to all of them.
+    # Its 64 tokens are less than half of the 32 + 512 served, so it was entitled to all of them.
     assert got.entitlement.tolist() == [64, 544 - 64]
     assert got.ratio.tolist() == pytest.approx([1 / 2, 512 / 480])
 
@@ -139,8 +138,8 @@ def test_due_service_does_not_depend_on_the_end_of_the_run():
     cut_off = [*STARVED[:2], call(0, 2, 24.0) | NEVER_SERVED]
     table = [program(0, 4, requests=3, status=UNFINISHED), *OTHER_PROGRAMS]
     got = judged([*cut_off, *OTHERS], table, end_s=24.5, horizon_s=24.5)
-    # The third call was just made, and was due at 6 s. The fourth was never made: the other clients
-    # had requested all four by the same age.
+    # The third call was just made, and was due at 6 s. The fourth was never made, but counts,
+    # because the other clients had requested all four by the same age.
     assert got.demand.tolist() == [4 * COST, 8 * 4 * COST]
     assert got.ratio[0] == 1 / 2
 
@@ -157,13 +156,14 @@ def test_requests_after_the_window_are_not_due():
     table = [program(0, 4, requests=1, status=UNFINISHED), *OTHER_PROGRAMS]
     calls = [call(0, 0, 0.0) | NEVER_SERVED, *OTHERS]
     short = shortfall(requests(*calls), programs(*table), facts(horizon_s=24.0), 4.5)
-    # The whole first call (it ends at 3 s), and of the second, whose first token was due at 4 s,
-    # the part that others had requested at the same age, counted in calls and not in tokens.
+    # The whole first call is due (it ends at 3 s). Of the second, whose first token was due at 4 s,
+    # only the part is due that others had requested at the same age, counted in calls and not in
+    # tokens.
     assert short.tolist() == [2 * COST, 0]
 
 
 def test_a_thinking_user_does_not_count_as_starved():
-    """The run ends while users think: none of their calls waits or was delayed before."""
+    """The run ends while users think. None of their calls waits or was delayed before."""
     calls = [*IDLE[:2], *IDLE[4:]]
     table = [program(0, 4, requests=2, status=UNFINISHED), IDLE_PROGRAMS[1]]
     got = judged(calls, table, end_s=24.5, horizon_s=24.5)
@@ -171,8 +171,8 @@ def test_a_thinking_user_does_not_count_as_starved():
     assert not got.contended
 
 
-# A flood: at 0 s, client 0 sends ten calls of one token and client 1 two; one call a second is
-# served.
+# A flood: at 0 s, client 0 sends ten calls of one token and client 1 sends two. One call a second
+# is served.
 
 
 def flood(number, client, answered_s):
@@ -190,8 +190,8 @@ def flood(number, client, answered_s):
 @pytest.mark.parametrize(
     ("answered", "ratios"),
     [
-        # First come, first served: all 6 calls of the window are the flood's, 12 each or 72 in all;
-        # 24 of these were due to client 1, and 48 are left.
+        # First come, first served: all 6 calls of the window are the flood's, 12 tokens each or 72
+        # in all. Of these, 24 were due to client 1, which leaves 48.
         ([1, 2, 3, 4, 5, 5.5, None, None, None, None, None, None], [72 / 48, 0]),
         # Max-min fair: client 1 gets both of its calls.
         ([1, 3, 5, 5.5, None, None, None, None, None, None, 2, 4], [1, 1]),
@@ -223,7 +223,7 @@ def test_a_flood_is_entitled_to_the_rest_that_others_leave(answered, ratios):
     assert got.contended
 
 
-# The parts.
+# the parts
 
 
 def test_the_latency_of_a_lone_call_is_read_from_the_fastest_calls():
@@ -234,8 +234,8 @@ def test_the_latency_of_a_lone_call_is_read_from_the_fastest_calls():
         call(3, 0, 0.0, extend_tokens=20) | NEVER_SERVED | {"input_tokens": 20},
     )
     alone = unhindered(table, np.array([3.0, 3, 4, 3]), 50.0)
-    # No call with 20 tokens was answered, but calls with 30 took 2 s. Pace: the third fastest takes
-    # 2 s.
+    # No call with 20 tokens was answered, but calls with 30 took 2 s. For the pace, the third
+    # fastest takes 2 s.
     assert alone.first_token_s.tolist() == [1, 1, 2, 2]
     assert alone.per_token_s == 2
     assert alone.latency_s.tolist() == [5, 5, 8, 6]
@@ -268,7 +268,8 @@ def test_admissions_that_were_not_reported_are_estimated():
         for number, wait_s in enumerate((0.0, 0.5, 7.0))
     ]
     table = with_admissions(requests(*unreported))
-    # The least wait is 1 s. Up to twice that counts as no wait, so the first two did not wait.
+    # The least wait is 1 s. A wait of up to twice that counts as none, so the first two did not
+    # wait.
     assert table.admitted_s.tolist() == [0, 0, 6]
     reported = requests(*IDLE)
     assert with_admissions(reported) is reported
@@ -286,7 +287,7 @@ def test_the_queue_of_an_endpoint_is_estimated_and_marked_as_such():
 
 
 def test_no_call_is_due_more_tokens_than_it_may_produce():
-    """A program demands 30 tokens, and its last call may produce 3 of the 27 that are missing."""
+    """A program demands 30 tokens. Its last call may produce only 3 of the 27 that are missing."""
     calls = [call(0, 0, 0.0), call(0, 1, 3.0) | NEVER_SERVED]
     table = programs(program(0, 2, demand_output_tokens=30, status=UNFINISHED))
     found, unmade = calls_of(requests(*calls), table, facts(clients=1))

@@ -98,7 +98,7 @@ def computed(tokens):
 
 
 def test_shares_of_a_small_run():
-    """The due amount is the served one plus the shortage at the end; the window is [10, 20)."""
+    """The due amount is the service plus the shortage at the end. The window is [10, 20)."""
     never = {"status": UNFINISHED, "arrival_s": 9.0}
     asked = requests(
         {"program_id": 0, "client": 0, "input_tokens": 870, **never},
@@ -193,8 +193,8 @@ weighted = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1
 def every_way(capacity, clients):
     """Return all max-min allocations of ``capacity``, found by exhaustive exact arithmetic.
 
-    An allocation meets some demands and gives the other clients one level by weight; no met demand
-    exceeds the level, and no unmet one is below it.
+    An allocation meets some demands, and gives all other clients the same level by weight. No met
+    demand exceeds the level, and no unmet demand is below it.
     """
     found = set()
     for rest in itertools.product([0, 1], repeat=len(clients)):

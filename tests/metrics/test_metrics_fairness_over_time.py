@@ -1,4 +1,4 @@
-"""Test fairness over time: by hand, by a pass for each time and window, and by properties."""
+"""Test fairness over time by hand, by properties, and by a separate pass for each window."""
 
 import numpy as np
 import pytest
@@ -187,10 +187,10 @@ def test_every_column_is_its_own_max_min_allocation(columns, capacities, weights
 
 
 def flood():
-    """Return three clients, of which the third sends 10 calls a second from 40 to 52 s, under FCFS.
+    """Return three clients under FCFS. The third sends 10 calls a second from 40 to 52 s.
 
     A call has 8 input tokens and 1 output token, is worth 10 tokens, and takes 0.2 s, so the server
-    does 5 a second. Clients 0 and 1 send one call a second each, which is 40% of that.
+    does 5 a second. Clients 0 and 1 each send a call a second, together 40% of that.
     """
     arrivals = [(float(second), client) for second in range(100) for client in (0, 1)]
     arrivals += [(40 + number / 10, 2) for number in range(120)]
@@ -203,9 +203,9 @@ def flood():
 
 
 def test_a_flood_that_drains_shows_in_a_window_and_not_in_the_whole_run():
-    """In 12 s, 144 calls come and 60 are served: 84 wait, and 2 a second still arrive.
+    """In 12 s, 144 calls arrive and 60 are served. Then 84 wait, and 2 a second still arrive.
 
-    FCFS serves the queue at 3 a second until 80 s; at 100 s it is empty. Meanwhile a well-behaved
+    FCFS serves the queue at 3 a second until 80 s; at 100 s it is empty. Meanwhile, a well-behaved
     client gets a twelfth of the service: 0.417 calls a second instead of 1.
     """
     asked, made, booked = run_of(flood())
@@ -218,8 +218,8 @@ def test_a_flood_that_drains_shows_in_a_window_and_not_in_the_whole_run():
     assert found.client in (0, 1)
     assert found.heavy == 2
     assert 40 <= found.start_s <= 60
-    # 50 calls in ten seconds: served in order of arrival, a client gets 4.2. It is owed a third,
-    # 16.7, and asks at most for the calls not yet served: those 4.2, and the backlog.
+    # In order of arrival, a client gets 4.2 of 50 calls in ten seconds. A third, 16.7, is
+    # due to it, and it asks at most for the calls not yet served: those 4.2 and the backlog.
     assert found.share == pytest.approx(4.2 / 16.7, abs=0.08)
     assert least_by_client(line, 10.0)[:2].min() == found.share
     assert backlogged_shares(line)[:2].max() < 0.8
@@ -250,9 +250,7 @@ def test_a_refused_call_counts_in_the_window_in_which_it_was_refused():
 
 
 def test_an_answer_slowed_by_its_batch_is_no_shortage():
-    """Client 1 decodes at half the pace of client 0; neither waits, and both are served
-    immediately.
-    """
+    """Client 1 decodes at half the pace of client 0. Neither waits."""
     calls = [
         {
             "program_id": number,
@@ -280,7 +278,7 @@ def test_an_answer_slowed_by_its_batch_is_no_shortage():
 
 
 def test_a_client_is_not_judged_in_windows_where_it_hardly_waits():
-    """Five calls of client 0 arrive at 56 s and wait 14 s; client 1 gets one call a second.
+    """Five calls of client 0 arrive at 56 s and wait 14 s. Client 1 gets one call a second.
 
     A window of 60 s contains at most half of the wait. The window from 50 to 70 s is mostly wait.
     """

@@ -95,8 +95,8 @@ def test_the_gap_is_the_range_of_the_difference_inside_the_joint_backlog():
         {"client": 0, "start_s": 7, "end_s": 8, "extend_charged_tokens": 3, "output_tokens": 4},
         {"client": 0, "start_s": 8, "end_s": 9, "extend_charged_tokens": 900},
     )
-    # Steps that end at 2 or start at 8 are outside; W_0 - W_1 goes 0, +10 at 2, +12 at 3, then -28
-    # at 3, -32 at 4, -29 at 7, -21 at 8: 12 - (-32) = 44
+    # Steps that end at 2 or start at 8 are outside. W_0 - W_1 starts at 0 and becomes +10 at 2, +12
+    # at 3, -28 at 3, -32 at 4, -29 at 7, -21 at 8. The range is 12 - (-32) = 44.
     gap = gap_of(requests(*BACKLOGGED), served, facts(horizon_s=20.0))
     assert gap == Gap(44, 0, 1, 2, 8)
 
@@ -128,7 +128,8 @@ def test_recomputation_is_not_service():
 
 
 def test_a_backlog_may_cut_a_stretch_of_steps():
-    # Ten steps of 1 s from 0 to 10, with 3 tokens each: those that end in (2, 8] count, 6 * 3 * 2
+    # Among ten steps of 1 s from 0 to 10, with 3 tokens each, those that end in (2, 8] count:
+    # 6 * 3 * 2.
     served = log({"end_s": 10, "steps": 10, "output_tokens": 30})
     gap = gap_of(requests(*BACKLOGGED), served, facts())
     assert gap is not None
@@ -136,7 +137,7 @@ def test_a_backlog_may_cut_a_stretch_of_steps():
 
 
 def test_steps_of_two_workers_interleave():
-    # Worker 0 gives client 0 five tokens at 2, 4, 6 and 8; worker 1 gives client 1 five tokens at
+    # Worker 0 gives client 0 five tokens at 2, 4, 6 and 8. Worker 1 gives client 1 five tokens at
     # 1, 3, 5 and 7. The difference is 0 at 0 and at 8, and varies by 10 (weighted) in between.
     served = log(
         {"client": 0, "worker": 0, "end_s": 8, "steps": 4, "output_tokens": 20},
@@ -158,8 +159,8 @@ def test_without_a_joint_backlog_on_every_worker_there_is_no_gap():
 
 def test_a_wait_at_only_some_workers_does_not_count():
     # Both clients wait at worker 0 from 0 to 10, and at worker 1 from 2 to 5. In (2, 5], client 0
-    # gets 7 tokens (2 x 3 + 1) and client 1 gets 4; the 5,000 tokens at 6 s come while no client
-    # waits at worker 1. Without the rule the difference would reach 5,007 tokens.
+    # gets 7 tokens (2 x 3 + 1) and client 1 gets 4. The 5,000 tokens at 6 s do not count, because
+    # no client waits at worker 1; otherwise, the difference would reach 5,007 tokens.
     table = requests(*(waiting(c, *span, worker=w) for c in (0, 1) for w, span in SOMEWHERE))
     served = log(
         {"client": 0, "start_s": 2, "end_s": 3, "extend_charged_tokens": 1, "output_tokens": 3},
@@ -176,7 +177,7 @@ SOMEWHERE = ((0, (0, 10)), (1, (2, 5)))
 
 
 def bookings(row):
-    """Return (time, order at that instant, tokens): ends come before starts."""
+    """Return (time, order at that instant, tokens). Ends come before starts."""
     yield row["start_s"], 1, row["extend_charged_tokens"]
     steps, growth = row["steps"], row["step_growth_s"]
     length = (row["end_s"] - row["start_s"]) / steps - growth * (steps - 1) / 2
@@ -309,7 +310,7 @@ def schedules(draw):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     clients, workers = draw(st.integers(2, 12)), draw(st.integers(1, 3))
     stretches, waits = draw(st.integers(1, 80)), draw(st.integers(1, 150))
-    busy = draw(st.sampled_from([0.2, 1.0]))  # clients in a stretch
+    busy = draw(st.sampled_from([0.2, 1.0]))  # fraction of the clients that take part in a stretch
     length = draw(st.sampled_from([3.0, 30.0, 200.0]))
     entries = []
     for worker in range(workers):

@@ -1,4 +1,4 @@
-"""Test goodput: by hand, against a brute-force oracle, and by its properties."""
+"""Test goodput by hand, against a brute-force oracle, and by its properties."""
 
 from dataclasses import replace
 from math import isnan
@@ -20,9 +20,7 @@ QUICK = Targets(ttft=Target(1.0), tpot=Target(0.1), e2el=Target(5.0))
 
 
 class Costs:
-    """Costs: a prefill takes 0.1 s and 1 ms per token, a decode step 20 ms; before the prefill no
-    time passes.
-    """
+    """Costs: a prefill takes 0.1 s and 1 ms per token, and a decode step 20 ms."""
 
     def frontend_s(self, input_tokens):
         return 0.0
@@ -44,12 +42,12 @@ def request(arrival=0.0, ttft=0.5, decode=1.0, output=11, **more):
     ("made", "slack"),
     [
         (request(), 0.0),  # ten gaps of 0.1 s: exactly in time
-        # of the 1 s for gaps 0.25 s are left, of the ttft target 0.5 s
+        # 0.25 s of the 1 s for gaps are left, and 0.5 s of the TTFT target
         (request(decode=0.75), 0.25),
         (request(ttft=0.9, decode=0.5), 0.1),
         (request(ttft=1.25), -0.25),
         (request(decode=1.5), -0.5),
-        # ten seconds for the gaps; e2el is 5 s
+        # ten seconds are allowed for the gaps, but e2el is limited to 5 s
         (request(ttft=0.25, decode=5.25, output=101), -0.5),
         (request(ttft=0.5, decode=0.0, output=1), 0.5),  # one token has no gaps
         (request(status=UNFINISHED, finish_s=NAN), NAN),
@@ -62,7 +60,8 @@ def test_the_slack_of_a_request_is_that_of_its_tightest_target(made, slack):
 
 
 def test_multiples_refer_to_the_latencies_of_the_request_alone():
-    # alone: 0.2 s to the first token, 0.02 s for each of the ten others, 0.4 s in all
+    # Alone, the request takes 0.2 s to the first token and 0.02 s for each of the ten others, 0.4 s
+    # in all.
     for targets, slack in (
         (Targets(ttft=Target(3, True)), 0.6 - 0.5),
         (Targets(tpot=Target(4, True)), 0.8 - 1.0),
@@ -72,7 +71,7 @@ def test_multiples_refer_to_the_latencies_of_the_request_alone():
 
 
 def promised(*targets, classes=("", "")):
-    """Return the usual facts of clients with these targets."""
+    """Return the usual facts, for clients with these targets."""
     clients = tuple(
         Client(f"c{i}", False, 1.0, one, name)
         for i, (one, name) in enumerate(zip(targets, classes, strict=True))
@@ -81,7 +80,7 @@ def promised(*targets, classes=("", "")):
 
 
 def small_run():
-    """Return two clients of three programs, one request each; the last program starves."""
+    """Return two clients of three programs, one request each. The last program starves."""
     made = requests(
         request(1.0, program_id=0),
         request(2.0, program_id=1, ttft=3.0),  # too late
@@ -108,15 +107,15 @@ def test_a_small_run_equals_a_hand_computation():
     known = promised(QUICK, Targets(e2el=Target(10.0)), classes=("fast", "batch"))
     known = replace(known, horizon_s=200.0)
     json = summary_of(made, made_by, log(), known)
-    # Two of three programs of client 0 met them, one of these in the window; of client 1, one of 1
-    # + 1 + 4.
+    # Client 0 met the targets in two of three programs, one of them in the window. Client 1 met
+    # them in one of 1 + 1 + 4.
     assert json["goodput_ratio"] == 3 / 9
     assert json["goodput_min_ratio"] == 1 / 6
     assert json["goodput_req_s"] == 2 / 100
     assert json["goodput_tok_s"] == 2 * (100 + 22) / 100
     assert json["goodput_jain_index"] == 1.0  # 122 tokens each in the window
-    # Until the end: 122 + 202 and 122 tokens; requested were 122 + 122 + 202 and 2 * 122 + 488.
-    # Each client could have had 223 of the 446 tokens, so the second has 122 / 223.
+    # Until the end, 122 + 202 and 122 tokens are goodput; requested were 122 + 122 + 202 and 2 *
+    # 122 + 488. Each client could have had 223 of the 446 tokens, so the second has 122 / 223.
     assert json["goodput_worst_share"] == pytest.approx(122 / 223)
     assert json["goodput_slack_p50_s"] == pytest.approx(0.5)  # mean of 0, 0.5 and 8.5
     assert json["goodput_late_p50_s"] == pytest.approx(2.0)
@@ -174,7 +173,7 @@ ROWS = st.lists(
         TIMES,
         st.sampled_from([1, 2, 11]),
         st.sampled_from([FINISHED, FINISHED, FINISHED, REFUSED, UNFINISHED]),
-        st.integers(0, 2),  # requests that its program had yet to make
+        st.integers(0, 2),  # requests that its program has yet to make
     ),
     max_size=8,
 )

@@ -1,4 +1,4 @@
-"""Test positions of values in sorted order, found without a search for each."""
+"""Test the positions of values in sorted order, which are found without a search for each value."""
 
 import numpy as np
 from hypothesis import given

@@ -46,13 +46,14 @@ def test_percentiles_equal_hand_computed_values(made, percent, expected):
 
 
 def test_a_percentile_that_may_equal_a_known_value_stays_just_below_it():
-    # sorted at least (3, 5, 7), but > 3 may be anything: the median lies in [5, 7]
+    # Sorted, the least possible values are 3, 5, 7. As > 3 may be anything, the median lies in [5,
+    # 7].
     value, censored = percentile(sample([5, 7], [3]), 50)
     assert (value, censored) == (math.nextafter(5, 0), True)
 
 
 def test_a_percentile_that_depends_on_a_lower_bound_is_a_lower_bound():
-    # of 1 and > 6, the median itself is more than 3.5
+    # of 1 and > 6, the median is more than 3.5
     assert percentile(sample([1], [6]), 50) == (3.5, True)
 
 
@@ -84,7 +85,7 @@ whole = st.integers(0, 6)
 def test_a_censored_percentile_holds_for_every_possible_completion(
     known, more_than, refused, percent
 ):
-    """The true latencies are just above the bound, each of the other sizes, or infinite."""
+    """A true latency may be just above its bound, equal to any other value, or infinite."""
     value, censored = percentile(sample(known, more_than, refused), percent)
     sizes = [size + shift for size in range(8) for shift in (1e-9, 0.5, 1.0)] + [1e9]
     futures = itertools.product(*([s for s in sizes if s > bound] for bound in more_than))
@@ -121,7 +122,7 @@ PROGRAMS = programs(
         "requests": 3,
         "demand_requests": 5,
     },
-    {"program_id": 6, "client": 0, "arrival_s": 15, "finish_s": 16},  # someone else
+    {"program_id": 6, "client": 0, "arrival_s": 15, "finish_s": 16},  # another client
     {"program_id": 8, "client": 1, "arrival_s": 20, "finish_s": 21},  # at the end of the window
 )
 REQUESTS = requests(

@@ -1,4 +1,4 @@
-"""Test the limit of a run: worked examples, all orders of few requests, and faults it must see."""
+"""Test the limit of a run: worked examples, all orders of a few requests, and seeded faults."""
 
 from dataclasses import replace
 from itertools import permutations, product
@@ -36,8 +36,8 @@ from tests.metrics.metrics_helpers import facts, log, programs, requests
 from tests.sim.sim_helpers import Home, prompt
 from tests.strategies import examples
 
-# 1 s per prompt token, 10 s per request, 0.5 s per pair, 0.25 s per cached token; 2 s per decoded
-# token, 0.1 s per token of context; alone 3 s for the first token, 4 s for others, 0.2 s of context
+# In seconds: 1 per prompt token, 10 per request, 0.5 per pair, 0.25 per cached token; 2 per decoded
+# token, 0.1 per token of context; alone 3 for the first token, 4 for others, 0.2 of context.
 PRICES = WorkPrices(1.0, 10.0, 0.5, 0.25, 2.0, 0.1, 3.0, 4.0, 0.2)
 
 
@@ -62,7 +62,8 @@ def makespan(found, given, work):
 def test_the_least_work_of_a_request_by_hand():
     found = tables([{"input_tokens": 10, "compulsory": 4, "output_tokens": 3}])
     work = least_work(found.requests, PRICES)
-    # 4 tokens, the request, 4 x 6 + 4 x 5 / 2 = 34 pairs; 2 steps that read 11 + 12 tokens
+    # Prefill: 4 tokens, the request, and 4 x 6 + 4 x 5 / 2 = 34 pairs. Decoding: 2 steps that read
+    # 11 + 12 tokens.
     assert work.prefill_s.tolist() == [4 + 10 + 17]
     assert work.decode_s.tolist() == [pytest.approx(2 * 2 + 2.3)]
 
@@ -71,7 +72,8 @@ def test_a_long_cached_prefix_is_read_and_one_answer_token_comes_with_the_prompt
     found = tables([{"input_tokens": 101, "compulsory": 1, "output_tokens": 1}])
     cheap = PRICES._replace(attention_s=0.001)
     work = least_work(found.requests, cheap)
-    assert work.prefill_s.tolist() == [1 + 10 + 25]  # 100 cached tokens, not 101 pairs
+    # reading 100 cached tokens takes longer than 101 pairs
+    assert work.prefill_s.tolist() == [1 + 10 + 25]
     assert work.decode_s.tolist() == [0.0]
 
 
@@ -94,7 +96,7 @@ def test_a_program_alone_takes_its_longest_chain_of_calls():
         for program, depth, output in ((7, 0, 3), (7, 0, 1), (7, 1, 2), (9, 0, 1))
     ]
     found = tables(rows, ({"program_id": 7}, {"program_id": 9}))
-    # 3.5 s for one token; 4 s and 0.2 s x (1 + step) for each further token
+    # 3.5 s for the first token; 4 s and 0.2 s x (1 + step) for each further token
     first, second, third = 3.5, 4 + 0.4, 4 + 0.6
     expected = [max(first + second + third, first + first + second), first]
     assert alone_times(found.requests, found.programs, PRICES).tolist() == pytest.approx(expected)
@@ -126,7 +128,7 @@ def test_a_late_request_pays_for_no_prefix_that_an_unfinished_request_may_share(
     work, rows = least_work(found.requests, PRICES), np.arange(3)
     late = work_from(found.requests, priced(), work, np.array([0.0, 50, 55]), rows)
     # The last request ends after all others, so its 47.5 s are work from 55 s on. The second may
-    # share its prompt with the first, so it counts with one token of prompt: 1 + 10 + 5 s.
+    # share its prompt with the first, so it counts with one prompt token: 1 + 10 + 5 s.
     assert late.prefill_s[late.times_s >= 55].max() == 47.5
     assert late.prefill_s[late.times_s >= 50].max() == 47.5 + 16
     assert late.prefill_s.max() == pytest.approx(work.prefill_s.sum())
@@ -207,7 +209,7 @@ def test_a_live_run_has_a_limit_without_its_gpu_time():
 
 
 class InOrder(FCFS):
-    """FCFS over a given order of all requests, which arrive together."""
+    """A scheduler that serves requests in a given order. They arrive together."""
 
     def __init__(self, order):
         super().__init__(FCFS.Params())
@@ -221,7 +223,7 @@ class InOrder(FCFS):
 
 
 PROFILE = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
-# requests that share prefixes: prompts as segments, and outputs
+# Requests that share prefixes: prompts as segments, and outputs.
 CASES = [
     [(("d", 900, f"q{at}", 40), 60) for at in range(5)],
     [(("a", 700), 5), (("b", 700, "x", 9), 90), (("a", 700, "y", 300), 30), (("b", 200), 10)],
@@ -254,7 +256,7 @@ def bounds(case, running, **faults):
     return least_s, best_s
 
 
-GAP = 0.25  # the best order is within this part of the limit
+GAP = 0.25  # the best order is within this fraction of the limit
 
 
 @pytest.mark.parametrize("running", [6, 2])
@@ -288,7 +290,7 @@ class Case(NamedTuple):
 
 
 def recorded(cases, order, running):
-    """Return the tables of requests that one replica serves in an order."""
+    """Return the tables of requests that one replica serves in a given order."""
     home = Home(InOrder(order), pool=200_000, profile=PROFILE, max_running_requests=running)
     for at, one in enumerate(cases):
         home.send(one.prompt(at), one.output, at_ps=round(one.arrival_s * PS_PER_S))
@@ -310,7 +312,7 @@ def recorded(cases, order, running):
 
 
 def least_and_end(found, running):
-    """Return the bound by the records of a run, and the end of the run."""
+    """Return the bound from the records of a run, and the end of the run."""
     prices = work_prices(PROFILE, pass_tokens=8_192, batch=running, mixed=False)
     least_s = makespan(found, facts(prices=prices), least_work(found.requests, prices)).least_s
     return least_s, float(found.requests.finish_s.max())
@@ -331,7 +333,7 @@ def test_no_order_ends_before_the_bound_by_the_records_of_any_other(cases, runni
 
 
 def late_questions():
-    """Return requests on ten documents that read a document again just before its first answer."""
+    """Return requests on ten documents, each read again just before its first answer."""
     return [Case(5.8 * late, at, 4_000, 20, 1 if late else 300)
             for late in (0, 1) for at in range(10)]  # fmt: skip
 
@@ -345,7 +347,7 @@ def test_prefixes_charged_to_late_requests_are_caught(monkeypatch):
 
 
 def vertices(price, most, least, total):
-    """Return the least cost over the vertices of the linear program, by trying all of them."""
+    """Return the least cost over all vertices of the linear program."""
     best = np.inf
     for free in range(len(price)):
         for corner in product(*zip(least, most, strict=True)):
@@ -371,10 +373,11 @@ def test_the_cheapest_total_is_a_vertex_of_the_linear_program(data):
 
 
 def test_the_most_service_at_a_fair_share_by_hand():
-    # a token of service costs 1 s for c0 and 3 s for c1; each asks for 100, and there are 160 s
+    # A token of service costs 1 s for c0 and 3 s for c1. Each asks for 100 tokens, and there are
+    # 160 s.
     price, demand, weight = np.array([1.0, 3.0]), np.array([100.0, 100.0]), np.ones(2)
     assert most_at(price, demand, weight, 0.0, 160.0) == pytest.approx(100 + 20)
     assert most_at(price, demand, weight, 1.0, 160.0) == pytest.approx(40 + 40)
-    # c1 receives half of its fair share: x + y = T, y = T / 4, x + 3 y = 160
+    # c1 receives half of its fair share: x + y = T, y = T / 4, x + 3 y = 160.
     assert most_at(price, demand, weight, 0.5, 160.0) == pytest.approx(320 / 3)
     assert most_at(price, demand, weight, 1.0, 1000.0) == 200

@@ -1,4 +1,4 @@
-"""Test that one pass over the tables gives the result of one pass per client."""
+"""Test that one pass over the tables gives the same result as a pass for each client."""
 
 from dataclasses import replace
 
@@ -86,7 +86,7 @@ def in_window(table, known, client):
 
 
 def programs_one_by_one(calls, table, known, client):
-    """Return the duration of each program, its least duration, and the number of refused ones."""
+    """Return each program's duration, its least duration, and the number of refused programs."""
     own = in_window(table, known, client)
     latency_s = own.finish_s - own.arrival_s
     more_than_s = known.horizon_s - own.arrival_s[own.status == UNFINISHED]

@@ -1,4 +1,4 @@
-"""Test metrics of KV memory on tables written by hand, and in whole runs."""
+"""Test metrics of KV memory on hand-written tables, and in whole runs."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def memory(*rows):
     )
 
 
-# A holds 10 tokens from 1 s on, B shares them from 3 s on, and at 5 s A loses its claim to B.
+# A holds 10 tokens from 1 s on, and shares them with B from 3 s on. At 5 s, A loses its claim to B.
 SHARED = memory(
     (1, A, 1, 10, NOBODY),
     (3, A, 1, -10, NOBODY), (3, A, 2, 10, NOBODY), (3, B, 2, 10, NOBODY),

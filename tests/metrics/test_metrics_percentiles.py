@@ -1,4 +1,4 @@
-"""Test user-chosen percentiles: values by hand, and all other values unchanged."""
+"""Test user-chosen percentiles by hand, and that all other values stay the same."""
 
 import re
 
@@ -13,7 +13,7 @@ from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests, s
 
 
 def eleven():
-    """Return 11 programs of client 1, which is well-behaved: one request each, 0 to 10 s long."""
+    """Return 11 programs of the well-behaved client 1, with one request each, 0 to 10 s long."""
     made = [
         {"program_id": n, "client": 1, "arrival_s": 1.0, "first_token_s": 1.0 + n / 10,
          "finish_s": 1.0 + n, "output_tokens": 11, "input_tokens": 5}

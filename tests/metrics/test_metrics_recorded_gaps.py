@@ -1,4 +1,4 @@
-"""Test stalls from recorded gaps: examples by hand, and simulated runs whose steps are known."""
+"""Test stalls found in recorded gaps: by hand, and in simulated runs whose steps are known."""
 
 from dataclasses import replace
 
@@ -48,13 +48,13 @@ def test_a_gap_beside_two_prompts_by_hand():
     )
     gaps = gaps_of(asked, [1.0, 1.0, 4.0, 1.0])
     found = recorded_stalls(asked, gaps, facts())
-    # 3 of the 4 s are beyond a usual gap and beside prompts, by 100 and 300 tokens
+    # 3 of the 4 s exceed a usual gap beside prompts; they are divided by 100 and 300 tokens
     assert found.matrix_s.tolist() == [[0.75, 2.25], [0.0, 0.0]]
     assert (found.by_others_s.tolist(), found.by_own_s.tolist()) == ([2.25, 0.0], [0.75, 0.0])
     assert found.gaps.largest_s[0] == 4.0
-    # one token in 4 s beside a prompt of the other client, else one per second
+    # one token in 4 s beside the other client's prompt, instead of one per second
     assert found.gaps.pace_ratios()[0] == 0.25
-    assert found.per_minute()[0] == pytest.approx(27.0)  # of 5 s of answer
+    assert found.per_minute()[0] == pytest.approx(27.0)  # of an answer of 5 s
 
 
 def test_a_prompt_holds_up_an_answer_for_no_longer_than_its_computation():
@@ -143,7 +143,7 @@ def test_the_seconds_agree_with_those_of_the_steps_of_a_simulated_run(engine, wi
     pace, true_pace = (np.array(one.gaps.pace_ratios()) for one in (found, true))
     assert pace == pytest.approx(true_pace, abs=0.01, nan_ok=True)
     assert np.nanmax(pace) < 0.5
-    # without admissions the seconds are an estimate
+    # without admission times, the seconds are an estimate
     blind = replace(asked, admitted_s=asked.first_token_s)
     rough = recorded_stalls(blind, gaps, known)
     assert rough.matrix_s / total == pytest.approx(true.matrix_s / total, abs=0.1)

@@ -117,7 +117,7 @@ instants = st.lists(st.integers(0, 40).map(lambda half: half / 2), min_size=2, m
 
 
 def walked(row, view, start, end):
-    """Sum the service of a row in a window, one step after the other."""
+    """Sum the service of a row in a window, step by step."""
     at_start = {View.CLIENT: "input_tokens", View.CHARGED: "extend_charged_tokens"}.get(view)
     at_end = {View.ACTUAL: "extend_tokens", View.EXTEND: "extend_tokens"}.get(view)
     price = {View.OUTPUT: 1, View.EXTEND: 0}.get(view, 2)
@@ -176,13 +176,13 @@ LATER_CHUNK = {"start_s": 12, "end_s": 14, "extend_tokens": 600}
 @pytest.mark.parametrize(
     ("rows", "booked"),
     [
-        # the window [10, 20) begins or ends in the middle of a prompt, or between its chunks
+        # The window [10, 20) begins or ends in the middle of a prompt, or between its chunks.
         ([prompt(9, 11, 800), prompt(12, 13, 50)], (50, 50)),
         ([prompt(12, 13, 50), prompt(19, 21, 800)], (850, 850)),
         ([prompt(9, 11, 800), prompt(12, 13, 100, cached=70)], (100, 30)),
         ([prompt(8, 12, 1000) | {"extend_tokens": 400}, LATER_CHUNK], (0, 0)),
         ([prompt(9, 11, 800), prompt(19, 21, 700)], (700, 700)),
-        # prompts within the window, and edges that divide less than a tenth of its tokens
+        # Prompts within the window, and edges that divide less than a tenth of its tokens.
         ([prompt(11, 12, 300, cached=100)], (300, 200)),
         ([prompt(9, 11, 30), prompt(12, 13, 900, cached=100)], (900, 830)),
     ],

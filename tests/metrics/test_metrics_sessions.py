@@ -1,4 +1,4 @@
-"""Test what sessions pay, by hand: waits, slowdowns, turns, and shares with sessions as clients."""
+"""Test by hand how sessions are served: waits, slowdowns, turns, and shares per session."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tests.sim.sim_helpers import small_spec
 
 
 def call(program, arrival_s, wait_s, first_s, finish_s, **changes):
-    """Return a call of 100 prompt tokens; ``first_s`` and ``finish_s`` count from the arrival."""
+    """Return a call of 100 prompt tokens. ``first_s`` and ``finish_s`` count from the arrival."""
     return {
         "program_id": program, "arrival_s": arrival_s, "admitted_s": arrival_s + wait_s,
         "first_token_s": arrival_s + first_s, "finish_s": arrival_s + finish_s,
@@ -63,7 +63,8 @@ def test_waits_busy_time_and_turns_by_hand():
 
 def test_a_slowdown_is_relative_to_each_call_at_the_fastest_pace():
     found = sessions_of(*TWO)
-    # alone, the first token takes 1 s, and ten further tokens 1, 1 or 2 s: the third fastest is 2 s
+    # Alone, the first token takes 1 s, and ten further tokens 1, 1 or 2 s. The third fastest takes
+    # 2 s.
     assert found.calls.alone_s.tolist() == [3, 3, 3, 3]
     assert found.slowdown.tolist() == [8 / (2 + 3), 12 / 5]
 
@@ -77,7 +78,7 @@ def test_a_call_alone_computes_only_what_its_own_session_lacks():
     ]
     found = sessions_of(calls, [session(1, 0, 0, 25), session(2, 0, 30, 37)], clients=1)
     pace_s = found.calls.alone_s[0] - 0.1
-    # 9 tokens are new in the third call; the fourth call is the first of its session
+    # In the third call, 9 tokens are new. The fourth call is the first of its session.
     assert (found.calls.alone_s - pace_s).tolist() == pytest.approx([0.1, 4, 0.1, 4])
 
 
@@ -117,7 +118,7 @@ def test_waits_in_the_gateway_end_with_the_release():
 
 
 def test_each_session_is_a_client_with_a_share_of_its_own():
-    """Two sessions of one client compete; one is served only after the other."""
+    """Two sessions of one client compete. One is served only after the other."""
     fast = [call(1, 10.0 * n, 0, 1, 9, client=0) for n in range(9)]
     slow = [call(2, 10.0 * n, 95 - 10.0 * n, 96 - 10.0 * n, 99 - 10.0 * n) for n in range(9)]
     rows = [session(1, 0, 0, 89, requests=9, demand_requests=9),

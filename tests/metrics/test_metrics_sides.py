@@ -1,6 +1,4 @@
-"""Test metrics of disaggregated runs by hand-computed values: waits, backlogs and the work of each
-side.
-"""
+"""Test metrics of separate prefill and decode workers by hand: waits, backlogs and work."""
 
 from dataclasses import replace
 
@@ -12,8 +10,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.metrics.waiting import Backlog, waits
 from tests.metrics.metrics_helpers import NAN, facts, log, programs, requests
 
-# Memory is reserved before the prompt, as SGLang does, or 2 s after it, as vLLM may; worker 1
-# decodes.
+# SGLang reserves memory before the prompt, vLLM may do so 2 s after it. Worker 1 decodes.
 TIMES = {"arrival_s": 0.0, "admitted_s": 3.0, "first_token_s": 9.0, "finish_s": 20.0}
 CALLS = requests({"request_id": 0, **TIMES}, {"request_id": 1, "client": 1, **TIMES})
 CALLS = replace(

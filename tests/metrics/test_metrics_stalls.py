@@ -15,7 +15,7 @@ from tests.sim.sim_helpers import small_spec
 
 
 class Costs:
-    """A decode step of 0.1 s for each sequence."""
+    """Costs: a decode step takes 0.1 s for each sequence."""
 
     def decode_step_s(self, requests, context_tokens):
         return 0.1 * requests
@@ -43,7 +43,7 @@ def test_a_prompt_between_two_tokens_by_hand():
     assert found.matrix_s.tolist() == [[0.75, 2.25], [0.0, 0.0]]
     assert found.by_others_s.tolist() == [2.25, 0.0]
     assert found.by_own_s.tolist() == [0.75, 0.0]
-    assert found.per_minute() == [27.0, 0.0]  # of 5 s and 1 s of answers
+    assert found.per_minute() == [27.0, 0.0]  # of answers of 5 s and 1 s
     gaps = found.gaps
     assert gaps.largest_s[0] == pytest.approx(3.1)  # from 2 s to the first step after the prompts
     assert gaps.above.tolist() == [1, 0]
@@ -140,7 +140,7 @@ def test_the_seconds_of_a_run_equal_those_of_every_step_and_answer(form):
 
 
 def every_step(asked, rows, costs):
-    """Return the seconds by client and client of the prompts, one row and answer at a time."""
+    """Return the stalled seconds by client and by client of the prompts, row by row."""
     total = np.zeros((4, 4))
     workers = asked.worker if asked.decode_worker is None else asked.decode_worker
     computed = rows.extend_tokens + rows.recompute_tokens

@@ -112,20 +112,21 @@ EXPECTED = {
     "output_rate_tok_s": 6 / 10,
     "extend_rate_tok_s": 80 / 10,
     "queue_empty_share": 0,
-    "demand_limited": False,  # some client waits from 0 to 2, from 1 to 4, and from 2 to the end
+    # in the whole window, some client waits: from 0 to 2, from 1 to 4, and from 2 to the end
+    "demand_limited": False,
     "jain_index": 152**2 / (2 * (110**2 + 42**2)),
     "jain_index_actual": 92**2 / (2 * (50**2 + 42**2)),
-    # 152 tokens were delivered; 110 and (with the 50 never read) 92 were due: 76 each
+    # 152 tokens were delivered. Due were 110 and (with the 50 never read) 92, so 76 each.
     "jain_index_maxmin": 1,
     "jain_index_entitlement": 152**2 / (2 * (110**2 + 42**2)),
     "min_entitlement_ratio": 42 / 76,
-    # client 0 waits in [0, 2), client 1 in [1, 4) and [2, 20): together in [1, 2), when nothing is
-    # booked
+    # Client 0 waits in [0, 2), client 1 in [1, 4) and [2, 20). Together they wait in [1, 2), when
+    # nothing is booked.
     "max_service_gap": 0,
     "service_gap_bound": 2 * (100 + 2 * 1000 + 50),
     "service_gap_bound_s": 4300 / ((50 + 42) / 10),
-    # client 1 is unfinished, so it is active until 20; client 0 until 8: [1, 8) leaves out the last
-    # token
+    # Client 1 is unfinished, so it is active until 20; client 0 is active until 8. The window [1,
+    # 8) leaves out the last token.
     "jain_index_paper_window": (108 + 42) ** 2 / (2 * (108**2 + 42**2)),
     "paper_window_start_s": 1,
     "paper_window_end_s": 8,
@@ -287,8 +288,8 @@ def test_service_bounds_in_the_client_view_use_its_rate():
 
 
 def test_a_bound_counts_decoding_beyond_an_overcommitted_pool():
-    # by [VTC] eq. 8, in lockstep these hold 1,000 tokens at most, and produce 2,083 without an
-    # admission
+    # These requests ([VTC] eq. 8) hold at most 1,000 tokens in lockstep, and produce 2,083 without
+    # an admission.
     table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
     bound = ServiceBound("client", 0, "[VTC] Theorem 4.4")
     summary = summary_of(table, programs(), log(), facts(bound=bound, pool_tokens=1000))
@@ -297,7 +298,7 @@ def test_a_bound_counts_decoding_beyond_an_overcommitted_pool():
 
 def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
     table = programs(*({"arrival_s": i, "finish_s": 20 - i} for i in range(10)))
-    # arrivals 0..4 count, finishing at 16, 17, 18, 19, 20; 50% of 5 needs 3
+    # Arrivals 0..4 count, which finish at 16, 17, 18, 19, 20. 50% of 5 needs 3.
     window = Window(2, 5)
     assert [time_to_finish(table, window, p) for p in (50, 90, 100)] == [18, 20, 20]
 

@@ -1,4 +1,4 @@
-"""Test shares in a tree of tenants: entitlements by hand, and none without tenants."""
+"""Test shares in a tree of tenants by hand, and that runs without tenants have none."""
 
 import json
 from dataclasses import replace
@@ -32,9 +32,7 @@ def clients_of(*names, **owners):
 
 
 def test_five_ids_are_one_owner():
-    """Two owners want all that they can get of 1,000, so each is entitled to 500, and each of five
-    ids to 100.
-    """
+    """Two owners want all of 1,000. Each is entitled to 500, and each of five ids to 100."""
     names = ("ann", *(f"mal/{number}" for number in range(5)))
     got = shares_of([1000 / 6] * 6, [1000] * 6)
     found = tenant_shares(got, facts_of(clients_of(*names)))
@@ -58,7 +56,7 @@ def test_an_explicit_owner_counts_like_an_owner_in_the_name():
 
 
 def test_weights_and_unused_shares_stay_within_the_tenant():
-    """a has weight 3 and is entitled to 900 of 1,200: x wants 100, so y gets 800; b gets 300."""
+    """a has weight 3 and is entitled to 900 of 1,200. x wants 100, so y gets 800; b gets 300."""
     clients = clients_of("a/x", "a/y", "b")
     facts = facts_of(clients, tenant_weights={"a/": 3.0})
     found = tenant_shares(shares_of([100, 400, 700], [100, 2000, 2000]), facts)

@@ -1,4 +1,4 @@
-"""Test useful service by hand: two clients of one owner, one of which pads."""
+"""Test useful service by hand, with two clients of one owner, one of which pads its prompts."""
 
 from dataclasses import replace
 from math import isnan
@@ -10,8 +10,8 @@ from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from tests.metrics.metrics_helpers import facts, log, programs, requests
 
-# Client 0 pads each prompt by 100 tokens: 50 of its 150 input tokens and all of its 20 output
-# tokens are useful.
+# Client 0 pads each prompt by 100 tokens. Of its tokens, 50 of 150 input and all 20 output are
+# useful.
 TABLES = Tables(
     ["padder", "plain", "idle"],
     requests(

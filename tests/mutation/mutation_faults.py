@@ -1,8 +1,8 @@
-"""Read seeded faults: small human mistakes, each a replacement of text in one file.
+"""A reader of seeded faults: small human mistakes, each a replacement of text in one file.
 
-``faults/ROOM.toml`` lists them: ``file`` is relative to the package, ``old`` occurs in it exactly
+``faults/ROOM.toml`` lists them. ``file`` is relative to the package, ``old`` occurs in it exactly
 once, ``breaks`` names the damage, and ``tests`` (from the repository's root) should catch the
-fault. If they do not, the room's own ``tests`` run, and then the whole fast suite.
+fault. If they do not, the ``tests`` of the whole ``ROOM.toml`` run, and then the whole fast suite.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent / "faults"
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault; ``room`` is the file that lists it, ``room_tests`` the tests of that room."""
+    """A fault. ``room`` is the file that lists it, and ``room_tests`` are that file's tests."""
 
     name: str
     room: str
@@ -30,9 +30,7 @@ class Fault:
     room_tests: tuple[str, ...]
 
     def seeded(self, text: str) -> str:
-        """Return the file's text with the fault. Raises ValueError unless ``old`` occurs in it
-        once.
-        """
+        """Return the file's text with the fault. Raises ValueError unless ``old`` occurs once."""
         found = text.count(self.old)
         if found != 1:
             raise ValueError(f"{self.name}: {self.file} has its text {found} times, not once")
@@ -40,7 +38,7 @@ class Fault:
 
 
 def read_faults(folder: Path = FOLDER) -> list[Fault]:
-    """Read all faults, room by room."""
+    """Read all faults, file by file."""
     faults = []
     for path in sorted(folder.glob("*.toml")):
         listed = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Stop Hypothesis at the first failing example: a pytest plugin, since any failure will do."""
+"""A pytest plugin that stops Hypothesis at the first failing example, because any one counts."""
 
 from hypothesis import Phase, settings
 

@@ -30,7 +30,7 @@ WANTED = 0.95
 OUTPUT = ROOT / "results" / "mutation.json"
 SUITE = ("tests",)
 NOT_COPIED = (".git", ".venv", "__pycache__", ".hypothesis", "build", "dist", "runs", "site")
-# an endless loop ends after this time and counts as caught
+# a test that runs longer, such as an endless loop, counts as caught
 CPU_S = {"own": 180, "room": 600, "suite": 3000}
 MEMORY = 8 << 30
 FIRST = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -51,7 +51,7 @@ class TestsFail(Exception):
 
 
 class Copy:
-    """A copy of the repository in which to seed faults, and its tests."""
+    """A copy of the repository in which faults are seeded, and its tests."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "checkout"
@@ -63,7 +63,7 @@ class Copy:
         self._see_that_it_is_imported()
 
     def first_failure(self, tests: Sequence[str], stage: str) -> str | None:
-        """Return the first failing test, None if all pass.
+        """Return the first failing test, or None if all pass.
 
         Raises TestsFail if the tests do not run.
         """
@@ -100,7 +100,7 @@ class Copy:
             self._passes.add(tuple(tests))
 
     def noticed(self, fault: Fault, stages: dict[str, Sequence[str]]) -> tuple[str, str] | None:
-        """Return the stage and the test that catch the fault, None if it survives."""
+        """Return the stage and the test that catch the fault, or None if it survives."""
         path = self.root / PACKAGE / fault.file
         sound = path.read_text(encoding="utf-8")
         for stage, tests in stages.items():
@@ -129,7 +129,7 @@ class Copy:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write new source and remove old bytecode, which Python compares by whole seconds only."""
+    """Write new source, and remove old bytecode. Python compares times only by whole seconds."""
     path.write_text(text, encoding="utf-8")
     Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
@@ -140,7 +140,7 @@ def _limit(cpu_s: int) -> None:
 
 
 def run(faults: list[Fault], *, rooms_only: bool) -> Iterator[Row]:
-    """Seed each of the faults; yield a row for each."""
+    """Seed each of the faults, and yield a row for each."""
     with tempfile.TemporaryDirectory(prefix="fairbench-mutation-") as folder:
         copy = Copy(Path(folder))
         copy.check_without_fault(sorted({test for fault in faults for test in fault.tests}), "room")
@@ -156,12 +156,12 @@ def run(faults: list[Fault], *, rooms_only: bool) -> Iterator[Row]:
 
 
 def recorded(path: Path) -> list[Row]:
-    """Return the rows of a record, none if there is no record."""
+    """Return the rows of a record, or none without a record."""
     return json.loads(path.read_text(encoding="utf-8"))["faults"] if path.exists() else []
 
 
 def record(row: Row, faults: list[Fault], path: Path) -> Counts:
-    """Update one fault in the record; return the number of caught faults."""
+    """Update one fault in the record. Return the number of caught faults."""
     by_name = {one["name"]: one for one in [*recorded(path), row]}
     listed = [by_name[fault.name] for fault in faults if fault.name in by_name]
     caught = sum(row["caught_by"] is not None for row in listed)

@@ -35,7 +35,7 @@ def test_the_record_lists_the_faults_and_keeps_earlier_results(tmp_path):
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert (stored["caught"], stored["of"], stored["score"]) == (3, 3, 1.0)
     assert stored["faults"] == [row("a", "one"), row("b", "two"), row("c", "two")]
-    # A fault that is no longer listed is dropped.
+    # a fault that is no longer listed is dropped
     assert run.record(row("c", None), faults[1:], path) == (1, 2)
 
 

@@ -14,8 +14,8 @@ from fairbench_ray.tasks import EndedTask, Over
 def serve(pipe, address):
     """Act on the next letter in the file ``address``, or on "." if none is left.
 
-    x: die after one task; -: find no cluster; d: die immediately; .: do all tasks. Adds a line to a
-    file beside it for each task done.
+    The letters mean: x, die after one task; -, find no cluster; d, die immediately; ., do all
+    tasks. Each finished task adds a line to a file beside ``address``.
     """
     script = Path(address)
     text = script.read_text()

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Ray reads these variables when it is imported. a long limit, because machines are busy
+# Ray reads these variables when it is imported. The limit is long, because the machine may be busy.
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300"}
-os.environ |= {"RAY_worker_niceness": "0"}  # 15 otherwise
+os.environ |= {"RAY_worker_niceness": "0"}  # the default is 15
 SMALL = {"object_store_memory": 80 * 2**20, "num_cpus": 1}
 
-# A live run of emulated replicas, and one that ends soon.
+# a live run of emulated replicas, which ends soon with ``--num-programs``
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
 SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]
 

@@ -1,10 +1,10 @@
 """Run sweeps on a Ray cluster of two nodes on this machine while parts of it die.
 
-python -m tests.on_ray.ray_failures WORK_DIR [PROGRAMS]
+    python -m tests.on_ray.ray_failures WORK_DIR [PROGRAMS]
 
 Each failure is tried on the same sweep. Its tables must equal those of local processes byte for
-byte, each point must be stored once, and no task may outlive its command. Prints the events; exits
-1 if a check fails.
+byte, each point must be stored once, and no task may outlive its command. Prints the events, and
+exits with 1 if a check fails.
 """
 
 import os
@@ -21,7 +21,7 @@ from tests.on_ray.ray_cluster import SMALL, cluster_of
 
 SWEEP = ["--schedulers", "fcfs,vtc,dlpm", "--workloads", "chat", "--num-runs", "2"]
 PROGRAMS = "20"
-HEAD_LOST_S = 20  # seconds after which Ray gives up on a head; its default is 60
+HEAD_LOST_S = 20  # seconds after which Ray gives up on a head (60 by default)
 PATIENCE_S = 900
 
 
@@ -72,7 +72,7 @@ def say(text):
 
 @contextmanager
 def checked(name, work, expected):
-    """Run the sweep in the folder ``name`` to its end inside the block; then check it."""
+    """Run the sweep in the folder ``name`` to its end inside the block, then check it."""
     folder = work / name
     folder.mkdir()
     yield folder
@@ -89,7 +89,7 @@ def node_killed(cluster, work, expected):
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         say(f"node killed after {len(sweep.ended_points())} points")
         sweep.end()
-    cluster.add_node(**SMALL)  # a node in place of the killed one
+    cluster.add_node(**SMALL)  # replaces the killed node
 
 
 def command_killed(cluster, work, expected):

@@ -1,4 +1,4 @@
-"""Test a lost Ray head: finished tasks are kept, and the others are started again, once each."""
+"""Test a lost Ray head: finished tasks are kept, and each other task is started once more."""
 
 import signal
 from functools import partial
@@ -14,7 +14,7 @@ from tests.on_ray import fake_bridge
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run five tasks with a bridge that follows a script; return results and the tasks it did."""
+    """Run five tasks with a bridge that follows a script. Return results and the tasks it did."""
     monkeypatch.setattr(cluster, "serve_tasks", fake_bridge.serve)
     monkeypatch.setattr(cluster, "find_spec", lambda name: name)  # pretends that Ray is installed
 
@@ -28,7 +28,7 @@ def run(tmp_path, monkeypatch):
     return run
 
 
-# Each letter costs a process, and the fast tests start few.
+# Each letter costs a process, so the fast tests use short scripts.
 LONG = [pytest.param(script, marks=pytest.mark.slow) for script in ("x-x--", "xdxd", "xxxxx")]
 
 
@@ -46,7 +46,7 @@ def test_a_cluster_that_never_existed_is_a_user_error(run):
 
 
 def test_a_node_that_dies_during_connection_counts_as_lost():
-    """This once ended in a traceback."""
+    """Such a death once ended in a traceback."""
     child = start_child(fake_bridge.serve_forgotten)
     with pytest.raises(EOFError):
         child.pipe.recv()

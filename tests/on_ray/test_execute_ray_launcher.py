@@ -41,7 +41,7 @@ def launcher(cluster):
 
 
 def servers():
-    """Return, by number, the emulated replicas of this machine that were started for Ray."""
+    """Return this machine's emulated replicas that were started for Ray, by number."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -86,7 +86,7 @@ def test_a_killed_node_takes_only_its_own_worker(cluster, tmp_path):
         assert len(servers()) == 2
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         stdout, _ = process.communicate()
-    cluster.add_node(**SMALL)  # a node in place of the killed one
+    cluster.add_node(**SMALL)  # replaces the killed node
     assert process.returncode == 0
     found = json.loads(stdout)
     (lost,) = [n for n in range(2) if f"worker-{n} (with " in found["notes"]["workers"]]
@@ -112,7 +112,7 @@ def test_no_server_outlives_the_command(cluster, tmp_path, signum):
     assert process.returncode == (130 if signum == signal.SIGINT else -signum)
     assert not descendants(process.mark)
     until_no_server()
-    with places_of(launcher(cluster), Wanted(2)) as places:  # There is room again.
+    with places_of(launcher(cluster), Wanted(2)) as places:  # there is room again
         assert len(places) == 2
 
 

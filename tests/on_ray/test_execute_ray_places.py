@@ -1,4 +1,4 @@
-"""Test places for replicas on a lost Ray cluster, or on one with a silent node."""
+"""Test places for replicas on a lost Ray cluster, and on one with a silent node."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Test that a plan finds the answer of trying every cluster size at a fixed load."""
+"""Test that a plan gives the same answer as trying every cluster size at a fixed load."""
 
 import json
 

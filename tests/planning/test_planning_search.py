@@ -1,4 +1,4 @@
-"""Test that the search finds the answer of trying every size, and reports non-monotone results."""
+"""Test that the search gives the answer of trying every size, and reports non-monotone results."""
 
 from itertools import product
 
@@ -77,7 +77,8 @@ def test_the_most_users_are_found_from_any_start(first, most, least):
     assert found.monotone
     assert len(asked) == len(set(asked)) <= 13
     assert all(least <= one <= 40 for one in asked)
-    assert most >= 40 or most < least or most + 1 in asked  # shows that more is too much
+    # this call shows that a larger number is too many
+    assert most >= 40 or most < least or most + 1 in asked
 
 
 def test_users_that_suffice_beyond_a_failure_are_reported_as_not_monotone():

@@ -1,4 +1,4 @@
-"""Test targets as users write them, judged by hand-computed values."""
+"""Test targets as users write them, with hand-computed values."""
 
 import pytest
 
@@ -46,7 +46,8 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("ttft_p99<2", "--slo ttft_p99<2: needs a unit, ttft_p99<2s or ttft_p99<2ms"),
         ("ttft_p99<-2s", "--slo ttft_p99<-2s: a limit must be at least 0"),
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
-        ("min_entitlement_best_ratio>0.5", "unknown metric"),  # relative to the runs of the others
+        # relative to the runs of other schedulers
+        ("min_entitlement_best_ratio>0.5", "unknown metric"),
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),
         (
             "min_share>80ms",
@@ -89,7 +90,7 @@ def test_the_mean_is_judged_and_its_interval_shows_significance():
     assert close.as_json()["margin"] == pytest.approx(0.1)
     far = judge(slo, [summary(p99_ttft_ms=value) for value in (1000.0, 1010.0, 1020.0)])
     assert (far.met, far.certain) == (True, True)
-    # t with 2 degrees of freedom is 4.303, the deviation 10
+    # t with 2 degrees of freedom is 4.303, and the deviation is 10
     assert far.high == pytest.approx(1010 + 4.302653 * 10 / 3**0.5)
 
 
@@ -118,7 +119,7 @@ def test_a_lower_bound_of_a_latency_meets_no_target():
 @pytest.mark.parametrize("percent", [50, 78, 90, 95, 99])
 @pytest.mark.parametrize(("more", "met"), [(0, True), (1, False)])
 def test_a_percentile_of_completed_requests_does_not_hide_unfinished_ones(percent, more, met):
-    """With 100 requests one may lie beyond the 99th percentile, and two may not."""
+    """Among 100 requests, one may lie beyond the 99th percentile, and two may not."""
     slo, unfinished = parse_slo(f"ttft_p{percent}<2s"), 100 - percent + more
     values = {f"p{percent}_ttft_ms": 10.0}
     run = summary(completed=100 - unfinished, unfinished=unfinished, **values)

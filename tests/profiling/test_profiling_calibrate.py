@@ -1,6 +1,6 @@
 """Test the calibration of derived profiles with the output of one benchmark.
 
-A simulated server with known costs answers; its benchmark must give these costs back.
+A simulated server with known costs answers the benchmark, which must recover these costs.
 """
 
 import json

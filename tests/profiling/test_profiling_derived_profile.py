@@ -1,4 +1,4 @@
-"""Test profiles derived from a config and a data sheet, and the bundled ones among them."""
+"""Test profiles derived from a model's config and a data sheet, including the bundled ones."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def test_a_lone_decode_step_reads_weights_and_context_once():
 
 @pytest.mark.parametrize("gpu", ["a40-48gb", "rtx4090-24gb", "mi300x-192gb", "b300-288gb"])
 def test_reads_and_products_of_equal_time_hide_each_other_in_part(gpu):
-    """Where both take t, a layer takes t * 2^(1/p): more than either, less than their sum."""
+    """If both take t, a layer takes t * 2^(1/p): more than either, less than their sum."""
     llama, card = shape("llama-3.1-8b"), GPUS[gpu]
     read_s = 2 / (card.memory_gb_s * 1e9 * card.memory_share)  # per weight
     tokens = read_s * card.bf16_tflops * 1e12 * card.compute_share / 2
@@ -91,7 +91,7 @@ def test_gpus_exchange_data_faster_over_nvlink_than_pcie_and_with_peer_access_th
     assert host.interconnect == Interconnect.PCIE_HOST
     free = host._replace(link_gb_s=1e12)
     slower = roofline_ms(qwen, host, 2, "fp16", chunk) - roofline_ms(qwen, free, 2, "fp16", chunk)
-    # 2 all-reduces a layer; a GPU of two sends its whole activations: 2,048 x 3,584 x 2 bytes
+    # 2 all-reduces per layer; each of two GPUs sends its whole activations: 2,048 x 3,584 x 2 bytes
     sent = 2 * 28 * 2_048 * 3_584 * 2 / (25.2e9 * LINK_SHARE * ALL_REDUCE["pcie-host"][1])
     assert slower[0] == pytest.approx(1_000 * sent, rel=1e-6)
 
@@ -162,8 +162,8 @@ def test_experts_in_fp8_multiply_at_the_rate_of_16_bits(model, tp):
         [roofline_ms(shape(name), H100, gpus, dtype, prompt)[0] for dtype in ("fp16", "fp8")]
         for name, gpus in (("llama-3.1-8b", 1), (model, tp))
     )
-    # the operators of vLLM 0.24.0 and SGLang 0.5.14 take 0.72 times as long for the dense model,
-    # and 0.87 to 1.06 times as long for the mixtures
+    # The operators of vLLM 0.24.0 and SGLang 0.5.14 take 0.72 times as long for the dense model,
+    # and 0.87 to 1.06 times as long for the mixtures.
     assert dense[1] / dense[0] < 0.75
     assert 0.85 < mixture[1] / mixture[0] < 1.0
 

@@ -27,7 +27,7 @@ def test_the_form_is_that_of_a_timing_profile(name):
 @pytest.mark.parametrize("name", [DENSE, EXPERTS])
 def test_exact_times_are_fitted_exactly(name):
     true = dict(load_profile(name).coefficients_ms)
-    true.pop("c_l", None)  # the least time of a prefill is no part of the fit
+    true.pop("c_l", None)  # the fit does not include the least time of a prefill
     it, left = iterations(), true.get("q_e", 0.0)
     found = fitted(it, predicted_ms(true, it), experts_left=left)
     assert found.keys() == true.keys()

@@ -23,7 +23,7 @@ from fairbench_calibration.profiling.probe import (
 )
 from tests.emulator.test_live_emulator_process import emulating
 
-DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # largest error of a probe's fit
+DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # largest relative errors of a probe's fit
 SERVED = {
     "a100": "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
     "h100": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",

@@ -1,8 +1,8 @@
-"""Draw sentences for somebody who is new here: ``python -m tests.reading.sample SEED``.
+"""Draw texts for a reader who is new here: ``python -m tests.reading.sample SEED``.
 
 The sample has 20 sentences of documents, 15 of docstrings, 10 comments, 10 messages and 5 help
-texts, each with its file and line; a comment is followed by the code before it. The reader marks
-each sentence as clear, odd, or to be decoded.
+texts, each with its file and line. A comment is followed by the code before it. The reader marks
+each as clear, odd, or to be decoded.
 """
 
 import ast
@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "RUN.md", *sorted((ROOT / "docs").rglob("*.m
 CODE = sorted([*(ROOT / "bench").rglob("*.py"), *(ROOT / "studies").rglob("*.py")])
 END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*\[])|\n\s*\n|\n\s*(?=- |\w+: [A-Z])")
 NO_PROSE = re.compile(r"\||#|<!--|!\[|```")
-LEAST = 4  # words of a sentence
+LEAST = 4  # fewest words of a sentence
 
 Text = tuple[str, int, str]
 """The kind of a text, its line, and the text."""
@@ -50,7 +50,7 @@ def of_code(path: Path) -> Iterator[Text]:
         comments = [one for one in tokenize.tokenize(file.readline) if one.type == tokenize.COMMENT]
     starts = {one.start for one in comments}
     rest = "", (-1, -1)
-    for token in reversed(comments):  # lines of comments below each other are one text
+    for token in reversed(comments):  # consecutive comment lines are one text
         (line, column), code = token.start, token.line[: token.start[1]].strip()
         text = token.string.lstrip("# ")
         if rest[1] == (line + 1, column):
@@ -61,7 +61,7 @@ def of_code(path: Path) -> Iterator[Text]:
 
 
 def _written(value: ast.expr) -> str:
-    """Return a text with ``{name}`` for each of its values."""
+    """Return a text with ``{name}`` in place of each value."""
     return re.sub(r"^f?['\"]|['\"]$", "", ast.unparse(value))
 
 

@@ -19,14 +19,14 @@ COUNT, TOKENS, OUTPUT = 12, 300, 40
 
 
 def iso(at_s, zone="Z", space="T"):
-    """Return a time after the start as ISO 8601."""
+    """Return the time ``at_s`` seconds after the start, as ISO 8601."""
     whole, part = divmod(round(at_s * 1000), 1000)
     minutes, seconds = divmod(whole, 60)
     return f"2026-11-20{space}06:{minutes:02d}:{seconds:02d}.{part:03d}{zone}"
 
 
 def requests():
-    """Yield twelve requests: number, start, client, prompt and answer, with 2 s per answer."""
+    """Yield twelve requests: number, start, client, prompt and answer. An answer takes 2 s."""
     for n in range(COUNT):
         yield n, 5.0 * n, ("ann", "bob", "cy")[n % 3], TOKENS + n, OUTPUT
 
@@ -198,7 +198,7 @@ def write(path, rows):
 
 
 def check(path, name):
-    """Check that trace, diagnosis and score find the twelve requests."""
+    """Check that ``trace``, ``diagnose`` and ``score`` find the twelve requests."""
     read = read_trace(TraceParams(str(path)))
     table = read.trace.table(0)
     found = (len(table), table.clients, int(table.input_tokens.sum()), table.output_tokens.sum())

@@ -21,7 +21,8 @@ from fairbench.workloads.traces.read import TraceParams, read_trace
 REQUEST = {"client": "a", "time": 0, "ttft": 0.1, "latency": 1.0}
 REQUEST |= {"input_tokens": 3, "output_tokens": 4}
 PACKAGES = ("files", "records", "score", "workloads", "diagnose", "metrics", "report", "errors")
-SHORT, FACTOR, MOST = 1_000, 4, 10.0  # a quadratic pattern takes 16 times as long
+# with FACTOR 4, a quadratic pattern would take 16 times as long
+SHORT, FACTOR, MOST = 1_000, 4, 10.0
 
 
 def patterns():
@@ -87,7 +88,7 @@ def cost_s(pattern, piece, length, end):
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_pattern_is_linear_in_the_length_of_the_text(name):
-    """The cost of four times the text is compared, if it is large enough to be measured."""
+    """The cost of a text is compared with that of four times the text, if it can be measured."""
     pattern = PATTERNS[name]
     for piece in PIECES:
         for end in ("", "!", "x\n"):
@@ -142,7 +143,7 @@ def write(path, text):
 
 
 def said(path):
-    """Return the one-line errors of score and of trace for a file, "" for none."""
+    """Return the one-line errors of ``score`` and ``trace`` for a file, or "" without an error."""
     texts = []
     for read in (lambda: read_scored([path]), lambda: read_trace(TraceParams(str(path)))):
         try:

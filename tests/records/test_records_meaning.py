@@ -1,4 +1,4 @@
-"""Test what a log says and does not say: units, prompts, spans, nulls, states and hints."""
+"""Test how a log is interpreted: units, prompts, spans, nulls, states and hints."""
 
 import json
 
@@ -34,7 +34,7 @@ def without(row, *keys):
 
 
 def rows_of(**columns):
-    """Return six rows, five seconds apart; ``...`` removes a field of ``ROW``."""
+    """Return six rows, five seconds apart. ``...`` removes a field of ``ROW``."""
     rows = []
     for n in range(6):
         row = ROW | {"time": 5.0 * n, "client": "ab"[n % 2]}
@@ -44,7 +44,7 @@ def rows_of(**columns):
 
 
 def both(path, **more):
-    """Return a file as score and as trace read it."""
+    """Return a file as ``score`` and as ``trace`` read it."""
     return read_scored([path], **more), read_trace(TraceParams(str(path))).trace.table(0)
 
 
@@ -112,7 +112,7 @@ def test_thousands_of_milliseconds_stay_thousands(write):
 @pytest.mark.parametrize(
     "columns",
     [
-        {"latency": 2500, "ttft": ...},  # 50 tokens at 51 s each
+        {"latency": 2500, "ttft": ...},  # 50 tokens would take 51 s each
         {"latency": lambda n: 300 + n, "output_tokens": 1, "ttft": ...},
         {"latency": lambda n: 90 + 10 * n, "output_tokens": 400, "ttft": ...},  # whole numbers
         {"latency": 2500.5, "ttft": 500.25},
@@ -192,7 +192,7 @@ def test_prompts_are_counted_whole(write, cells, whole, cached):
 
 
 def test_lines_of_one_request_count_once_and_repeated_ids_do_not(write):
-    timed = rows_of(request_id="same")  # with starts and durations of their own
+    timed = rows_of(request_id="same")  # each has its own start and duration
     assert len(read_scored([write(timed)]).requests.client) == 6
     again = [row for row in rows_of(request_id=lambda n: f"r{n}") for _ in range(3)]
     scored, table = both(write(again))

@@ -1,4 +1,4 @@
-"""Test exports in the shapes in which their tools write them."""
+"""Test exports in the shapes that their tools write."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ def iso(at_s, zone="Z"):
 
 
 def rows_of(make):
-    """Return eight requests, 5 s apart, each with 40 tokens after 0.5 s and 2 s in all."""
+    """Return eight requests, 5 s apart. Each has 40 tokens from 0.5 s on, and takes 2 s."""
     return [make(n, 5.0 * n, CLIENTS[n], READ[n]) for n in range(COUNT)]
 
 

@@ -1,4 +1,4 @@
-"""Test the first lines of comparisons, sweeps, plans and checks: each is the answer."""
+"""Test that the first line of each comparison, sweep, plan and check is the answer."""
 
 import pytest
 

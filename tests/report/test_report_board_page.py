@@ -17,7 +17,7 @@ RATE, SHARE, P95 = "service_rate_tok_s", "min_entitlement_best_ratio", "victim_p
 
 
 def board(shares, **more):
-    """Return a board of rows by name, each with a share in each of three seeds."""
+    """Return a board whose rows, by name, have a share in each of three seeds."""
     rest = {RATE: 100.0, P95: 9.0, "sharing_incentive_p95": 1.0, "victim_n": 60}
     rest |= {"timing_profile": "gpu/m", "simulated": True, "censored": [], "upper_bounds": []}
     lines = [

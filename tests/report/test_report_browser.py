@@ -1,4 +1,4 @@
-"""Test every page that a command writes in a browser: complete, without overlaps."""
+"""Test in a browser that every page that a command writes is complete and has no overlaps."""
 
 import random
 from pathlib import Path
@@ -37,7 +37,7 @@ GROUND = "getComputedStyle(document.body).backgroundColor"
 
 
 def access_log(path):
-    """Return forty clients, one of which floods for a while; one has a long name."""
+    """Return forty clients. One of them floods for a while, and one has a long name."""
     draw = random.Random(1)
     rows = [(draw.uniform(0, 120), f"team-{n}" if n else LONG) for n in range(40) for _ in range(8)]
     rows += [(draw.uniform(30, 80), "team-7") for _ in range(300)]

@@ -1,4 +1,4 @@
-"""Test that a page's sentences on floods are true together, and accuse nobody who behaves well."""
+"""Test that a page's sentences on floods are consistent, and blame no well-behaved client."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SPAN_S = 600.0
 
 
 def traffic(*parts, wait_s=0.2):
-    """Return requests of 100 tokens at even gaps: parts are (client, rate, from, to)."""
+    """Return requests of 100 tokens at even gaps. Parts are (client, rate, from, to)."""
     rows = sorted(
         (at_s, client)
         for client, rate, start_s, end_s in parts
@@ -67,7 +67,8 @@ def run(*heavy, trace="", **changes):
         (run("a", "c"), ("a", "c"), ["a floods", "c floods"]),
         (run(), (), ["a bursts", "c bursts"]),
         (run("a", trace="log.csv"), ("a",), ["a floods", "c bursts"]),
-        (run(trace="log.csv"), ("a", "c"), ["a floods", "c floods"]),  # nobody says who is heavy
+        # no flag says which client is heavy
+        (run(trace="log.csv"), ("a", "c"), ["a floods", "c floods"]),
     ],
 )
 def test_a_client_that_the_workload_calls_well_behaved_bursts(summary, heavy, verbs):
@@ -118,8 +119,9 @@ def test_nobody_is_hurt_only_if_no_minute_was_bad(summary, hurt):
     ("tokens", "heavy", "seen"),
     [
         ([9000.0, 10.0, 10.0, 10.0], ["a"], ["a"]),
-        ([10.0, 9000.0, 10.0, 10.0], ["a"], ["a", "b"]),  # who floods is always named
-        ([9000.0, 9000.0, 9000.0, 10.0], [], ["a", "b", "c", "d"]),  # one client needs no "others"
+        ([10.0, 9000.0, 10.0, 10.0], ["a"], ["a", "b"]),  # a flooding client is always named
+        # a single client needs no "others"
+        ([9000.0, 9000.0, 9000.0, 10.0], [], ["a", "b", "c", "d"]),
         ([30.0, 10.0, 10.0, 10.0], ["a"], ["a", "b", "c", "d"]),
     ],
 )

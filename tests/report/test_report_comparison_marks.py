@@ -56,7 +56,7 @@ def test_only_significant_differences_are_marked(values):
     marks = marks_of(
         [metric(mean, *([kind] if kind else [])) for mean, kind in values], Better.LESS
     )
-    # Tries every possible order of the unknown values.
+    # Every possible order of the unknown values is tried.
     outcomes = list(
         product(
             *({"": [v], "lower_bound": [v, v + 9], "upper_bound": [v, 0.0]}[k] for v, k in values)
@@ -67,7 +67,7 @@ def test_only_significant_differences_are_marked(values):
             assert all(outcome[row] == min(outcome) for outcome in outcomes)
             assert any(max(outcome) > min(outcome) for outcome in outcomes)
         elif mark == WORST:
-            # Worse than all values that are not, like itself, without a limit.
+            # The worst value is at least as high as all values that are not lower bounds.
             limited = [other for other, (_, kind) in enumerate(values) if kind != "lower_bound"]
             assert all(outcome[row] >= outcome[other] for outcome in outcomes for other in limited)
     if all(kind == "" for _, kind in values) and len({mean for mean, _ in values}) > 1:
@@ -86,7 +86,7 @@ def shifted(by, noise=(0.0, 0.1, -0.1)):
 
 
 def test_with_several_seeds_marks_need_significant_paired_differences():
-    # Each interval is 50 wide, so only pairs can distinguish them.
+    # Each interval is 50 wide, so only pairs can tell the values apart.
     assert marks_of([shifted(0), shifted(2), shifted(5)], Better.LESS) == [BEST, NEITHER, WORST]
     noisy = shifted(1, (2.0, -3.0, 1.0))
     assert marks_of([shifted(0), noisy, shifted(5)], Better.LESS) == [NEITHER] * 3

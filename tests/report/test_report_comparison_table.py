@@ -20,7 +20,7 @@ def rows(text):
 
 
 def cells(folder, **by_scheduler):
-    """Return runs of one seed each, of a replayed trace, which is exact."""
+    """Return runs of one seed each. They replay a trace, so their values are exact."""
     runs = [
         stored(folder, {"scheduler": name}, **{"trace": "t.csv"} | values)
         for name, values in by_scheduler.items()
@@ -92,7 +92,7 @@ def test_one_high_percentile_is_shown_that_every_run_has(tmp_path, cohorts, tail
     lpm, vtc = ({**latencies, "victim_n": n} for n in cohorts)
     text = comparison_text(cells(tmp_path, lpm=lpm, vtc=vtc))
     assert f"P{tail}" in text
-    assert f"P{194 - tail}" not in text  # neither of latencies nor of the sharing incentive
+    assert f"P{194 - tail}" not in text  # neither for latencies nor for the sharing incentive
     assert [row[6] for row in rows(text).values()] == [value, value]
 
 
@@ -130,7 +130,7 @@ def test_intervals_are_below_the_means(tmp_path):
     assert "2 seeds: mean and 95% interval (Student's t)" in lines[2]
     at = next(number for number, line in enumerate(lines) if line.startswith("  d2lpm"))
     assert " 5.00 " in lines[at]
-    assert lines[at + 1].split() == ["3.73-6.27"]  # all other values are the same in both seeds
+    assert lines[at + 1].split() == ["3.73-6.27"]  # all other values are equal in both seeds
 
 
 def interval(mean):

@@ -1,4 +1,4 @@
-"""Test reports on hundreds of clients: Lorenz curve, ratios and worst ten, never a row each."""
+"""Test that reports on hundreds of clients show a Lorenz curve, ratios and only the worst ten."""
 
 import copy
 
@@ -53,7 +53,7 @@ def test_lorenz_curves_equal_hand_computed_values():
 
 def test_with_weights_entitlements_are_equal():
     assert lorenz([1.0, 4.0, 2.0], [1.0, 4.0, 2.0]).gini == pytest.approx(0)
-    # one client of weight 2 equals two of weight 1
+    # a client of weight 2 equals two of weight 1
     split = lorenz([1.5, 1.5, 1.0], [1.0, 1.0, 1.0])
     whole = lorenz([3.0, 1.0], [2.0, 1.0])
     assert whole.gini == pytest.approx(split.gini)
@@ -174,7 +174,7 @@ def test_the_grid_of_a_page_can_show_a_selection_of_clients():
 
 
 def loads(*demands, **changes):
-    """Return clients with these demands, none of which is called heavy; P99s grow with demand."""
+    """Return clients with these demands. None is marked heavy, and P99s grow with demand."""
     run = crowd(len(demands), misbehaving=False, entitlement_ratio=None, **changes)
     for row, demand in zip(run["clients"], demands, strict=True):
         row |= {"demand_tok_s": demand, "p99_s": demand / 10}
@@ -199,7 +199,7 @@ def test_the_worst_off_never_begin_with_a_client_that_floods(demands, last):
     assert not last & {row["client"] for row in worst_clients(run)}
     if not last:
         assert listed[0] == f"client-{len(demands) - 1}"
-    run["clients"][5]["misbehaving"] = True  # somebody says who is heavy
+    run["clients"][5]["misbehaving"] = True  # a flag says who is heavy
     assert worst_clients(run)[0]["p99_s"] == max(demands) / 10
 
 

@@ -1,4 +1,4 @@
-"""Test the sentences of ``--explain``: each states the numbers of this run."""
+"""Test that each sentence of ``--explain`` states the numbers of the run."""
 
 import copy
 import json

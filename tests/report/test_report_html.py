@@ -1,4 +1,4 @@
-"""Test HTML and Markdown pages: complete, self-contained, and safe with any user's names."""
+"""Test that HTML and Markdown pages are complete, self-contained, and safe with any names."""
 
 import re
 
@@ -90,7 +90,7 @@ def test_markdown_has_everything_except_the_figures():
     assert text.startswith("# plain\n\nplain\n")
     assert "> - plain" in text
     assert "| plain | plain |" in text
-    assert "| plain |  |" in text  # the row with a single cell, padded
+    assert "| plain |  |" in text  # the row with a single cell is padded
     assert "| plain | **plain** (plain) |" in text
     assert text.count("<details>") == text.count("</details>") == 1
 

@@ -67,7 +67,7 @@ def test_lines_go_from_corner_to_corner():
     ((start, middle, end),) = points(svg)
     assert (start[0], end[0]) == (LEFT, WIDTH - RIGHT)
     assert middle == pytest.approx(((start[0] + end[0]) / 2, (start[1] + end[1]) / 2))
-    assert end[1] < start[1]  # up
+    assert end[1] < start[1]  # the line rises
     assert ">100%<" in svg
 
 

@@ -1,4 +1,4 @@
-"""Test the line and the figure that say how near a run came to its limit."""
+"""Test the line and the figure that state how near a run came to its limit."""
 
 import re
 from itertools import pairwise
@@ -84,7 +84,7 @@ def test_the_figure_is_a_waterfall_from_nothing_to_the_whole(result):
 
 
 def shared(**parts):
-    """Return a summary with these shares of the GPU time; the rest is needed for answers."""
+    """Return a summary with these shares of the GPU time. The rest is needed for answers."""
     rest = {f"time_{key}_ratio": part for key, part in parts.items()}
     none = dict.fromkeys(SHARES, 0.0) | rest
     return LIMITED | none | {"time_decode_ratio": 1 - sum(parts.values())}
@@ -192,7 +192,7 @@ def test_the_mean_over_seeds_has_a_line():
 
 
 def compared(folder, **runs):
-    """Return sides of one seed each with these summaries."""
+    """Return sides of a comparison with these summaries, one seed each."""
     by = {name: {key: (one,) for key, one in made.items()} for name, made in runs.items()}
     return sides(folder, seeds=(0,), **by)
 

@@ -1,4 +1,4 @@
-"""Test names in a column: cut to its width, and distinct as far as possible."""
+"""Test that names are cut to the width of a column, and stay distinct as far as possible."""
 
 import pytest
 from hypothesis import given

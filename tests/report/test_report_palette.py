@@ -9,7 +9,7 @@ from fairbench.figures.style import LABELS, client_style, scheduler_style
 from fairbench.report.palette import SCHEDULERS, SERIES, scheduler_series, style_sheet
 from fairbench.schedulers.registry import PAIRS
 
-# The colour that a viewer without one kind of cones sees, on linear RGB (Machado, Oliveira and
+# The colour seen by a viewer who lacks one kind of cones, on linear RGB (Machado, Oliveira and
 # Fernandes 2009, severity 1).
 NO_CONES = {
     "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
@@ -36,7 +36,7 @@ def lab(rgb):
 
 
 def apart(one, other, colours, cones):
-    """Return the distance of two swatches for a viewer without some cones."""
+    """Return the distance of two swatches for a viewer who lacks some cones."""
     see = np.array(NO_CONES[cones]) if cones else np.eye(3)
     a, b = (lab(see @ linear(getattr(swatch, colours))) for swatch in (one, other))
     return np.linalg.norm(a - b)

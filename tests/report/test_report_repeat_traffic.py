@@ -1,4 +1,4 @@
-"""Test that a repeated run's heavy client and its victims are named over the seeds."""
+"""Test that a repeated run's page names the heavy client and its victims over all seeds."""
 
 import numpy as np
 

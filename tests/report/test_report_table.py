@@ -1,4 +1,4 @@
-"""Test the human-readable summary."""
+"""Test the printed summary of a run."""
 
 import copy
 import re
@@ -164,7 +164,7 @@ def test_clients_with_equal_beginnings_stay_distinct():
     assert lines == [f"acme-cor…/user-{number}" for number in range(3)]
 
 
-NAMELESS = re.compile(r"(?<=  )[\d.,>%-]*…")  # a number that is cut
+NAMELESS = re.compile(r"(?<=  )[\d.,>%-]*…")  # a cut number
 
 
 def test_an_undefined_value_is_a_dash_and_its_reason_a_note():
@@ -320,12 +320,13 @@ def test_a_percentile_of_too_few_latencies_is_marked(n, shown):
 
 
 def test_a_run_too_short_for_a_p99_names_the_needed_duration():
-    # 1.1 x 300 / 120 times the 300 s at which the window ends.
+    # 1.1 x 300 / 120 times the 300 s at which the window ends
     assert "for a reliable P99: --duration 900, 3 times as long" in text(SUMMARY)
     assert "for a reliable P99" not in text(SUMMARY | {"complete": False})
     # The window is the whole run, whose end no flag sets, so --duration would change nothing.
     assert "for a reliable P99" not in text(SUMMARY | {"duration": SUMMARY["window_end_s"]})
-    assert "for a reliable P99" not in text(SUMMARY | {"window_end_s": 291.47})  # --num-programs
+    # ended by --num-programs
+    assert "for a reliable P99" not in text(SUMMARY | {"window_end_s": 291.47})
     assert "for a P99:" not in text(SUMMARY | {"victim_n": 300})
     assert "for a P99:" not in text(SUMMARY | {"trace": "t.csv"})
 

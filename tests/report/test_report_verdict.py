@@ -1,4 +1,4 @@
-"""Test the verdict on a run: one line from its numbers, which is never kinder than these."""
+"""Test the verdict on a run: one line that is never kinder than the run's numbers."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def client(name, share, *, heavy=False, programs=5):
 
 
 def run(shares, worst=None, **changes):
-    """Return a summary of these shares, and of the worst window ``(client, share, length)``."""
+    """Return a summary with these shares, and the worst window ``(client, share, length)``."""
     rows = [client(name, share, heavy=name == "flood") for name, share in shares.items()]
     known = [share for share in shares.values() if share is not None]
     windows = []

@@ -1,4 +1,4 @@
-"""Hand-made stored runs, with the parts that a comparison reads."""
+"""Hand-made stored runs that have the parts which a comparison reads."""
 
 import json
 

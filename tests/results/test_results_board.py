@@ -45,7 +45,7 @@ def line(row, seed=0, place="tot s1 dp 2", *, bounds=(), **values):
 
 
 def lines_of(key, **rows):
-    """Return one line per value, given each row's values by seed."""
+    """Return a line per value, given each row's values by seed."""
     return [line(row, seed, **{key: v}) for row, vs in rows.items() for seed, v in enumerate(vs)]
 
 
@@ -53,7 +53,7 @@ def ranges(board):
     return {row.name: tuple(row.ranks) if row.ranks else None for row in board.rows}
 
 
-# Three seeds whose loads differ more than the rows: b is 2 above a in each seed, and c is
+# The loads of three seeds differ more than the rows. b is 2 above a in each seed, and c is
 # inconclusive.
 THREE = {"a": (10.0, 20.0, 33.0), "b": (12.0, 22.0, 35.0), "c": (15.0, 19.0, 36.0)}
 
@@ -94,7 +94,8 @@ def test_several_configurations_have_geometric_means_of_ratios():
     half = T_2 * sqrt(sum((x - mean) ** 2 for x in logs) / 2) / sqrt(3)
     assert (log(score.low), log(score.high)) == pytest.approx((mean - half, mean + half))
     assert score.against is Decision.BETTER
-    # A share has a plain mean, and the incentive, already a ratio, is not divided by the baseline.
+    # A share has a plain mean. The incentive is already a ratio, and is not divided by the
+    # baseline.
     folds = {metric.key: metric.fold for metric in board.metrics}
     assert folds[SHARE] is Fold.MEAN
     assert folds["sharing_incentive_p95"] is Fold.GEOMETRIC
@@ -186,7 +187,8 @@ def test_lower_bounds_stay_lower_bounds():
     assert "> 51" in board_text(make_board(lines))
     other = [line(one.scheduler, one.seed, "y", bounds=one.summary["censored"]) for one in lines]
     score = make_board([*lines, *other], baseline="b").rows[0].scores[P95]
-    assert (score.bound, score.low) == ("<", None)  # of at least this baseline, at most this ratio
+    # the baseline is a lower bound, so the ratio is an upper bound
+    assert (score.bound, score.low) == ("<", None)
 
 
 @pytest.mark.parametrize("fold", [Fold.MEAN, Fold.GEOMETRIC])

@@ -1,4 +1,4 @@
-"""Test what a comparison adds to stored runs, by hand-computed examples."""
+"""Test by hand-computed examples what a comparison adds to stored runs."""
 
 import json
 import tomllib
@@ -14,7 +14,7 @@ from tests.results.comparison_helpers import alone_row, client, stored, summary
 
 
 def test_entitlement_is_a_fair_share_of_the_best_total():
-    # Of 90 tokens, the second client wants only 10, so the others are entitled to 40 each.
+    # The second client wants only 10 of 90 tokens, so each of the others is entitled to 40.
     rates = {"service_rate_tok_s": 30.0}
     clients = [
         client(0, demand_tok_s=70.0, **rates),
@@ -130,7 +130,7 @@ def test_bounds_are_kept_over_seeds(tmp_path):
     (cell,) = compare(runs[1:], {keys[1]: above})
     assert cell.combined["clients"][1]["sharing_incentive_p99"]["upper_bound"] is True
     (cell,) = compare(runs, {keys[0]: rows, keys[1]: above})
-    # At least this under one seed and at most that under the other: the mean is neither.
+    # The seeds give a lower and an upper bound, so the mean has no bound.
     assert cell.combined["clients"][1]["sharing_incentive_p99"] is None
 
 

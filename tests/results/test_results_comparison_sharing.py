@@ -1,4 +1,4 @@
-"""Test sharing incentives: bounds, and the lowest of several."""
+"""Test sharing incentives with bounds, and the lowest of several."""
 
 from math import inf, isnan
 

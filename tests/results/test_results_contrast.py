@@ -1,4 +1,4 @@
-"""Test one stored experiment against another, and the printed table."""
+"""Test the comparison of two stored experiments, and its printed table."""
 
 import json
 
@@ -24,7 +24,7 @@ P95, P99, JAIN, DONE = "victim_p95_s", "victim_p99_s", "jain_index_actual", "tim
 
 
 def sides(folder, *, seeds=(0, 1, 2), **by_scheduler):
-    """Return sides of these schedulers, each with the values of its metrics by seed."""
+    """Return one side per scheduler, each with the values of its metrics by seed."""
     runs = []
     for name, metrics in by_scheduler.items():
         for number, seed in enumerate(seeds):
@@ -71,7 +71,7 @@ def test_json_has_every_number_and_null_for_unknown_ones(pair):
     p99 = one["metrics"][P99]
     assert p99["low"] < p99["difference"] < p99["high"]
     assert p99["ratio_low"] < p99["ratio_to_baseline"] < p99["ratio_high"]
-    assert one["metrics"][JAIN]["ratio_low"] is None  # only for times
+    assert one["metrics"][JAIN]["ratio_low"] is None  # only times have ratios
     assert (p99["decision"], p99["better"], p99["runs"]) == ("worse", "less", 3)
     assert one["metrics"][DONE]["undefined"] == 1
     assert one["metrics"][DONE]["more_seeds"] is None
@@ -108,7 +108,7 @@ def test_the_table_fits_and_shows_the_decision(pair, width):
 
 
 def test_times_that_fall_by_similar_factors_are_significant(tmp_path):
-    """In seconds the interval would be -38 +- 81, since one seed has a much higher load."""
+    """In seconds, the interval would be -38 +- 81, because one seed has a much higher load."""
     waits = {"vtc": (4.0, 10.0, 110.0), "lpm": (1.0, 2.0, 26.0)}
     found = contrast(*sides(tmp_path, **{name: {P99: w} for name, w in waits.items()}), [P99])
     (row,) = found.metrics

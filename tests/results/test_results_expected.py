@@ -29,7 +29,7 @@ KEYS = [
     *(key for key, one in CATALOGUE.items() if one.better is not Better.NEITHER),
     *("p90_ttft_ms", "victim_p90_s", "p90_s"),
 ]
-# computed by a comparison, only on servers, or only while a client cheats
+# metrics of a comparison, of servers only, or of runs with a cheating client
 ELSEWHERE = {key for key, one in CATALOGUE.items() if one.of_comparison} | {"useful_service_tok_s"}
 
 

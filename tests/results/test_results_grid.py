@@ -1,4 +1,4 @@
-"""Test labels of points: the shortest that tell the points apart."""
+"""Test that labels of points are the shortest texts that tell the points apart."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from tests.strategies import examples
 
 
 def labelled(*points):
-    """Return labels of experiments given as flags, with settings where there are any."""
+    """Return the labels of experiments, which are given as flags and settings."""
     specs = [
         resolve({"workload": "chat", **flags}, dict(assignments)) for flags, *assignments in points
     ]

@@ -14,12 +14,12 @@ SHARES = (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX)
 
 
 def is_share(metric):
-    """Test a metric that is a share of a whole; a client's share of its due may exceed 1."""
+    """Return whether a metric is a share of a whole. A client's share of its due may exceed 1."""
     return metric.form in SHARES and metric.of is Of.RUN and metric.better is not Better.NEITHER
 
 
 def summary(seed, **values):
-    """Return the keys that combine and repeat_lines need, and further ones."""
+    """Return a summary with the keys that ``combine`` and ``repeat_lines`` need, and more."""
     shown = dict.fromkeys(
         (
             "service_rate_tok_s",
@@ -79,7 +79,8 @@ def test_intervals_of_differences_of_skewed_values_cover_the_mean():
 
 
 def test_intervals_equal_hand_computed_values():
-    # Mean 4, deviation 2, so the half width is 2 / sqrt(3) times t(0.975, 2) = 4.30265.
+    # The mean is 4 and the deviation 2, so the half width is 2 / sqrt(3) times t(0.975, 2) =
+    # 4.30265.
     half = 4.30265 * 2 / 3**0.5
     assert t_interval([2, 4, 6]) == pytest.approx((4, 4 - half, 4 + half), abs=1e-4)
     assert t_interval([0.0, 1.0])[1:] == pytest.approx((-5.8531, 6.8531), abs=1e-4)

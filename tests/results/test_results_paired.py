@@ -1,4 +1,4 @@
-"""Test paired sides: the difference, the decision, and the number of further seeds."""
+"""Test paired comparisons: the difference, the decision, and how many more seeds are needed."""
 
 import numpy as np
 import pytest
@@ -34,14 +34,14 @@ def test_the_mean_of_bounds_is_a_bound_of_the_same_kind_or_none():
     assert mean_value(values(1, 2)) == Value(1.5)
     assert mean_value(values(1, "> 2")) == Value(1.5, ">")
     assert mean_value(values("< 1", 2)) == Value(1.5, "<")
-    # The true mean of "at least 1" and "at most 3" is unknown.
+    # The mean of "at least 1" and "at most 3" is unknown.
     assert mean_value(values("> 1", "< 3")) == Value(None, reason=MIXED)
     assert mean_value([]) == Value(None)
 
 
 def test_a_difference_equals_its_hand_computation():
-    # Differences 1, 1.5 and 0.8: mean 1.1, deviation 0.36056; 4.30265 * 0.36056 / sqrt(3) =
-    # 0.89567.
+    # The differences 1, 1.5 and 0.8 have mean 1.1 and deviation 0.36056; 4.30265 * 0.36056 /
+    # sqrt(3) = 0.89567.
     found = difference(values(1, 2, 3), values(2, 3.5, 3.8))
     assert (found.runs, found.undefined, found.bounded) == (3, 0, False)
     numbers = (found.mean, found.low, found.high, found.deviation, found.p)
@@ -88,13 +88,13 @@ def test_a_missing_value_is_counted_and_decides_nothing():
 
 
 def test_bounds_decide_a_difference_if_they_can():
-    # The second side is above 100 in two seeds, by an unknown amount.
+    # In two seeds, the second side is above 100 by an unknown amount.
     found = difference(values(10, 11, 12), values("> 100", 99.0, "> 101"))
     assert (found.low is not None, found.high) == (True, None)
     assert found.p is None
     assert found.decision(Better.LESS) is WORSE
     assert decided(("> 100", 99.0, "> 101"), (10, 11, 12)) is BETTER
-    # The value may be far above, so it is unknown whether it is below.
+    # The bounded value may be much higher, so it is unknown whether it is below.
     assert decided((100, 101, 102), (10, 11, "> 12")) is INCONCLUSIVE
     assert decided((10, 11, 12), (1, 2, "< 3")) is BETTER
 
@@ -110,7 +110,7 @@ def test_bounds_on_both_sides_decide_nothing():
 def test_a_bound_on_the_mean_holds_for_any_true_values():
     """The lower end covers the mean of the true differences, some of which are only bounded below.
 
-    The differences are normal, cut off at a run's end, and so skewed: 2.5 of 100 become 3.
+    The differences are normal but cut off at a run's end, and so skewed: 3% instead of 2.5% fail.
     """
     random = np.random.default_rng(1)
     covered = 0
@@ -123,7 +123,7 @@ def test_a_bound_on_the_mean_holds_for_any_true_values():
 
 
 def side_by_side(samples, seeds, effect, load=5.0, noise=1.0):
-    """Return pairs of runs: a seed's load changes both, and the second is better by ``effect``."""
+    """Return pairs of runs. A seed's load changes both, and the second is better by ``effect``."""
     random = np.random.default_rng(seeds)
     for _ in range(samples):
         common = random.normal(20, load, size=seeds)
@@ -138,7 +138,8 @@ def test_paired_intervals_are_narrower_than_those_of_two_means_with_common_seeds
         paired.append(found.high - found.low)
         ends = [t_interval(side) for side in (first, second)]
         apart.append(max(high - low for _, low, high in ends))
-    # In pairs: two noise terms of variance 1. Apart: a load of variance 25 and one noise term.
+    # Paired, there are two noise terms of variance 1. Unpaired, there is a load of variance 25,
+    # too.
     assert np.mean(paired) / np.mean(apart) == pytest.approx((2 / 26) ** 0.5, rel=0.15)
 
 
@@ -158,8 +159,7 @@ def test_a_planted_difference_is_found_and_never_reversed():
 
 @pytest.mark.parametrize(("effect", "seeds"), [(1.0, 10), (0.5, 34), (2.0, 5), (4.0, 3)])
 def test_needed_seeds_equal_published_sample_sizes(effect, seeds):
-    # Sample sizes of a paired t test at 5%, 80% power, as tables have them: 10, 34, and 5 at 2
-    # deviations.
+    # tabulated sample sizes of a paired t test (5%, 80% power): 10, 34, and 5 at 2 deviations
     assert seeds_needed(effect, 1.0) == pytest.approx(seeds, abs=1)
 
 

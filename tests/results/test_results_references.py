@@ -29,7 +29,7 @@ def found(**flags):
 
 
 def test_every_stored_place_is_that_of_a_bundled_experiment():
-    """Run `python studies references` after a change of defaults."""
+    """If this fails after a change of defaults, run `python studies references`."""
     for row in ROWS:
         point = {"workload": row["workload"], "scenario": row["scenario"], "dp": int(row["dp"])}
         assert place_key(experiment_tables(resolve(point))) == row["place"], point

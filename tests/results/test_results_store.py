@@ -1,4 +1,4 @@
-"""Test run directories: written atomically, read back, refused when they cannot be trusted."""
+"""Test that run directories are written atomically, read back, and refused if damaged."""
 
 import json
 import os

@@ -38,7 +38,8 @@ def test_a_quantile_has_its_probability_below_it(probability, degrees):
 
 
 def test_p_values_equal_the_closed_forms():
-    # One degree gives the Cauchy distribution, two give P(|T| < t) = t / sqrt(2 + t^2).
+    # A single degree of freedom is the Cauchy distribution; two give P(|T| < t) = t / sqrt(2 +
+    # t^2).
     assert two_sided_p(1.0, 1) == pytest.approx(0.5)
     assert two_sided_p(-3.0, 2) == pytest.approx(1 - 3 / 11**0.5)
     assert two_sided_p(0.0, 7) == 1.0

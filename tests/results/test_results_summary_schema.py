@@ -49,7 +49,7 @@ def summary(tmp_path_factory):
 
 
 def places(value, above=()):
-    """Yield the paths of all values; later rows of a list are as the first."""
+    """Yield the paths of all values. Later rows of a list are like the first."""
     inner = value.items() if isinstance(value, dict) else enumerate(value[:1])
     for key, below in inner:
         yield (*above, key)

@@ -51,10 +51,10 @@ def test_incomplete_directories_are_discarded(store):
     hidden = store.runs / ".writing-1234"
     hidden.mkdir()
     (hidden / "requests.parquet").write_text("begun")
-    killed = store.runs / "dlpm-chat"  # a live run: its directory exists from its start
+    killed = store.runs / "dlpm-chat"  # the directory of a live run exists from its start
     killed.mkdir()
     (killed / "experiment.toml").write_text("")
-    assert len(store.finished()) == 1  # nor does the live run disturb a reader
+    assert len(store.finished()) == 1  # the live run does not disturb a reader
     store.discard_partial()
     assert list(store.runs.iterdir()) == [whole.path]
 

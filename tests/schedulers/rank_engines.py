@@ -1,4 +1,4 @@
-"""Several ranks of one server in a single process, with exact steps and a delayed exchange."""
+"""Several ranks of a server in one process, with exact steps and a delayed exchange."""
 
 from collections import Counter, deque
 from itertools import count
@@ -12,7 +12,7 @@ from fairbench_engines.rank_accounts import ranks_of
 
 
 class Rank:
-    """A rank with ``slots``; every running request produces a token in each step."""
+    """A rank with ``slots``. Every running request produces a token in each step."""
 
     def __init__(self, local, settings, weights, slots, *, linked=True):
         self.scheduler = plugin_config(local, settings).build()
@@ -73,7 +73,7 @@ class Server:
         self._numbers = count()
         self._versions = [0] * len(ranks)
         self._sent = deque()  # (due, origin, totals, states, charged)
-        self._heard = [Counter() for _ in ranks]  # the charges that were heard of each rank
+        self._heard = [Counter() for _ in ranks]  # the charges that were heard from each rank
         self._states = [{} for _ in ranks]
 
     def send(self, rank, client, prompt, output):

@@ -29,7 +29,7 @@ A100 = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 
 
 class Linear:
-    """Costs: a decode step takes 10 ms, plus 0.1 ms per request and 1 us per token of context."""
+    """Costs: a decode step takes 10 ms plus 0.1 ms per request and 1 us per token of context."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.0
@@ -47,9 +47,7 @@ class TestUnits:
         assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
     def test_units_of_an_a100_follow_from_its_coefficients(self):
-        """The values are (c0 + host + c_w) / c_K and (c_T + c_nd) / c_K: the profile's
-        520 tokens.
-        """
+        """Units are (c0 + host + c_w) / c_K, and (c_T + c_nd) / c_K = 520 tokens."""
         units = step_units(ProfileCosts(load_profile(A100)))
         assert units.unit_tokens == pytest.approx((8.42533 + 0.5 + 3.39611) / 0.000118897, rel=1e-6)
         assert units.request_tokens == pytest.approx(520, abs=1)
@@ -103,7 +101,7 @@ def units(request_tokens) -> StepUnits:
 
 
 def test_a_cap_equals_a_hand_computation():
-    """Costs are 100 + 128 / 2 + 36 = 200 each until b, whose outputs are short, has finished."""
+    """Requests cost 100 + 128 / 2 + 36 = 200 each until b, with short outputs, has finished."""
     cap = LoadCap(450, units(36))
     first, second, third, short = (request(n, c) for n, c in enumerate("aabb"))
     for one in (first, second):
@@ -111,7 +109,7 @@ def test_a_cap_equals_a_hand_computation():
         cap.enter(one)
     assert cap.tokens == 400
     assert not cap.has_room(third)
-    cap.leave(first)  # retracted: no length is learned
+    cap.leave(first)  # retracted, so no length is learned
     cap.enter(third)
     # 8 tokens are expected of b, and also of a, none of whose requests has finished
     cap.finish(third, 8)
@@ -177,9 +175,7 @@ def test_settings_of_the_cap_are_checked():
 
 
 def test_a_real_server_learns_the_duration_of_steps():
-    """Two requests of 100 + 64 tokens; after steps are timed they cost 36 more, and the
-    cap is 400.
-    """
+    """Two requests of 100 + 64 tokens cost 36 more once steps are timed, and the cap is 400."""
     auto, given = LoadCap("auto"), LoadCap(400)
     for cap in (auto, given):
         cap.learn(None)

@@ -1,4 +1,4 @@
-"""Test classes of priority: a scheduler for each class, on hand-computed queues."""
+"""Test classes of priority, each with its own scheduler, on hand-computed queues."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.views import ListView, NothingRunning, Running
 
 
 class Queue:
-    """A host with a queue in which each request takes one of ``room`` slots."""
+    """A host with a queue, in which each request takes one of ``room`` slots."""
 
     def __init__(self, local, settings=None, *, low_first=False):
         self.scheduler = ByClass(lambda: build_local(local, settings or {}), low_first=low_first)
@@ -53,10 +53,10 @@ def test_clients_share_inside_a_class_whatever_they_had_in_another():
     queue = Queue("vtc")
     for _ in range(4):
         queue.arrive("a", 9)
-    assert queue.serve(9) == [1, 2, 3, 4]  # 40 tokens of a in the higher class
+    assert queue.serve(9) == [1, 2, 3, 4]  # the higher class has 40 tokens of a
     for client in "aabb":
         queue.arrive(client, 0)
-    assert queue.serve(9) == [5, 7, 6, 8]  # in turn: the class starts with equal counters
+    assert queue.serve(9) == [5, 7, 6, 8]  # in turn, because the class starts with equal counters
 
 
 def test_outputs_are_charged_in_the_class_of_their_request():

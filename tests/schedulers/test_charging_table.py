@@ -40,7 +40,7 @@ def table():
 
 
 def test_the_page_has_the_current_table():
-    """If this fails, python tests/schedulers/test_charging_table.py prints the table."""
+    """If this fails, run python tests/schedulers/test_charging_table.py to print the table."""
     assert table() in PAGE.read_text(encoding="utf-8")
 
 

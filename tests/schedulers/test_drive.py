@@ -14,7 +14,7 @@ REQUESTS = [request(number) for number in range(4)]
 
 
 def selection(heard, candidates=REQUESTS):
-    """Yield the candidates in turn; record the answers and the closing."""
+    """Yield the candidates in turn. Record the answers and the closing."""
     try:
         for candidate in candidates:
             heard.append((yield candidate))

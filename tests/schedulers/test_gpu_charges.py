@@ -1,11 +1,11 @@
-"""Test the charges of GPU time for prompts that are computed in chunks, on examples."""
+"""Test by examples the GPU time charged for prompts that are computed in chunks."""
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.charging.engine import GPUCharges
 
 
 class Costs:
-    """A prompt costs 1 s per uncached token."""
+    """Costs: a prompt takes 1 s per uncached token."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return float(new_tokens)
@@ -25,7 +25,7 @@ def charged(charges, one, *parts):
 def test_the_prepayment_of_a_prompt_covers_its_chunks_until_it_is_used_up():
     charges, one = GPUCharges(Costs()), request(100)
     assert charges.admission_charge(one, 100) == 100 * PS_PER_S
-    # 40 and 30 s of 100 s are paid; the last chunk takes 50 s, 20 s more than remain.
+    # 40 and 30 s of 100 s are paid. The last chunk takes 50 s, 20 s more than remain.
     assert charged(charges, one, (40, False), (30, False), (50, True)) == [0, 0, 20]
     assert charges.refund_rest(one) == 0
 

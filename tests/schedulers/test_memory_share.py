@@ -27,7 +27,7 @@ SHARE = POOL / len(CLIENTS)
 
 @dataclass
 class Memory:
-    """The tokens of each client by hand: pinned by running requests, and cached."""
+    """The tokens of each client: pinned by running requests, and cached."""
 
     pinned: dict[str, int] = field(default_factory=dict)
     cached: dict[str, int] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Memory:
 
 
 class Worker:
-    """A worker with a memory by hand and a waiting queue in order of arrival."""
+    """A worker with this memory, and a waiting queue in order of arrival."""
 
     def __init__(self, pinned, cached, waiting):
         """``waiting`` lists, for each request, the client and the new and pinned tokens."""
@@ -68,7 +68,7 @@ class Worker:
         return self.share.begin(self.view, dict(pending))
 
     def admitted(self, scheduler="fcfs", pending=()):
-        """Return the numbers of the requests that a pass admits; memory is allocated after it."""
+        """Return the numbers of the requests that a pass admits. Memory is allocated after it."""
         local = build_local(scheduler, {})
         local.prepare(Setup(CLIENTS, pool_tokens=POOL))
         for request in self.queue:
@@ -91,7 +91,7 @@ class Worker:
 
 def test_requests_within_the_share_are_admitted_until_the_share_is_pinned():
     worker = Worker({"x": 10}, {}, [("x", 10, 10), ("x", 10, 10), ("y", 5, 5), ("x", 10, 10)])
-    # x reaches its 30 tokens, and its last request would borrow while y waits no more
+    # x reaches its 30 tokens. Its last request borrows, because y no longer waits.
     assert worker.admitted() == [0, 1, 2, 3]
     worker = Worker({"x": 30}, {}, [("x", 10, 10), ("y", 5, 5), ("y", 5, 5)])
     assert worker.admitted() == [1, 2]
@@ -103,7 +103,7 @@ def test_a_client_above_its_share_waits_while_another_below_its_share_waits():
     assert view.clients() == ["y"]
     assert [request.client for request in view.queue_order()] == ["y"]
     worker.view.leave(worker.queue[1])
-    assert worker.begin().clients() == ["x"]  # the memory is lent when nobody else wants it
+    assert worker.begin().clients() == ["x"]  # memory is lent when no other client wants it
 
 
 def test_cached_tokens_of_a_client_within_its_share_are_not_lent_and_those_above_are():
@@ -151,7 +151,7 @@ waits = st.lists(
 @given(pinned=st.tuples(tokens, tokens, tokens), cached=st.tuples(tokens, tokens, tokens), of=waits)
 @examples(300)
 def test_no_request_that_fits_waits_while_nobody_below_its_share_wants_memory(pinned, cached, of):
-    """The account is work conserving, lends, and protects clients at or below their share."""
+    """The account is work conserving, lends memory, and protects clients up to their share."""
     cached = [min(one, 90 - sum(pinned)) // 3 for one in cached]
     waiting = [(client, new, new + more) for client, new, more in of]
     worker = Worker(
@@ -181,7 +181,7 @@ def test_no_request_that_fits_waits_while_nobody_below_its_share_wants_memory(pi
         assert all(memory.demands[one].new > memory.free for one in oldest.values())
 
 
-# In whole runs.
+# in whole runs
 
 
 def shared_spec(scheduler, workload, **more):

@@ -1,4 +1,4 @@
-"""Test that a host asks for the parts that a scheduler has, and that half a part is refused."""
+"""Test that a host asks only for the parts that a scheduler has, and refuses half a part."""
 
 from dataclasses import dataclass
 
@@ -74,7 +74,7 @@ def test_a_fair_scheduler_that_forgets_to_charge_is_refused_when_it_is_defined(k
         type("Forgets", (kind,), {hook: lambda self, *_: None})
 
 
-# Schedulers as users wrote them before there were parts.
+# schedulers as users wrote them before parts existed
 
 
 class Ordered(FCFS):

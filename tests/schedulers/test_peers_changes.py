@@ -1,4 +1,4 @@
-"""Test incremental messages to peers: they learn as much as from full messages."""
+"""Test that peers learn as much from incremental messages as from full messages."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Gate:
 
 
 class Mesh:
-    """Routers that receive full messages beside routers that receive only changes."""
+    """Routers that receive full messages, beside routers that receive only changes."""
 
     def __init__(self, kind, number, *, whole):
         self.nodes = [kind() for _ in range(number)]
@@ -102,7 +102,7 @@ class Mesh:
 @given(rng=st.randoms(use_true_random=True))
 @examples(40)
 def test_lost_late_and_repeated_messages_lead_to_the_same_knowledge(kind, rng):
-    """Messages are delivered in any order, and answers may be lost too."""
+    """Messages are delivered in any order, and answers may be lost, too."""
     meshes = [Mesh(kind, 3, whole=whole) for whole in (True, False)]
     for _ in range(60):
         what = rng.choice(["serve", "serve", "end", "tell", "pass", "pass", "pass", "late"])
@@ -137,7 +137,7 @@ class Told:
         self.had[self.messages[-1].version] = self.origin.part.export_totals()
 
     def hear(self, back=0):
-        """Hear a message; the knowledge of an origin must equal its export at that version."""
+        """Receive a message. What is known of an origin must equal its export at that version."""
         self.listener.newer("0", self.messages[-1 - back % len(self.messages)])
         now = self.listener.latest.get("0", self.had[0])
         assert (now.charged, now.raised) == self.had[now.version][1:3]

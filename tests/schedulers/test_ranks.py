@@ -1,4 +1,4 @@
-"""Test the account that the data-parallel ranks of a server share, with a delayed exchange."""
+"""Test the account that a server's data-parallel ranks share, with a delayed exchange."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ LOCALS = {"vtc": {}, "dlpm": {"dlpm.quantum": QUANTUM}}
 
 
 def flood(server, steps, lights=(0,), *, light=6, heavy=20, prompt=10, output=10):
-    """Keep requests waiting: of ``heavy`` at every rank, and of ``light`` at the ranks given."""
+    """Keep requests waiting: of ``heavy`` at every rank, and of ``light`` at the given ranks."""
     for _ in range(steps):
         for number, rank in enumerate(server.ranks):
             for _ in range(heavy - rank.waiting("heavy")):
@@ -27,7 +27,7 @@ def flood(server, steps, lights=(0,), *, light=6, heavy=20, prompt=10, output=10
 
 @pytest.mark.parametrize("local", LOCALS)
 def test_a_client_at_one_rank_gets_its_share_of_the_server(local):
-    """Without the ledger the client shares its only rank: a quarter of the server."""
+    """Without the shared account, the client shares its rank: a quarter of the server."""
     apart = flood(server_of(local, LOCALS[local], linked=False), 600)
     shared = flood(server_of(local, LOCALS[local], delay=3), 600)
     assert apart == pytest.approx(0.25, abs=0.03)
@@ -71,7 +71,7 @@ def at_one_rank(local):
 
 @pytest.mark.parametrize("local", LOCALS)
 def test_a_client_that_joins_has_no_claim_on_the_past(local):
-    """``light`` was idle; both get the same from now on, at a rank that was idle before."""
+    """``light`` was idle. From now on, both get the same at a rank that was idle before."""
     server = at_one_rank(local)
     before = server.charged("heavy")
     for _ in range(200):
@@ -101,32 +101,32 @@ def test_late_repeated_and_lost_messages_count_once():
     server.ranks[0].admit(0.0)
     first = one.export_totals()
     server.ranks[0].decode()
-    second = one.export_totals()  # complete, so the first may be lost
+    second = one.export_totals()  # complete, so the first message may be lost
     for totals in (second, first, second):
         other.merge_ranks({"0": totals}, {"a": False}, 0.0)
     assert server.ranks[1].scheduler.balances() == {"a": 12}
 
 
 def test_the_shared_credit_by_hand():
-    """Two ranks, a quantum of 100: both serve ``a`` for 60 before they hear of each other."""
+    """Two ranks with a quantum of 100 both serve ``a`` for 60 before they hear of each other."""
     server = server_of("dlpm", {"dlpm.quantum": 100}, slots=1)
     for rank in (0, 1):
         server.send(rank, "a", 60, 9)
         server.ranks[rank].admit(0.0)
     credits = [rank.scheduler.balances() for rank in server.ranks]
     assert [dict(one) for one in credits] == [{"a": 40}, {"a": 40}]
-    server.step()  # each decodes one token, for 2, and then hears the other
+    server.step()  # each decodes a token, for 2, and then hears the other
     # one quantum, because both granted the same round, less 2 x 62
     assert [dict(one) for one in credits] == [{"a": -24}, {"a": -24}]
     server.send(0, "a", 30, 1)
     server.send(0, "b", 30, 1)
     server.ranks[0].admit(0.0)
-    # a refill lifts both; there is no slot
+    # a refill lifts both clients, but there is no slot
     assert dict(server.ranks[0].scheduler.balances()) == {"a": 76, "b": 100}
 
 
 def test_the_shared_counters_by_hand():
-    """``b`` waits at rank 0; a return to rank 1 does not take what ``b`` is owed."""
+    """``b`` waits at rank 0. A return to rank 1 does not take what ``b`` is owed."""
     server = server_of("vtc", slots=1)
     server.send(0, "a", 50, 3)
     server.send(1, "a", 70, 3)
@@ -137,15 +137,15 @@ def test_the_shared_counters_by_hand():
     a, b = 50 + 70 + 2 * 2, 50
     assert dict(server.ranks[0].scheduler.balances()) == {"a": a, "b": b}
     server.send(1, "a", 5, 1)
-    server.send(1, "b", 5, 1)  # waits at rank 0, so it is not lifted to ``a``
+    server.send(1, "b", 5, 1)  # it waits at rank 0, so it is not lifted to ``a``
     assert server.ranks[1].scheduler.balances()["b"] == b
-    server.send(1, "c", 5, 1)  # lifted to the least that waits anywhere
+    server.send(1, "c", 5, 1)  # lifted to the lowest counter that waits anywhere
     assert server.ranks[1].scheduler.balances()["c"] == b
 
 
 @pytest.mark.parametrize("local", LOCALS)
 def test_an_idle_client_is_forgiven_nothing_and_owed_nothing(local):
-    """``light`` sends one request now and then, to another rank each time."""
+    """``light`` sends a request now and then, each time to another rank."""
     server = server_of(local, LOCALS[local], ranks=3)
     for step in range(600):
         if step % 30 == 0:
@@ -170,7 +170,7 @@ def test_an_idle_client_is_forgiven_nothing_and_owed_nothing(local):
     ),
 )
 def test_the_credits_of_ranks_do_not_drift_apart(ranks, every, delay, sends):
-    """Clients come and go at all ranks; each rank forgets credit at another time."""
+    """Clients come and go at all ranks, and each rank forgets credit at another time."""
     server = server_of("dlpm", LOCALS["dlpm"], ranks=ranks, every=every, delay=delay)
     for rank, client, prompt, output in sends:
         server.send(rank % ranks, client, prompt, output)
@@ -203,7 +203,7 @@ def test_clients_that_wait_at_all_ranks_differ_by_at_most_the_bound(
         local, LOCALS[local], ranks=ranks, slots=slots, weights=weights, every=every, delay=delay
     )
     most = max(prompt + 2 * output for prompt, output in lengths)
-    unit = slots * most  # more than a rank can charge to a client's running requests
+    unit = slots * most  # more than a rank can charge for a client's running requests
     quantum = QUANTUM if local == "dlpm" else 0
     service = []
     for _ in range(150):

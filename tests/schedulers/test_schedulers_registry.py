@@ -31,7 +31,7 @@ def test_every_router_is_known_by_its_own_name(name):
     assert registry.build_router(name, {}, 4).name == name
 
 
-MAY_BE_INFINITE = {  # each scheduler says what infinity means
+MAY_BE_INFINITE = {  # each of these says what infinity means
     *("fair-finish.slack", "ray-prefix.imbalanced_threshold"),
     *("preble-e2.rebalance_threshold", "preble-e2.autoscale_factor", "preble-e2.imbalance_ratio"),
     *("preble-e2-code.rebalance_threshold", "preble-e2-code.autoscale_factor"),

@@ -1,4 +1,4 @@
-"""Test the payment for a shared prefix: by hand-computed values, and token by token."""
+"""Test by hand, and token by token, who pays for a shared prefix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def request(client, prompt=DOCUMENT, number=0):
 
 
 def paid(shared, *events):
-    """Return the total payment of each client, by (client, computed tokens of the document)."""
+    """Return the total payment of each client. Events are (client, computed document tokens)."""
     total = Counter()
     for client, computed in events:
         total.update(shared.tokens_by_client(request(client), computed))

@@ -1,4 +1,4 @@
-"""Test token ids as pages: exactly the shared pages are shared segments."""
+"""Test token ids as pages: two prompts share exactly the segments of their common pages."""
 
 from array import array
 
@@ -88,7 +88,7 @@ def test_a_tree_of_pages_matches_down_to_the_last_shared_border(head, a, b):
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=6))
 def test_evictions_at_any_page_empty_the_tree(cuts):
-    # A server's cache divides prompts where they diverge, independently of pages.
+    # A server's cache divides prompts where they diverge, whatever the pages.
     pages = segments_of(range(max(cuts)))
     tree = LocationTree(LocationNode)
     tree.insert(pages, 0)

@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# client, start, first token, end (s), input and output tokens; the last request failed.
+# client, start, first token, end (s), input and output tokens; the last request failed
 REQUESTS = (
     ("ann", 0.0, 1.0, 3.0, 100, 50),
     ("bob", 1.0, 2.0, 4.0, 100, 100),
@@ -47,7 +47,7 @@ def write_plain(path):
 
 
 def write_durations(path):
-    """Write plain lines with durations but no times."""
+    """Write plain lines with durations, but without times."""
     names = {"client": "adapter_dir", "start": "req_time", "ttft": "first_token_latency"}
     names |= {"latency": "request_latency", "input_tokens": "prompt_len"}
     names |= {"output_tokens": "output_len"}

@@ -1,4 +1,4 @@
-"""Test foreign records: every layout gives the same requests and the right metrics."""
+"""Test that every layout of foreign records gives the same requests and the right metrics."""
 
 import json
 
@@ -77,7 +77,7 @@ def test_one_file_of_vllm_per_client_is_one_run(tmp_path):
 
 
 def test_one_folder_of_aiperf_per_client_is_one_run(tmp_path):
-    """bob's clock is that of ann, his warm-up does not count, and her second request failed."""
+    """bob has the same clock as ann. His warm-up does not count, and her second request failed."""
     paths = [write_aiperf(tmp_path, client) for client in ("ann", "bob")]
     scored = read_scored(paths)
     assert scored.layouts == ("aiperf",)
@@ -117,7 +117,7 @@ def test_gaps_of_aiperf_count_if_each_chunk_is_a_token(tmp_path):
 
 
 def test_sessions_of_aiperf_last_until_their_last_answer(tmp_path):
-    """Four users, each in a closed loop of 2 s, begin together."""
+    """Four users begin together, each in a closed loop of 2 s."""
     records = []
     for turn in range(3):
         for user in range(4):
@@ -183,7 +183,8 @@ def test_the_metrics_of_three_requests_equal_a_hand_computation(tmp_path):
     assert scored.clients == ("cat", "ann", "bob")
     got = summary_of(scored)
     rates = {one["client"]: one["service_rate_tok_s"] for one in got["clients"]}
-    assert rates == pytest.approx({"cat": 0.0, "ann": 200 / 4, "bob": 300 / 4})  # input + 2 output
+    # input + 2 x output
+    assert rates == pytest.approx({"cat": 0.0, "ann": 200 / 4, "bob": 300 / 4})
     assert got["jain_index"] == pytest.approx(500**2 / (3 * (200**2 + 300**2)))
     demands = {one["client"]: one["demand_tok_s"] for one in got["clients"]}
     assert demands == pytest.approx(
@@ -215,7 +216,7 @@ def test_cached_tokens_and_admissions_are_used_if_recorded(tmp_path):
     got = summary_of(read_scored([lines(tmp_path / "r.jsonl", records)]))
     assert got["cache_hit_rate"] == 0.6
     assert got["actual_service_tok_s"] == pytest.approx((40 + 100 + 40 + 200) / 4)
-    # One of the clients waits from 0 to 0.75 s and from 1 to 1.75 s.
+    # Some client waits from 0 to 0.75 s and from 1 to 1.75 s.
     assert got["queue_empty_share"] == pytest.approx(1 - 1.5 / 4)
 
 

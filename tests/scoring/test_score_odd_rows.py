@@ -1,4 +1,4 @@
-"""Test odd rows: missing identities, disguised failures, other words and units."""
+"""Test odd rows: missing identities, disguised failures, unusual words and units."""
 
 import json
 
@@ -19,7 +19,7 @@ ROW |= {"input_tokens": 100, "output_tokens": 21}
 
 
 def rows_of(*changes):
-    """Return a row per second with its changes; ``...`` removes a field."""
+    """Return a row per second with its changes. ``...`` removes a field."""
     made = [ROW | {"start": float(at)} | one for at, one in enumerate(changes)]
     return [{key: one for key, one in row.items() if one is not ...} for row in made]
 
@@ -334,7 +334,7 @@ def test_requests_that_name_no_client_are_of_one_client(tmp_path, nothing):
 
 
 def test_gaps_between_tokens_have_percentiles(tmp_path):
-    """The gaps are 10, 20 and 90 ms, and those of the failed request do not count."""
+    """The gaps are 10, 20 and 90 ms. Those of the failed request do not count."""
     record = bench(REQUESTS, itls=[[0.01, 0.02], [0.09], [7.0]], output_lens=[3, 2, 1])
     summary = summary_of(lines(tmp_path / "a.jsonl", [record]))
     assert summary["median_itl_ms"] == pytest.approx(20)

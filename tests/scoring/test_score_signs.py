@@ -1,4 +1,4 @@
-"""Test endings in columns with other names: a failure never counts as a success."""
+"""Test that a failure never counts as a success, whatever the name of its column."""
 
 import json
 
@@ -11,7 +11,7 @@ ROW = {"client": "a", "ttft": 0.1, "latency": 1.0, "input_tokens": 9, "output_to
 
 
 def scored(tmp_path, column, good, bad, **more):
-    """Score ten requests, of which the fourth has ``bad`` in the column."""
+    """Score ten requests. The fourth has the value ``bad`` in the column, all others ``good``."""
     rows = [{**ROW, "start": at, column: bad if at == 3 else good} for at in range(10)]
     (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return read_scored([tmp_path / "log.jsonl"], **more)
@@ -67,7 +67,7 @@ def test_an_http_status_marks_refused_requests(tmp_path, column, bad):
     [
         ("finish_reason", "stop", "length"),
         ("finish_reason", "tool_calls", None),
-        ("status_code", 0, 7),  # not HTTP's
+        ("status_code", 0, 7),  # not a code of HTTP
         ("response_status", "green", "red"),
         ("timeout", 30, 60),  # a limit
         ("failures", 0, 3),

@@ -1,4 +1,4 @@
-"""Test that ``score`` and ``diagnose`` name who stalled whom in logs with gaps between tokens."""
+"""Test that ``score`` and ``diagnose`` name who stalls whom in logs with gaps between tokens."""
 
 import json
 
@@ -15,7 +15,7 @@ def stream(client, start, ttft, gaps, tokens, **more):
 
 
 def stalled_log(**more):
-    """Return two streams that a prompt of ``bulk`` holds up for 6 s, and earlier short prompts."""
+    """Return two streams that a prompt of ``bulk`` delays for 6 s, and earlier short prompts."""
     steady = [0.02] * 100
     return [
         stream("bulk", 0.0, 0.3, [0.02] * 5, 3000, id="warm", **more),

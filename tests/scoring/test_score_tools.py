@@ -1,4 +1,4 @@
-"""Test exports of other benchmarks, made up here: each gives the same requests."""
+"""Test that made-up exports of other benchmarks all give the same requests."""
 
 import copy
 import functools
@@ -68,7 +68,7 @@ def inference_perf(old=False):
 
 
 def genai_perf(usage=True):
-    """Return Perf Analyzer's format, in nanoseconds; each last response marks the end."""
+    """Return Perf Analyzer's format, in nanoseconds. Each last response marks the end."""
     rows = []
     for _, start, first, end, read, wrote in REQUESTS:
         told = {"usage": {"prompt_tokens": read, "completion_tokens": wrote}} if usage else {}
@@ -171,7 +171,7 @@ def test_one_of_several_runs_is_chosen_by_its_number(tmp_path):
 
 @pytest.mark.parametrize(("users", "starts"), [(1, [0, 3, 6]), (2, [0, 0, 3]), (5, [0, 0, 0])])
 def test_without_starts_a_closed_loop_is_assumed_and_reported(tmp_path, users, starts):
-    """Both answers take 3 s, and the user that is free first sends the next request."""
+    """Both answers take 3 s. The user that is free first sends the next request."""
     scored = read_scored([written(tmp_path, genai_bench(users))])
     assert scored.layouts == ("genai-bench",)
     assert scored.requests.arrival_s.tolist() == pytest.approx(starts)
@@ -231,7 +231,7 @@ TRIES = 60
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_any_error_in_a_file_is_one_line_or_scored(tmp_path, name):
-    """One or two values of each file are changed at random; no other error may be raised."""
+    """Up to two values of each file are changed at random. No other error may be raised."""
     rng, scored = random.Random(name), 0
     for _ in range(TRIES):
         content = json.loads(json.dumps(EXPORTS[name]))

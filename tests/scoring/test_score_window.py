@@ -39,7 +39,7 @@ def burst(latency_s, ttft_s):
 
 @pytest.mark.parametrize("latency_s", [2.0, 40.0, 300.0])
 def test_arrivals_near_the_end_count(tmp_path, latency_s):
-    """Half of the latencies are 1 s, the other half ``latency_s``."""
+    """Half of the latencies are 1 s, and the other half ``latency_s``."""
     got = summary_of(written(tmp_path, burst(latency_s, 1.0)), "--goodput", "e2el:1500")
     assert [client["p50_s"] for client in got["clients"]] == pytest.approx(
         [(1 + latency_s) / 2] * 2
@@ -61,7 +61,7 @@ def test_the_window_ends_with_the_last_arrival(tmp_path):
 
 
 def closed(users, rounds):
-    """Return users whose next request follows the last answer; a request takes 2 s to 3.5 s."""
+    """Return users whose next request follows the last answer. A request takes 2 s to 3.5 s."""
     return [
         {"client": f"u{user}", "session": f"s{user}", "start": 0.004 * user + took * turn}
         | {"latency": took}
@@ -80,7 +80,7 @@ def test_sessions_last_until_their_last_answer(tmp_path, flags, rounds):
     assert got["window_end_s"] == pytest.approx(end_s)
     assert got["notes"]["window_end_s"] == SESSIONS
     rates = [client["service_rate_tok_s"] for client in got["clients"]]
-    assert rates == pytest.approx([140 * rounds / end_s] * 4)  # input + 2 output
+    assert rates == pytest.approx([140 * rounds / end_s] * 4)  # input + 2 x output
     assert {client["latency_n"] for client in got["clients"]} == {1}
 
 

@@ -1,10 +1,11 @@
 """A foreign router: a round-robin proxy that knows nothing of fairbench.
 
-python live_foreign_router.py PORT [--drop-headers] [--drop-all] [--die-after N] URL,URL...
+    python live_foreign_router.py PORT [--drop-headers] [--drop-all] [--die-after N] URL,URL...
 
 ``--drop-headers`` forwards only the header ``x-request-id``, and no header of an answer.
-``--drop-all`` drops that header too, and gives every answer a name of its own. With ``--die-after``
-the router exits with code 7 at the N-th request. It has a child process that must not outlive it.
+``--drop-all`` also drops that header, and gives every answer a name of its own. With
+``--die-after``, the router exits with code 7 at the N-th request. It has a child process that must
+not outlive it.
 """
 
 import argparse

@@ -17,8 +17,8 @@ from fairbench_serve.spans import NO_TRACES
 
 GENERATE, COMPLETIONS, CHAT = "/generate", "/v1/completions", "/v1/chat/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
-TYPED = (RESPONSES, MESSAGES)  # the events of these name their type
-BEFORE = {RESPONSES: 1, MESSAGES: 2}  # events before the first word
+TYPED = (RESPONSES, MESSAGES)  # the events of these APIs name their type
+BEFORE = {RESPONSES: 1, MESSAGES: 2}  # number of events before the first word
 TURNS = [{"role": "user", "content": "hello"}]
 PATHS = {
     GENERATE: {"input_ids": list(range(100)), "sampling_params": {"max_new_tokens": 3}},
@@ -35,9 +35,9 @@ POLL_S = 0.01
 class Worker:
     """A small worker that answers three words. ``seen`` are its requests.
 
-    With ``held_at`` the worker waits for ``released`` before the word with that number. With a
-    ``key`` it answers 401 on every page to requests without that key. ``padding`` comes before the
-    words of a stream, piece by piece. A ``status`` other than 200 is the whole answer; ``says``
+    With ``held_at``, the worker waits for ``released`` before the word with that number. With a
+    ``key``, it answers 401 on every page to requests without that key. ``padding`` is sent before
+    the words of a stream, piece by piece. A ``status`` other than 200 is the whole answer. ``says``
     replaces answers that are not streams, and ``ending`` the last event of streams.
     """
 
@@ -54,7 +54,7 @@ class Worker:
     listed: list = field(default_factory=lambda: [{"id": "m"}])
     load: list | None = None  # waiting, running, and the used share of its pool
     seen: list = field(default_factory=list)
-    strangers: list = field(default_factory=list)  # number of pages requested without its key
+    strangers: list = field(default_factory=list)  # pages that were requested without its key
     aborted: int = 0
     sent_bytes: int = 0
     polls: int = 0  # number of times that its load was requested
@@ -67,7 +67,7 @@ class Worker:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self):
-        """Start on the previous port, if there was one."""
+        """Start on the same port as before, if there was one."""
         app = web.Application(client_max_size=1 << 26, middlewares=[self.guard])
         app.add_routes([web.post(path, self.answer) for path in PATHS])
         app.router.add_get("/health", self.health)
@@ -95,7 +95,7 @@ class Worker:
         return answer
 
     async def stop(self):
-        """Stop at once: no client can connect again, and those that wait see theirs break."""
+        """Stop at once: new clients cannot connect, and connections of waiting clients break."""
         if self.runner.server is None:
             return
         for site in list(self.runner.sites):
@@ -174,7 +174,7 @@ def usage(path):
     if path == GENERATE:
         meta = {"prompt_tokens": 100, "completion_tokens": len(WORDS), "cached_tokens": 32}
         return {"meta_info": meta}
-    if path == MESSAGES:  # cached tokens are beside the input
+    if path == MESSAGES:  # cached tokens are counted beside the input
         counts = {"input_tokens": 58, "cache_read_input_tokens": 32}
         return {"usage": {**counts, "cache_creation_input_tokens": 10, "output_tokens": 3}}
     if path == RESPONSES:
@@ -287,7 +287,7 @@ async def router_before(workers, traces=NO_TRACES, **settings):
 
 @asynccontextmanager
 async def cluster(count, *, router=None, **settings):
-    """Run ``count`` workers and a router before them; ``router`` holds its settings."""
+    """Run ``count`` workers and a router before them. ``router`` holds its settings."""
     workers = [Worker(**settings) for _ in range(count)]
     for worker in workers:
         await worker.start()
@@ -300,7 +300,7 @@ async def cluster(count, *, router=None, **settings):
 
 
 async def until(condition, timeout_s=120.0):
-    """Wait until the condition holds, with a generous limit for busy machines."""
+    """Wait until the condition holds. The limit is generous, because the machine may be busy."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(POLL_S)
@@ -311,7 +311,7 @@ def streamed(path):
 
 
 def payloads(data):
-    """Return the JSON payloads of a stream's events, after checking its end."""
+    """Return the JSON payloads of a stream's events, after a check of its end."""
     *events, end = data.split(b"\n\n")
     done = [event for event in events if event == b"data: [DONE]"]
     assert (end, done) == (b"", [] if data.startswith(b"event: ") else events[-1:])
@@ -335,9 +335,7 @@ class Flood:
     path: str = GENERATE
 
     async def against(self, under_test, sampling):
-        """Return requests served by client, and how often a slot was empty while a
-        request waited.
-        """
+        """Return requests served by client, and how often a slot was empty despite a queue."""
         dispatcher, left = under_test.proxy.dispatcher, self.requests
         had, idle = Counter(), 0
 

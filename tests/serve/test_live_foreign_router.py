@@ -31,7 +31,7 @@ SMG = os.environ.get("FAIRBENCH_SGLANG_ROUTER") or shutil.which("sglang-router")
 
 
 def ran(tmp_path, *arguments, code=0):
-    """Return (summary, directory, stderr) of a run, after checking that its processes are gone."""
+    """Return (summary, directory, stderr) of a run, after a check that its processes are gone."""
     with running(*arguments, "--result-dir", tmp_path) as process:
         stdout, stderr = process.communicate()
     assert process.returncode == code, stderr

@@ -1,4 +1,4 @@
-"""Test block hashes to prompts, against a cache that is a plain set of prefixes."""
+"""Test the map from block hashes to prompts, against a cache that is a plain set of prefixes."""
 
 import tracemalloc
 from array import array
@@ -48,9 +48,7 @@ class Cache:
         return [BlockStored(names, self.name(tokens[:start]), ids, size, None, "GPU")]
 
     def drop(self, tokens, count):
-        """Drop up to ``count`` blocks from the end of a prompt, if no other block
-        depends on them.
-        """
+        """Drop up to ``count`` blocks from a prompt's end, if no other block depends on them."""
         gone = []
         for prefix in reversed(self.prefixes(tokens[: self.cached(tokens)])):
             size = len(prefix) + self.block_size
@@ -59,7 +57,7 @@ class Cache:
                 break
             self.held.remove(prefix)
             gone.append(self.name(prefix))
-        # As SGLang does: node by node, leaves first, the blocks of a node in their order.
+        # In SGLang's order: node by node, leaves first, and the blocks of a node in their order.
         half = len(gone) // 2
         names = [*reversed(gone[:half]), *reversed(gone[half:])]
         return [BlockRemoved(names, "GPU")] if names else []
@@ -97,8 +95,8 @@ def test_the_cache_that_a_router_assumes_is_real(block_size, data):
             index.apply(cache.drop(tokens, data.draw(st.integers(1, 200))))
     assert len(index) == len(cache.held)
     for tokens in prompts:
-        # Compares whole pages of dispatched prompts. Within a block, two prompts may share router
-        # pages that the worker, which caches blocks, holds for only one.
+        # This compares whole pages of dispatched prompts. Within a block, two prompts may share
+        # router pages that the worker, which caches blocks, holds for only one.
         believed = tree.holders(tree.find(pages[tokens])[0]).tokens
         assert believed - believed % block_size <= cache.cached(tokens)
         assert believed >= min(cache.cached(tokens), prompt_tokens(pages[tokens])) - 31
@@ -176,7 +174,7 @@ def prefix_ids(prefix):
 
 
 def pages(name, tokens, size, parent=None):
-    """Return the events of a prompt as SGLang writes them: one for each page."""
+    """Return the events of a prompt as SGLang writes them, one for each page."""
     events = []
     for at in range(0, tokens, size):
         ids = list(range(at, at + size))
@@ -186,7 +184,7 @@ def pages(name, tokens, size, parent=None):
 
 
 def whole(name, tokens, size, parent=None):
-    """Return the event of a prompt as vLLM writes it: one for all of its blocks."""
+    """Return the event of a prompt as vLLM writes it, one for all of its blocks."""
     names = [f"{name}-{at}".encode() for at in range(0, tokens, size)]
     return [BlockStored(names, parent, list(range(len(names) * size)), size, None, "GPU")]
 
@@ -220,7 +218,7 @@ def test_memory_grows_with_the_tokens_and_not_with_their_prefixes(stored, size):
         assert len(index) == tokens // size
         return kept
 
-    # An id takes 4 bytes, and an array up to an eighth more; the rest is for each block.
+    # An id takes 4 bytes, and an array up to an eighth more. The rest is for each block.
     bound = 5 * 2**11 + 500 * (2**11 // size)
     assert kept_bytes(2**11) <= bound
     assert kept_bytes(2**12) <= 2 * bound
@@ -245,7 +243,7 @@ def test_replaced_ends_of_a_prompt_leave_no_memory():
 
 @pytest.mark.parametrize("order", [list, reversed])
 def test_a_prompt_that_is_removed_page_by_page_is_reported_once(order):
-    """A report copies the prefix, so one for each page would take quadratic time."""
+    """A report copies the prefix, so a report for each page would take quadratic time."""
     stored = pages("p", 4096, 16)
     gone = [BlockRemoved(one.block_hashes, "GPU") for one in order(stored)]
     prefix = segments_of(range(4096))

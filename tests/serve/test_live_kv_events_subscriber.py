@@ -1,4 +1,4 @@
-"""Test following KV events over real sockets: gaps are repaired, or the index is cleared."""
+"""Test following KV events over real sockets: gaps are repaired, or else the index is cleared."""
 
 import asyncio
 import tracemalloc
@@ -35,7 +35,7 @@ class Worker:
     """A PUB socket that sends given messages, and a ROUTER socket that replays ``kept``.
 
     ``asked`` are the replays that it has answered. Messages that are only kept were published
-    before anybody subscribed, so PUB dropped them silently.
+    before any subscription, so PUB dropped them silently.
     """
 
     def __init__(self):
@@ -70,7 +70,7 @@ class Worker:
 
 
 def message(number, ts=0.0):
-    """Message ``number`` removes block ``number``, so the log shows which messages were applied."""
+    """Return a message that removes block ``number``. The log thus shows applied messages."""
     return encode(number, EventBatch(ts, [BlockRemoved([number])]))
 
 
@@ -279,8 +279,9 @@ def test_a_worker_with_unreadable_replays_is_ignored():
 
 
 def test_a_message_lost_during_a_replay_is_missed_too():
-    """For each of two gaps, a replay from the end of the previous one is requested, and nothing is
-    applied twice.
+    """A replay is requested for each of two gaps, from the end of the previous one.
+
+    No message is applied twice.
     """
     heard, counts, asked = follow(0, 3, 4, 9, 10, last=10, replay=True, kept=range(20))
     assert (heard, counts, asked) == (list(range(11)), (2, 0), [1, 5])

@@ -75,7 +75,7 @@ def access(path, **weights):
 
 
 def changed(path, text):
-    """Change the file and make sure that its modification time differs."""
+    """Change the file, and make sure that its modification time differs."""
     before = path.stat().st_mtime_ns
     path.write_text(text)
     os.utime(path, ns=(before + 10**9, before + 10**9))
@@ -90,7 +90,7 @@ def test_a_changed_file_is_read_once_it_has_stayed_the_same(keys, caplog):
     at.reload_if_changed()
     changed(keys, '"secret-3" = "ann"\n')
     at.reload_if_changed()
-    assert at.keys.get("secret-1") == "ann"  # it may not be complete yet
+    assert at.keys.get("secret-1") == "ann"  # the file may not be complete yet
     at.reload_if_changed()
     assert (at.keys.get("secret-1"), at.keys.get("secret-3")) == (None, "ann")
     assert at.weights is weights
@@ -131,7 +131,7 @@ class Minutes:
         self.quotas.replace_limits({"ann": Quota(**quota)})
 
     def ask(self):
-        """Return the seconds until the next try, 0 if the request is accepted."""
+        """Return the seconds until the next try, or 0 if the request is accepted."""
         try:
             self.quotas.check_quota("ann")
         except Problem as problem:
@@ -174,7 +174,8 @@ def test_requested_tokens_count_until_the_usage_is_known():
     at.ask()
     with at.quotas.lease("ann", 600):
         assert at.ask() == 1
-    assert at.ask() == 0  # The request was refused later, or its client left: no service.
+    # The request was refused later, or its client left, so there was no service.
+    assert at.ask() == 0
 
 
 def test_another_quota_holds_immediately_and_debts_stay():
@@ -205,7 +206,7 @@ def test_no_client_exceeds_its_rate_by_more_than_one_request(steps, per_min):
 
 
 def test_requests_that_were_let_in_are_checked_again():
-    """All may come before the first of them has a body, and so before any token is reserved."""
+    """All may arrive before the first has a body, and so before any token is reserved."""
     at, served = Minutes(tokens=600), 0
     assert [at.ask() for _ in range(100)] == [0] * 100
     with ExitStack() as leases:
@@ -219,7 +220,7 @@ def test_requests_that_were_let_in_are_checked_again():
 @pytest.mark.parametrize(
     ("path", "body", "served"),
     [
-        (GENERATE, {"input_ids": [1] * 50}, 6),  # 178 tokens each: SGLang's default is 128
+        (GENERATE, {"input_ids": [1] * 50}, 6),  # 178 tokens each, because SGLang's default is 128
         (COMPLETIONS, {"prompt": "t" * 800, "max_tokens": 60}, 4),
         (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, 1),  # 4,096 are reserved
         (CHAT, {"messages": [], "tools": [{"description": "t" * 1_900}], "max_tokens": 20}, 2),

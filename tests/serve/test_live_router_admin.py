@@ -78,13 +78,13 @@ async def worker(**settings):
 
 @asynccontextmanager
 async def held_cluster():
-    """Run a router before two workers that wait before their last word; yield its admin."""
+    """Run a router before two workers that wait before their last word. Yield its admin."""
     async with cluster(2, held_at=2) as (under_test, workers), administered(under_test) as admin:
         yield under_test, workers, admin
 
 
 async def emulated(stack, number):
-    """Run an emulator in this process; yield its address."""
+    """Run an emulator in this process. Yield its address."""
     loop = asyncio.get_running_loop()
     settings = {"local": "dlpm", "kv_events_port": 0, "number": number}
     emulator, session = await stack.enter_async_context(running(loop, **settings))
@@ -98,7 +98,7 @@ class Load:
 
     def __init__(self, under_test):
         self.under_test = under_test
-        self.served = []  # number of the request in order of its start, status, worker
+        self.served = []  # for each request in order of its start: number, status, worker
         self.begun = 0
         self.over = False
 
@@ -129,7 +129,7 @@ class Load:
     ids=["gateway", "d2lpm", "preble", "utilization"],
 )
 def test_adding_and_draining_workers_under_load_loses_no_request(router):
-    """Eight clients use emulated workers with KV events; later requests obey each change."""
+    """Eight clients use emulated workers with KV events. Later requests obey each change."""
 
     async def run():
         async with AsyncExitStack() as stack:
@@ -172,7 +172,7 @@ def test_adding_and_draining_workers_under_load_loses_no_request(router):
 
 @asynccontextmanager
 async def one_of_two_streams():
-    """Run two workers, of which the ``busy`` one has begun an answer."""
+    """Run two workers, of which the ``busy`` worker has begun an answer."""
     async with (
         cluster(2, held_at=2) as (under_test, workers),
         administered(under_test) as admin,
@@ -309,10 +309,11 @@ def test_a_worker_is_not_added_again_under_another_name():
     async def run():
         async with cluster(1) as (under_test, (known,)), administered(under_test) as admin:
             found = [await admin.add(name.format(known.port)) for name in NAMES]
-            found += [await admin.add(f"http://127.0.0.1:{known.port}/other")]  # a gateway's path
+            # the path of a gateway
+            found += [await admin.add(f"http://127.0.0.1:{known.port}/other")]
             async with worker() as other:
                 names = (f"http://localhost:{other.port}", other.url, f"{other.url}/")
-                found += await asyncio.gather(*map(admin.add, names))  # at once
+                found += await asyncio.gather(*map(admin.add, names))  # all at once
             return [status for status, _ in found]
 
     *known, other, first, second, third = asyncio.run(run())
@@ -321,7 +322,7 @@ def test_a_worker_is_not_added_again_under_another_name():
 
 
 def test_names_that_a_gateway_tells_apart_are_different_workers(monkeypatch):
-    """Behind one address of an ingress there are many workers."""
+    """Behind one address of an ingress, there are many workers."""
 
     def resolved(host, _):
         return [(None, None, None, "", ("203.0.113.7", 0))]
@@ -455,7 +456,7 @@ def test_only_holders_of_the_admin_key_are_served_and_no_foreign_page_is(caplog)
 
 
 def test_serve_has_the_endpoint_on_a_separate_port(tmp_path):
-    """The endpoint runs in a process with a key; the log shows the address and no key."""
+    """The endpoint runs in a process with a key. The log shows the address and no key."""
     (tmp_path / "admin").write_text("ADMIN-SECRET\n")
     (tmp_path / "keys.toml").write_text('"CLIENT-SECRET" = "ann"\n')
 

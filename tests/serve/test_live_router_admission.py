@@ -18,13 +18,14 @@ from fairbench_serve.dispatcher import Dispatcher
 from tests.serve.live_router import GENERATE, cluster, until
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"
-BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]  # a worker with minutes of work, and one without work
+# a worker with minutes of work, and a worker without work
+BUSY, FREE = [100_000, 2, 0.5], [0, 1, 0.1]
 SOON_MS = 30_000  # long enough for a slow machine
 CONTROL = {"admission.profile": "a100", "admission.ahead": "all"}
 
 
 class Costs:
-    """Costs: 1 s per 100 tokens of prompt, 0.1 s per step."""
+    """Costs: 1 s per 100 tokens of prompt, and 0.1 s per step."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100

@@ -1,4 +1,4 @@
-"""Test that the live router, by token ids and KV events, finds the simulator's prefixes."""
+"""Test that the live router finds the simulator's prefixes by token ids and KV events."""
 
 from array import array
 
@@ -20,7 +20,7 @@ def ids_of(prompt):
 
 
 class Behind(Router):
-    """A real Dispatcher between the simulated cluster and a router, fed with token ids."""
+    """A real Dispatcher between the simulated cluster and a router. It gets token ids."""
 
     name = "behind"
     Params = None
@@ -86,7 +86,7 @@ def hit_rates(monkeypatch, seeds, settings, **flags):
 
 @pytest.mark.slow
 def test_pages_lose_few_hits(monkeypatch):
-    """Many first messages have fewer than 32 tokens; such pages would lose 4.5% of the hits."""
+    """Many first messages have fewer than 32 tokens. Pages of 32 would lose 4.5% of the hits."""
     settings = {"engine.max_running_requests": 64}
     plain, live = hit_rates(monkeypatch, range(2), settings, duration_s=30.0)
     assert abs(live / plain - 1) < 0.025

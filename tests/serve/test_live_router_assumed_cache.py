@@ -17,7 +17,7 @@ def prompt_of(numbers):
 
 
 def checked(assumed):
-    """Return the tokens of an assumed cache, after checking its bookkeeping."""
+    """Return the tokens of an assumed cache, after a check of its bookkeeping."""
     cache = assumed._cache
     nodes = list(cache.nodes())
     tokens = sum(node.length for node in nodes)
@@ -31,7 +31,7 @@ def checked(assumed):
 
 
 def test_evictions_that_a_worker_reports_keep_its_assumed_cache_within_its_pool():
-    """The worker is a cache whose evictions are events; each prompt is new."""
+    """The worker is a cache whose evictions are events. Each prompt is new."""
     heard, draw = [], random.Random(1)
     assumed = AssumedCache(FOLLOWED_SLACK * POOL, lambda *evicted: heard.append(evicted))
     worker = AssumedCache(POOL, assumed.lose)
@@ -40,7 +40,7 @@ def test_evictions_that_a_worker_reports_keep_its_assumed_cache_within_its_pool(
         prompt = prompt_of([*shared, *(f"{number}.{n}" for n in range(draw.randint(1, 12)))])
         for cache in (worker, assumed):
             cache.add_prompt(prompt)
-    # Without following evictions the router would hold twice the pool.
+    # Without following evictions, the router would hold twice the pool.
     assert checked(assumed) <= POOL
     assert checked(worker) <= POOL
     assert len(assumed._cache._leaves) <= 2 * sum(1 for _ in assumed._cache.nodes()) + 1

@@ -1,4 +1,4 @@
-"""Test workers that answer 200 without an answer: no request is lost that another could serve."""
+"""Test workers that answer 200 without an answer: requests are served by another worker."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]
 
 
 def data(*events, done=True):
-    """Return a stream of these events; a text is an event as it is."""
+    """Return a stream of these events. A text stands for itself."""
     parts = [one if isinstance(one, str) else f"data: {json.dumps(one)}" for one in events]
     return "".join(f"{part}\n\n" for part in [*parts, *(["data: [DONE]"] if done else [])])
 
@@ -97,7 +97,7 @@ ERRORS = 'fairbench_requests_total{client="default",outcome="error"}'
 
 @asynccontextmanager
 async def saying(body, content_type, seen):
-    """Run a healthy worker that gives this answer to all requests; yield its address."""
+    """Run a healthy worker that gives this answer to all requests. Yield its address."""
 
     async def answer(request):
         seen.append(await request.read())
@@ -133,7 +133,7 @@ async def answers(under_test, requests, body, path=CHAT):
 
 
 async def beside(bad, good, requests, body, path=CHAT):
-    """Send requests to bad workers and good ones; return answers, times reached and workers up."""
+    """Send requests to bad and good workers. Return answers, times reached and workers up."""
     async with AsyncExitStack() as stack:
         seen = []
         addresses = [await stack.enter_async_context(saying(*one, seen)) for one in bad]
@@ -167,14 +167,14 @@ def test_an_answer_without_an_answer_costs_nothing(bad, stream, requests):
     body = {**PATHS[CHAT], "stream": stream}
     found, reached, up = asyncio.run(beside([bad], 1, requests, body))
     assert found == [(200, "1", False)] * requests
-    assert reached <= 3 + 8  # others are under way until the third is reported
-    assert up == ({0, 1} if '"code": 400' in bad[0] else {1})  # a refusal of such requests
+    assert reached <= 3 + 8  # others are on their way until the third is reported
+    assert up == ({0, 1} if '"code": 400' in bad[0] else {1})  # a refusal of these requests
 
 
 @pytest.mark.parametrize("bad", [2, 3])
 @pytest.mark.parametrize("name", ["error", "abort", "page", "no token"])
 def test_one_good_worker_serves_what_several_bad_ones_answer(name, bad):
-    """The bad workers answer at once, and are the least loaded ones."""
+    """The bad workers answer at once, and are the least loaded."""
     found, reached, up = asyncio.run(beside([said(WHOLE[name])] * bad, 1, 24, PATHS[CHAT]))
     assert found == [(200, str(bad), False)] * 24
     assert up == {bad}
@@ -222,7 +222,7 @@ AFTER = [
 
 @pytest.mark.parametrize("fault", AFTER, ids=json.dumps)
 def test_a_fault_after_the_first_output_ends_the_stream_with_an_error(fault):
-    """The request is not tried again, since its client has a part of the answer."""
+    """The request is not tried again, because its client already has a part of the answer."""
 
     class Late(Worker):
         async def stream(self, request, body):

@@ -20,7 +20,7 @@ def test_no_client_gets_the_whole_body_memory():
     memory = BodyMemory(16 * MIB)
     with memory.lease("flood") as first, memory.lease("flood") as second:
         first.grow_to(6 * MIB)
-        second.grow_to(2 * MIB)  # 8 of 16 MiB, and 8 are free
+        second.grow_to(2 * MIB)  # 8 of 16 MiB are used, and 8 are free
         with pytest.raises(Problem) as raised:
             second.grow_to(2 * MIB + 1)
         assert (raised.value.status, raised.value.retry_after_s) == (429, 5)
@@ -159,7 +159,7 @@ def test_bodies_that_never_end_take_no_more_than_their_share(kind, connections, 
                 writer.write(ENDLESS[kind])
                 try:
                     refused.append(b" 429 " in await reader.readline())
-                except ConnectionError:  # the router has closed before it read everything
+                except ConnectionError:  # the router closed before it had read everything
                     refused.append(True)
 
             flooding = [asyncio.create_task(flood()) for _ in range(connections)]

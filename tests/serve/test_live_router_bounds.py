@@ -51,7 +51,7 @@ def test_clients_unused_for_longest_are_forgotten_and_debtors_last():
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 200)), max_size=100))
 def test_a_router_keeps_a_bounded_number_of_clients(asked):
-    """Each client once took 0.42 KB permanently; a returning worker then delayed all requests."""
+    """Each client once took 0.42 KB permanently. A returning worker then delayed all requests."""
     limit, quantum = 8, 1000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_credits, "MAX_CLIENTS", limit)
@@ -72,7 +72,8 @@ def test_client_round_robin_keeps_a_bounded_number_of_clients(monkeypatch):
     router = build_router("client-round-robin", {}, 4)
     names = ["a", "b", "a", "c", "d", "a", "b"]
     places = [router.route(request(n, name), 0.0) for n, name in enumerate(names)]
-    # a 0, b 1, a 1, c 2, d 3 (b is idle for longest, and forgotten), a 2, b again: the fifth
+    # Places are a 0, b 1, a 1, c 2, d 3 (b, idle for longest, is forgotten), a 2, and b again, the
+    # fifth.
     assert places == [0, 1, 1, 2, 3, 2, 0]
     assert len(router._turns) == 3
 
@@ -116,7 +117,7 @@ def test_the_plugin_keeps_a_bounded_number_of_series(monkeypatch):
 
 
 def test_a_servers_own_requests_belong_to_no_client():
-    """Such requests are not charged to the unnamed client."""
+    """These requests are not charged to the unnamed client."""
     asked = SimpleNamespace(rid="HEALTH_CHECK_1234", routing_key=None)
     assert client_of(asked) == HEALTH
     asked.rid = "1234"
@@ -133,7 +134,7 @@ JUNK = {
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize("path", [GENERATE, CHAT])
 def test_a_wrongly_compressed_body_leaves_no_traceback(path, junk, caplog):
-    """Test that such a request leaves no traceback."""
+    """The request leaves no traceback in the log."""
 
     async def run():
         async with cluster(1) as (worker_side, (worker,)):

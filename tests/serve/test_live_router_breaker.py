@@ -74,7 +74,7 @@ def test_only_failures_in_a_row_count_and_only_a_probe_closes():
         assert not breakers.record_success(0, "ann")
     for _ in range(3):
         breakers.record_failure(0, "ann")
-    assert not breakers.record_success(0, "ann")  # what existed before it opened
+    assert not breakers.record_success(0, "ann")  # a request from before the breaker opened
     assert breakers.is_open(0)
 
 
@@ -82,7 +82,7 @@ def test_only_failures_in_a_row_count_and_only_a_probe_closes():
     ("failing", "served", "after_s", "opens"),
     [
         (["eve"] * 9, ["ann"], 4, False),  # the requests of eve may be the cause
-        (["eve"] * 9, ["ann"], 6, True),  # nobody knows if ann would be served now
+        (["eve"] * 9, ["ann"], 6, True),  # it is unknown whether ann would be served now
         (["eve"] * 9, ["eve"], 4, True),
         (["eve", "bob", "eve"], ["ann"], 4, True),
         (["eve"] * 9, [], 4, True),
@@ -139,7 +139,7 @@ def test_an_inconclusive_probe_is_repeated():
 
 
 async def statuses(under_test, requests, at_once=8):
-    """Send requests, some at once, each with its own prompt; return (status, worker) of each."""
+    """Send requests, ``at_once`` in parallel, each with its own prompt. Return (status, worker)."""
     room = asyncio.Semaphore(at_once)
 
     async def one(number):
@@ -153,7 +153,7 @@ async def statuses(under_test, requests, at_once=8):
 
 
 OF_ROUTERS = [("d2lpm", 500), ("round-robin", 503)]
-OF_REQUESTS = (400, 404, 413, 422)  # they concern the kind of the requests, not the worker
+OF_REQUESTS = (400, 404, 413, 422)  # these concern the kind of request, not the worker
 OF_STATUSES = (*OF_REQUESTS, 401, 403, 408, 429, 500, 501, 503, 507, 529, 599)
 
 
@@ -174,13 +174,14 @@ def test_a_worker_that_fails_everything_costs_no_answers_and_gets_little_traffic
 
     found, reached = asyncio.run(run())
     assert found == [200] * requests
-    assert reached <= 3 + 8  # others are under way until the third is reported
+    assert reached <= 3 + 8  # others are on their way until the third is reported
 
 
 def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_as_failures():
     """SGLang answers 200 to a stream before it knows whether it can serve the request.
 
-    The error has the code 400: it concerns such requests, and the worker stays up for others.
+    The error has the code 400. It concerns this kind of request, and the worker stays up for
+    others.
     """
 
     async def run():
@@ -199,8 +200,9 @@ def test_streams_that_begin_with_an_error_are_tried_elsewhere_and_count_as_failu
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 429])
 def test_a_request_that_fails_at_two_workers_blames_its_client(status):
-    """The client gets a worker's error, and no worker is blamed. The third worker is tried only
-    while its last request has not failed.
+    """The client gets a worker's error, and no worker is blamed.
+
+    The third worker is tried only while its last request has not failed.
     """
 
     async def run():
@@ -214,9 +216,7 @@ def test_a_request_that_fails_at_two_workers_blames_its_client(status):
 
 
 def test_a_success_in_between_clears_a_worker():
-    """Otherwise one client could have a worker ejected with requests that only this
-    worker refuses.
-    """
+    """Otherwise, a client could have a worker ejected by requests that only this worker refuses."""
 
     async def run():
         async with cluster(2) as (under_test, workers):
@@ -256,7 +256,7 @@ def test_healthy_answers_do_not_bring_back_a_worker_that_fails(monkeypatch):
     monkeypatch.setattr(breaker, "FIRST_REST_S", 600.0)
 
     async def run():
-        async with cluster(2) as (under_test, workers):  # health is asked every 50 ms
+        async with cluster(2) as (under_test, workers):  # health is checked every 50 ms
             workers[0].status = 500
             await statuses(under_test, 20)
             reached = len(workers[0].seen)
@@ -268,7 +268,7 @@ def test_healthy_answers_do_not_bring_back_a_worker_that_fails(monkeypatch):
 
 
 def test_requests_that_fail_everywhere_eject_no_worker():
-    """Otherwise one client's odd requests would take every worker from the others."""
+    """Otherwise, one client's odd requests would take every worker from the others."""
 
     async def run():
         async with cluster(3, status=500) as (under_test, workers):
@@ -335,9 +335,9 @@ def test_a_connection_that_breaks_while_the_worker_is_healthy_is_tried_once_more
 
 
 class Impatient(asyncio.Protocol):
-    """A server that serves one request per connection and breaks it under the next one.
+    """A server that serves one request per connection, and breaks it under the next one.
 
-    A server whose idle timeout ends while a request is on its way does the same.
+    A server does the same if its idle timeout ends while a request is on its way.
     """
 
     def connection_made(self, transport):
@@ -356,7 +356,7 @@ class Impatient(asyncio.Protocol):
 
 
 def test_kept_connections_that_workers_have_closed_cost_no_answer():
-    """Each request finds its closed connection, however many there are, and no worker is blamed."""
+    """Each request meets a closed connection, but no worker is blamed, however many there are."""
 
     async def run():
         loop = asyncio.get_running_loop()

@@ -47,9 +47,7 @@ def test_the_charge_of_an_unread_answer_is_known_or_estimated():
 
 
 def test_a_leaving_client_pays_for_its_reservation():
-    """SGLang reserves 0.098 of at most 4,096 future tokens; a whole answer costs no more
-    than that.
-    """
+    """SGLang reserves 0.098 of at most 4,096 future tokens. A whole answer costs no more."""
     asked = HighestCost(100, 100, 6_000)
     assert broken_off(Usage(None, 200), asked, 1.0, None, left=True) == Charge(100, 601, 0)
     assert broken_off(Usage(None, 200), asked, 1.0, None) == Charge(100, 200, 0)
@@ -66,7 +64,7 @@ def test_the_pace_is_that_of_recent_whole_answers():
     for _ in range(200):
         pace.observe(1, 10.0, 100)
     assert (pace.token_s(0), round(pace.token_s(1), 3)) == (0.02, 0.1)
-    pace.observe(1, 10.0, 0)  # says nothing
+    pace.observe(1, 10.0, 0)  # this says nothing
     assert round(pace.token_s(1), 3) == 0.1
     pace.observe(0, 10.0, 100)  # the latest answer counts a twentieth
     assert pace.token_s(0) == pytest.approx(0.02 + (0.1 - 0.02) / 20)
@@ -81,9 +79,9 @@ def usage(read, produced):
     [(-(10**9), False, 3), (-(10**9), True, 3), (0, True, 3), (10**9, False, 3), (10**9, True, 3)],
 )
 def test_a_workers_usage_is_clamped_to_the_request(said, stream, booked):
-    """A negative count once ended the stream with a traceback; a large one corrupted credits.
+    """A negative count once ended the stream with a traceback, and a large one corrupted credits.
 
-    The stream has three events. A whole answer with an invalid count counts entirely as text.
+    The stream has three events. A whole answer with an invalid count is charged by its text.
     """
 
     async def run():
@@ -138,9 +136,7 @@ def test_a_chunk_of_many_tokens_counts_by_its_text():
 
 
 def test_a_client_that_leaves_a_non_streamed_answer_pays_by_its_duration():
-    """No part of the answer arrived, so the charge is at most the requested length, and here
-    exactly that.
-    """
+    """No part of the answer arrived, so the charge is at most the requested length, as here."""
 
     async def run():
         async with cluster(1, held_at=0) as (under_test, (worker,)):

@@ -24,9 +24,9 @@ async def stream(under_test, client, path=GENERATE, body=LONG):
 
 
 def flooded(requests, workers=1, info=SIZE, victims=1, path=GENERATE, body=LONG, **router):
-    """Return the numbers of requests at the workers: of a flood, and of a later victim.
+    """Return how many requests of a flood, and of a later victim, are at the workers.
 
-    The flood consists of requests with this path and body.
+    The flood's requests have this path and body.
     """
 
     async def run():

@@ -1,4 +1,4 @@
-"""Test that one client's flood takes no slot from the others."""
+"""Test that a flood of one client takes no slot from the others."""
 
 import asyncio
 from contextlib import ExitStack
@@ -36,12 +36,13 @@ def test_the_youngest_waiting_request_of_the_heaviest_client_makes_room():
             taken.take("flood")
         taken.take("ann")
         assert taken.evicted == [("flood", 4)]
-        taken.take("bob")  # the flooder has three requests
+        taken.take("bob")  # the flood has three requests
         assert taken.evicted == [("flood", 4), ("flood", 3)]
         with pytest.raises(Problem, match="4 unfinished requests"):
             taken.take("flood")
         with pytest.raises(Problem, match="4 unfinished requests"):
-            taken.take("ann")  # an eviction would only reverse the roles: both would have two
+            # an eviction would only reverse the roles, because both would have two
+            taken.take("ann")
 
 
 def test_an_answer_that_has_begun_is_never_cut_off():
@@ -110,7 +111,7 @@ def ask(under_test, client, body=None):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_flood_does_not_cause_refusals_for_others(stream):
-    """A flood does not take every slot, so that other clients get no 429."""
+    """A flood leaves slots, so that other clients get no 429."""
 
     async def run():
         body = {**PATHS[GENERATE], "stream": stream}

@@ -1,6 +1,4 @@
-"""Test the host of a Router object: it gets every event, and is never asked about a worker that is
-down.
-"""
+"""Test the host of a Router, which gets every event, and only questions about running workers."""
 
 from array import array
 from dataclasses import dataclass
@@ -97,7 +95,7 @@ def test_a_prompt_is_cut_to_whole_pages_and_keeps_its_true_length():
 def test_workers_with_large_pages_cache_whole_ones_only():
     dispatcher = home(Spy(), page_tokens=64)
     held = [prompt_tokens(request(dispatcher, tokens).prompt) for tokens in (63, 64, 200, 5000)]
-    assert held == [0, 64, 192, 4864]  # from 4096 on, pages of 256 tokens
+    assert held == [0, 64, 192, 4864]  # from 4096 on, pages have 256 tokens
     assert request(dispatcher, 63).input_tokens == 63
 
 

@@ -79,9 +79,7 @@ def test_a_compression_bomb_is_decoded_only_to_the_size_limit():
 @pytest.mark.parametrize("words", [2**18, 2**18 + 1, 300_000])
 @pytest.mark.parametrize("piece", [1000, 2**30])
 def test_a_long_body_is_decoded_unchanged(words, piece):
-    """The body is longer than one decoding step and compresses well, so that the decoder keeps
-    undecoded data.
-    """
+    """The body is longer than a decoding step and compresses well, so undecoded data is kept."""
     body = b"word " * words
     packed = gzip.compress(body)
     decoder = Decoder(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}))
@@ -157,7 +155,7 @@ DRIPS = {
     "plain": (b"", b" ", {}),
     "announced": (b"", b" ", {"Content-Length": "1000000"}),
     "compressed": (gzip.compress(BODY, mtime=0)[:15], b"", {"Content-Encoding": "gzip"}),
-    # a comment of the gzip header, which has no end
+    # a comment of the gzip header that has no end
     "compressed comment": (b"\x1f\x8b\x08\x10" + bytes(6), b"c", {"Content-Encoding": "gzip"}),
 }
 

@@ -1,4 +1,4 @@
-"""Test the ends of streams: a worker that has said that its answer is over has served it."""
+"""Test that a worker has served a stream once it has said that its answer is over."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def plain(text):
 
 @asynccontextmanager
 async def replying(reply, stays_open):
-    """Run a healthy worker that gives this reply, and then closes the connection or does not."""
+    """Run a healthy worker that gives this reply. It then closes the connection, or does not."""
     stopped = asyncio.Event()
 
     async def answer(reader, writer):
@@ -52,7 +52,7 @@ async def replying(reply, stays_open):
 
 
 def served(reply, stays_open):
-    """Return whether a router counts the stream of such a worker as whole, and the text."""
+    """Return the text, and whether a router counts the stream of this worker as whole."""
 
     async def run():
         async with replying(reply, stays_open) as worker, router_before([worker]) as under_test:
@@ -96,7 +96,7 @@ def test_an_answer_that_is_not_over_is_cut(reply):
 @pytest.mark.parametrize("reply", ["", "HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 200 OK\r\n"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_worker_that_closes_every_connection_is_taken_out(reply, stream):
-    """A kept connection may break by chance; the new connection to the same worker decides."""
+    """A kept connection may break by chance, so the new connection to the same worker decides."""
 
     async def run():
         good = Worker()

@@ -1,4 +1,4 @@
-"""Test faults of clients and workers, and the router's reaction."""
+"""Test faults of clients and workers, and how the router reacts."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def test_a_worker_that_dies_mid_stream_ends_that_stream_with_an_error(path, rout
             assert begun == list(events(path, {}))[: 2 + BEFORE.get(path, 0)]
             assert error["error"]["type"] == "server_error"
 
-            # The worker is out of rotation for every router: all later requests use the other
+            # The worker is out of rotation for every router, so all later requests use the other
             # worker.
             workers[1 - dead].held_at = None
             for _ in range(6):
@@ -89,9 +89,7 @@ def test_a_returned_worker_takes_part_again(router):
 
 
 async def served_by(under_test, requests):
-    """Return the workers that served these requests, each of a different client with a different
-    prompt.
-    """
+    """Return the workers that served these requests. Clients and prompts all differ."""
     found = set()
     for number in range(requests):
         body = {**PATHS[GENERATE], "input_ids": [number] * 100}
@@ -104,8 +102,9 @@ async def served_by(under_test, requests):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_requests_that_ran_at_a_dead_worker_are_not_repeated(stream):
-    """Any of the running requests may have killed the worker. A request at the other worker is
-    answered.
+    """Any of the running requests may have killed the worker.
+
+    A request at the other worker is answered.
     """
 
     async def run():
@@ -256,7 +255,7 @@ def test_a_worker_that_never_lists_its_models_is_ignored():
         async with cluster(2, router=setting, held_at=0) as (under_test, workers):
             workers[1].released.set()
             assert await under_test.status("/v1/models") == 200
-            await until(lambda: under_test.up == {0, 1})  # it is healthy, all the same
+            await until(lambda: under_test.up == {0, 1})  # it is healthy all the same
 
     asyncio.run(run())
 
@@ -279,7 +278,7 @@ def test_a_client_that_leaves_aborts_the_request_at_the_worker(stream):
 
 
 async def stalled(worker):
-    """Return the number of bytes that the worker has sent once it stops sending."""
+    """Return how many bytes the worker had sent when it stopped sending."""
     before = -1
     while before < worker.sent_bytes:
         before = worker.sent_bytes
@@ -411,7 +410,7 @@ JUNK = b"\x93junk\n\n"
 
 @asynccontextmanager
 async def junk(kind, path):
-    """Run a server whose answers to a path are invalid; yield its address and its requests."""
+    """Run a server with invalid answers to a path. Yield its address and its requests."""
     seen, checked = [], asyncio.Event()
 
     async def answer(request):
@@ -520,11 +519,11 @@ def test_a_stream_that_ends_early_gets_an_error(path):
     ("method", "path"), [("POST", GENERATE), ("PUT", GENERATE), ("POST", "/nothing")]
 )
 def test_a_client_with_an_unread_body_learns_that_the_connection_closes(method, path):
-    """Otherwise a client would send its next request on that connection and get no answer."""
+    """Otherwise, a client would send its next request on that connection and get no answer."""
 
     async def body(answered):
         yield b"1" * 20_000  # more bytes than the router reads
-        await answered.wait()  # so that, even on a busy machine, some bytes are still missing
+        await answered.wait()  # even on a busy machine, some bytes are then still missing
         yield b"1" * 300_000
 
     async def run():

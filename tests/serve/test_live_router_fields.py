@@ -1,4 +1,4 @@
-"""Test which fields of a body reach a worker, including those that once killed one."""
+"""Test which fields of a body reach a worker, including those that once killed a worker."""
 
 import asyncio
 import json
@@ -59,8 +59,8 @@ def test_ids_outside_the_vocabulary_never_reach_a_worker(path, body):
 @pytest.mark.parametrize(
     "info",
     [
-        {"vocab_size": 2048},  # the emulator
-        # the plugin in SGLang reports it
+        {"vocab_size": 2048},  # the emulator reports this
+        # the plugin in SGLang reports this
         {"internal_states": [{"fairbench": {"vocab_size": 2048}}]},
     ],
 )
@@ -169,7 +169,7 @@ def test_a_field_written_with_escapes_is_the_same_field():
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_cannot_choose_the_request_id_at_a_worker(path, stream):
-    """SGLang aborts by a prefix of ``rid``, vLLM by the header."""
+    """SGLang aborts by a prefix of ``rid``, and vLLM by the header."""
     body = {**PATHS[path], "stream": stream, "rid": "0"}
     status, _, reached, got = ask(path, body, sent={"x-request-id": "0", "x-override-rid": "0"})
     assert status == 200
@@ -193,7 +193,7 @@ MOST = {GENERATE: "sampling_params", RESPONSES: "max_output_tokens", MESSAGES: "
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_null_field_counts_as_missing(path):
-    """To vLLM and SGLang, a null limit means no limit, and no client would be charged for that."""
+    """To vLLM and SGLang, a null limit means no limit, so no client would be charged."""
     nulls = dict.fromkeys(["stream", MOST.get(path, "max_tokens")])
     needed = (*PROMPTS, "max_tokens") if path == MESSAGES else PROMPTS
     prompt = {name: PATHS[path][name] for name in needed if name in PATHS[path]}

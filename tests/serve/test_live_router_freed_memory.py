@@ -10,7 +10,7 @@ import pytest
 
 from fairbench_serve.background import LARGE_BYTES
 
-# Pieces as in a body of 64 MiB, and a small object above them that stays.
+# Allocates pieces as for a body of 64 MiB, and a small object above them that stays.
 LEFT_BEHIND = """
 import ctypes, os
 from fairbench_serve.background import return_freed_memory
@@ -45,7 +45,7 @@ def test_free_memory_below_a_small_object_is_returned():
     assert float(done.stdout) > 60
 
 
-# Counts those of ten large buffers that the C library maps outside its heap, after one of 31 MiB.
+# Counts how many of ten large buffers the C library maps outside its heap, after one of 31 MiB.
 MAPPED = """
 import ctypes
 from fairbench_serve.background import keep_large_buffers_apart
@@ -107,7 +107,8 @@ print(asyncio.run(counted()))
 def test_a_router_keeps_large_buffers_out_of_the_heap():
     """The test runs in a separate process, because other tests leave a heap with large holes.
 
-    Imports leave a few holes that a buffer fits into. Without the call, the heap takes all buffers.
+    Imports leave a few holes into which a buffer fits. Without the call, the heap takes all
+    buffers.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", ROUTER]

@@ -54,7 +54,7 @@ class Clock:
 
 
 def desk(policy="vtc", workers=1, **settings):
-    """Return a dispatcher behind a gateway that dispatches one request at a time to each worker."""
+    """Return a dispatcher behind a gateway that sends each worker one request at a time."""
     clock = Clock()
     at = Dispatcher(build_router("least-loaded", {}, workers), workers, 1_000, clock)
     at.router.prepare(Setup(fleet=at))
@@ -99,7 +99,7 @@ def test_the_next_request_goes_when_one_ends_and_the_client_with_least_service_f
     "charge", [Charge(), Charge(100, 8, 0), Charge(400, 8, 0), Charge(90, 0, 64)]
 )
 def test_the_dispatch_charge_is_corrected_by_the_true_cost(policy, sign, charge):
-    """The estimate was 100 tokens; gateway policies count cached tokens, schedulers do not."""
+    """The estimate was 100 tokens. Gateway policies count cached tokens, schedulers do not."""
     at, _ = desk(policy, concurrency__requests=9)
     # one request stays, and so does its client
     flight, _ = at.dispatch(asked(at)), at.dispatch(asked(at))
@@ -258,7 +258,7 @@ def test_requests_queue_here_and_a_leaving_client_frees_its_slot():
             assert under_test.proxy.dispatcher.under_way == 0
             assert await under_test.metric('fairbench_held_seconds_total{client="ann"}') > 0
             # 100 tokens, 32 of them cached, and 3 output tokens; ann was lifted to the service of
-            # flood.
+            # flood
             assert counters(under_test.proxy.dispatcher) == {"flood": 74, "ann": 174}
 
     run(test)
@@ -353,7 +353,7 @@ def test_a_full_worker_gets_no_requests():
 
 @pytest.mark.parametrize("policy", ["fcfs", "vtc", "dlpm"])
 def test_requests_to_workers_that_report_no_load_are_refused_at_once(policy):
-    """Queued ones, too. A worker that reports later is used, and one that reports is enough."""
+    """Queued requests are refused, too. A worker that reports later is used, and one is enough."""
 
     async def test():
         router = {"gateway": policy, "saturation": "utilization"}
@@ -372,7 +372,7 @@ def test_requests_to_workers_that_report_no_load_are_refused_at_once(policy):
             await until(lambda: workers[0].polls >= before + 2)
             asked = ask(under_test, "ann")
             await until(lambda: dispatcher.under_way == 1)
-            workers[0].healthy = False  # the other one never reports
+            workers[0].healthy = False  # the other worker never reports
             assert await asked == 503
             workers[0].healthy = True
             workers[0].load = [0, 0, 0.0]
@@ -401,20 +401,20 @@ def test_a_worker_that_no_longer_reports_is_blind_only_after_a_while():
 
 
 FLOOD, MODEST, AT_ONCE = 30, 6, 4
-# A quantum is worth one request, because a modest client has only a few waiting.
+# A quantum is worth one request, because a well-behaved client has only a few waiting.
 SMALL = {"dlpm": {"dlpm.quantum": 96}}
 
 
 @asynccontextmanager
 async def stock_worker():
-    """Run a first-come, first-served emulated worker; yield its address."""
+    """Run a first-come, first-served emulated worker. Yield its address."""
     settings = {"engine.max_running_requests": AT_ONCE}
     async with running(asyncio.get_running_loop(), settings=settings) as (_, session):
         yield WorkerAddress(str(session._base_url).rstrip("/"))
 
 
 async def shares(requests, **router):
-    """Return a flooder's and a modest client's service, and how often a slot was empty."""
+    """Return a heavy and a well-behaved client's service, and how often a slot was empty."""
     async with stock_worker() as address, router_before([address], **router) as under_test:
         flood = Flood({"flood": FLOOD, "ann": MODEST}, requests, AT_ONCE, prompt=64, vocab=30_000)
         return await flood.against(under_test, {"max_new_tokens": 16})
@@ -422,12 +422,12 @@ async def shares(requests, **router):
 
 @pytest.mark.parametrize("policy", [None, "vtc", "dlpm"])
 def test_a_modest_client_gets_its_share_over_a_stock_worker(policy):
-    """All requests are equally long; half of them are the modest client's fair share."""
+    """All requests are equally long. Half of them are the well-behaved client's fair share."""
     router = {} if policy is None else {"gateway": policy, "settings": SMALL.get(policy, {})}
     had, idle = asyncio.run(shares(120, **router))
     share = had["ann"] / had.total()
     assert share >= 0.9 / 2 if policy else share < 0.5 / 2
-    assert idle == 0  # so that fairness costs no throughput
+    assert idle == 0  # fairness costs no throughput
 
 
 STEPS = st.lists(
@@ -490,7 +490,7 @@ def test_each_request_ends_once_and_none_queues_needlessly(policy, steps):
             clock.wait(clock.now + 4 * number)
         assert set(waiting) == {made for made in waiting if made in at.ingress}
         assert len(at.ingress) == len(waiting)
-        # The total limit: a retried request may be the second one at its worker.
+        # The total is limited, because a retried request may be the second at its worker.
         under_way = sum(at.load(worker).in_flight for worker in at.up)
         assert not waiting or under_way >= len(at.up)
         assert not any(made in told for made in away)

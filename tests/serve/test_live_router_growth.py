@@ -19,7 +19,7 @@ WORKERS, CLIENTS, POOL = 4, 20, 2_000
 PAGE_TOKENS = 16
 ROUND = 1_200  # requests, with every fault at every worker
 ROUNDS = 4
-FEW = 12  # objects: fewer than faults of a round
+FEW = 12  # a number of objects smaller than the faults of a round
 
 NO_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType)
 
@@ -52,7 +52,7 @@ class Crowd:
         self.router.prepare(Setup(pool_tokens=POOL, fleet=self.home))
 
     def round(self):
-        """Send a round's requests with its faults and empty the caches; return the objects."""
+        """Send a round's requests with its faults, and empty the caches. Return the objects."""
         for number in range(ROUND):
             self.at_s += 0.02
             self.send()

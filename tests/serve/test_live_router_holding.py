@@ -1,4 +1,4 @@
-"""Test a router that queues requests, over HTTP: nothing is lost, and no client harms another."""
+"""Test over HTTP that a router that queues requests loses none and lets no client harm another."""
 
 import asyncio
 from array import array
@@ -24,7 +24,7 @@ class OneEach(Router):
         return next((w for w in fleet.workers() if not fleet.load(w).in_flight), None)
 
     def on_worker_leave(self, worker, now_s):
-        """Do nothing: the router is asked again about every request anyway."""
+        """Do nothing, because the router is asked again about every request."""
 
     on_worker_join = on_worker_leave
 
@@ -95,7 +95,7 @@ def test_a_client_that_leaves_at_dispatch_frees_its_slot():
             await until(lambda: under_test.proxy.dispatcher.under_way == 2)
             last = ask(under_test, "c")
             await until(lambda: under_test.proxy.dispatcher.under_way == 3)
-            held.cancel()  # the router learns that only after the next event
+            held.cancel()  # the router learns of this only after the next event
             [flight] = dispatcher.flights[0]
             dispatcher.finish(flight, 0)
             worker.released.set()

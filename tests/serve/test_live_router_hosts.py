@@ -1,4 +1,4 @@
-"""Test pages of other sites, and a router that is given as its own worker."""
+"""Test requests from pages of other sites, and a router that is given as its own worker."""
 
 import asyncio
 import socket
@@ -68,7 +68,7 @@ TWICE = [
 @pytest.mark.parametrize("twice", TWICE)
 @pytest.mark.parametrize("keys", [None, {"a": "ann", "b": "bob"}])
 def test_a_deciding_header_is_given_once(twice, keys):
-    """A proxy before the router may have checked the other one."""
+    """A proxy before the router may have checked the other header."""
     sent = CIMultiDict(twice)
     sent.setdefault("Authorization", "Bearer a")
 

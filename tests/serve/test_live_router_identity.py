@@ -1,4 +1,4 @@
-"""Test the identification of a request's client."""
+"""Test how the client of a request is identified."""
 
 import asyncio
 
@@ -51,7 +51,7 @@ def test_a_bodys_name_in_any_script_becomes_ascii(said):
 
 
 def test_the_name_derived_from_a_text_never_changes():
-    """The value is from ``printf %s é | b2sum -l 80``; another hash would reset all credits."""
+    """The value is from ``printf %s é | b2sum -l 80``. Another hash would reset all credits."""
     assert client_of({}, "é", None) == "user-767822563e908a245afc"
 
 

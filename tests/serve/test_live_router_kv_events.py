@@ -60,7 +60,7 @@ def test_an_evicted_prefix_attracts_no_more_requests(news):
 
 
 def heard_of(under_test):
-    """Return a list that collects the evictions that the router is told of: worker, ids, tokens."""
+    """Return a list of the evictions that the router is told of: worker, ids, tokens."""
     told, router = [], under_test.proxy.dispatcher.router
     tell = router.on_evict
 

@@ -19,7 +19,7 @@ async def healthy(_):
 
 @asynccontextmanager
 async def answering(handler):
-    """Run a healthy worker that gives this answer to generation requests; yield its address."""
+    """Run a healthy worker that gives this answer to generation requests. Yield its address."""
     app = web.Application()
     app.add_routes([web.post(path, handler) for path in PATHS])
     app.router.add_get("/health", healthy)
@@ -121,7 +121,8 @@ def test_a_stream_is_an_event_stream_whatever_its_parameters_are(path):
 def test_an_absurd_usage_of_a_whole_answer_is_not_free(number):
     """The prompt costs 4 tokens by the router's count, and the answer of 40 bytes 10 tokens.
 
-    With counts that no answer can have, the whole JSON text counts, up to the request's maximum.
+    If no answer can have the reported counts, the whole JSON text counts, up to the request's
+    limit.
     """
     usage = dict.fromkeys(("prompt_tokens", "completion_tokens"), number)
     answer = json.dumps({"choices": [{"text": "x" * 40}], "usage": usage}).encode()
@@ -130,9 +131,7 @@ def test_an_absurd_usage_of_a_whole_answer_is_not_free(number):
 
 
 def test_an_endless_answer_takes_no_more_memory_than_a_body_may(monkeypatch):
-    """It does not count as a connection closed for being idle, either, which would be tried once
-    more.
-    """
+    """The connection does not count as closed for idleness, after which it would be tried again."""
     monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
     sent = times = 0
 

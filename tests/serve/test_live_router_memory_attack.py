@@ -27,8 +27,9 @@ ATTACKS = {
 
 
 async def victim_beside(local, number, path, body, **settings):
-    """Return the used and reserved share of the engine's memory beside the attacker's requests, and
-    how many of these ended before a later client's answer.
+    """Return the used and reserved share of memory beside the attacker's requests.
+
+    Also return how many of these ended before a later client's answer.
     """
     async with (
         running(asyncio.get_running_loop(), local=local, time_scale=10.0) as (emulator, session),

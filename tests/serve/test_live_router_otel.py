@@ -32,7 +32,7 @@ def spans():
 
 
 async def asked(traces, path, body=None, worker=None, router=None, **sent):
-    """Send one request through a router to one worker; return what reached the worker."""
+    """Send a request through a router to one worker. Return what reached the worker."""
     one = worker or Worker()
     await one.start()
     try:
@@ -170,7 +170,7 @@ def test_a_client_that_leaves_before_dispatch_counts_as_left(spans):
 
 @pytest.mark.slow
 def test_serve_sends_spans_where_its_variables_say():
-    """The router runs as a process and exports over OTLP until its end."""
+    """The router runs as a process, and exports over OTLP until its end."""
     pytest.importorskip("opentelemetry.sdk", reason="OpenTelemetry is not installed (extra otel)")
     posted = []
 

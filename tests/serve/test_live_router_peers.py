@@ -39,13 +39,13 @@ def told(fleet, version=1, *, charged=None, waiting=(), parts=("gateway",)):
 
 
 async def send(under_test, body, shown=SHOWN):
-    data = io.BytesIO(body)  # however long
+    data = io.BytesIO(body)  # of any length
     async with under_test.session.post(under_test.url + PATH, data=data, headers=shown) as answer:
         return answer.status
 
 
 def fleet_of(under_test):
-    """Return the fleet of this router, as in its own messages."""
+    """Return the fleet of this router as its own messages state it."""
     return msgspec.json.decode(under_test.peering.message(), type=PeerMessage).fleet
 
 
@@ -156,7 +156,7 @@ def test_totals_of_missing_workers_or_bands_are_ignored(part, place, status):
 
 @pytest.mark.slow
 def test_messages_of_a_hostile_peer_are_answered_and_counters_stay_finite():
-    """The messages are mutated and replayed by a peer that has the key, in any order."""
+    """A peer that has the key mutates and replays messages, in any order."""
 
     async def test():
         rng = random.Random(32)
@@ -170,7 +170,7 @@ def test_messages_of_a_hostile_peer_are_answered_and_counters_stay_finite():
                 body = body if rng.random() < 0.3 else mutated(body, rng)
                 ends[await send(under_test, body)] += 1
                 if rng.random() < 0.2:
-                    ends[await send(under_test, body)] += 1  # replayed
+                    ends[await send(under_test, body)] += 1  # a replayed message
             assert ends.keys() <= {200, 400, 409}
             assert min(ends[200], ends[400]) > 20
             policy = under_test.peering.parts["gateway"]._band(0).scheduler
@@ -260,7 +260,7 @@ def test_clients_of_a_silent_peer_delay_others_only_briefly():
 
 @asynccontextmanager
 async def peer_that_answers(answer):
-    """Run a stand-in for a peer; yield its URL and what it received."""
+    """Run a stand-in for a peer. Yield its URL and what it received."""
     told = []
 
     async def hear(request):
@@ -335,14 +335,14 @@ def test_the_key_is_shown_nowhere():
     assert "among" not in repr(config)
 
 
-# Two processes.
+# two processes
 
 NUMBERS = count()
 
 
 @asynccontextmanager
 async def process(*arguments):
-    """Start a command of fairbench; return once it has printed its address."""
+    """Start a command of fairbench. Return once it has printed its address."""
     started = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fairbench", *map(str, arguments)),
         stdout=asyncio.subprocess.PIPE,
@@ -358,9 +358,7 @@ async def process(*arguments):
 
 
 async def premium_to_regular(key_file, *, peers):
-    """Run two routers before one emulated worker, with one client at each; stop after 250 answers
-    in all.
-    """
+    """Run two routers with one client each before an emulated worker, until 250 answers in all."""
     with ExitStack() as stack:
         ports = [stack.enter_context(reserved("127.0.0.1", 0, "a port")) for _ in range(2)]
         return await served_by_two(ports, key_file, peers=peers)
@@ -424,5 +422,5 @@ def test_two_routers_serve_four_to_one_by_weight_only_as_peers(tmp_path):
     key_file = tmp_path / "key"
     key_file.write_text("among routers\n")
     assert asyncio.run(premium_to_regular(key_file, peers=False)) < 1.5
-    # 4, except that regular continues with a dozen requests after premium ends.
+    # 4, except that regular continues with a dozen requests after premium ends
     assert 3.2 < asyncio.run(premium_to_regular(key_file, peers=True)) < 4.5

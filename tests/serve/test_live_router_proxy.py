@@ -23,7 +23,7 @@ OPENAI = (COMPLETIONS, CHAT)
 
 
 def ask(path, body=None, *, router=None, **sent):
-    """Send one request; return status, headers, body, what the worker got, and the metrics page."""
+    """Send a request. Return status, headers, body, what the worker got, and the metrics page."""
 
     async def run():
         async with cluster(1, router=router) as (under_test, (worker,)):

@@ -1,4 +1,4 @@
-"""Test refusals (4xx): similar requests avoid the worker, and no other requests do."""
+"""Test that after a refusal (4xx), only similar requests avoid the worker."""
 
 import asyncio
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def test_only_requests_of_the_kind_that_are_as_large_avoid_a_worker():
 
 
 def test_refusals_of_one_client_concern_only_its_own_requests():
-    """The content of the requests may be the cause; two clients do not send the same content."""
+    """The requests' content may be the cause, and two clients do not send the same content."""
     refusals = Refusals(Clock())
     for _ in range(5):
         refusals.record_refusal(0, 1, 5, "ann")
@@ -187,7 +187,7 @@ def test_a_worker_that_refuses_some_requests_serves_the_others(kind, router):
 
 @pytest.mark.parametrize("router", ["round-robin", "least-loaded", "d2lpm"])
 def test_requests_for_models_of_different_workers_are_all_served(router):
-    """Each of three workers has one model; a request may need two retries."""
+    """Each of three workers has its own model, so a request may need two retries."""
 
     def only(name):
         return lambda _, body: body["model"] != name
@@ -234,7 +234,7 @@ def test_a_request_that_no_other_worker_serves_changes_nothing():
 
 @pytest.mark.parametrize("code", [401, 403, 429])
 def test_a_clients_own_key_does_not_take_a_worker_from_other_clients(code):
-    """Without ``--keys`` the router passes keys on, and a worker may not know every key."""
+    """Without ``--keys``, the router passes keys on, and a worker may not know every key."""
 
     class Keyed(Worker):
         async def answer(self, request):

@@ -1,4 +1,4 @@
-"""Test what a router learns at its start, and what it reports."""
+"""Test what a router learns when it starts, and what it reports."""
 
 import asyncio
 
@@ -28,12 +28,12 @@ def test_workers_have_the_names_that_were_given(text, expected):
 
 
 def test_the_smallest_pool_bounds_the_assumed_cache():
-    """Two prompts together exceed the pool, so the first is assumed evicted."""
+    """Two prompts together exceed the pool, so the first is assumed to be evicted."""
 
     async def run():
         info = {"max_total_num_tokens": 1000}
         async with cluster(2, router={"router": "d2lpm"}, info=info) as (under_test, workers):
-            workers[0].healthy = False  # so that both go to one worker
+            workers[0].healthy = False  # both then go to one worker
             await until(lambda: under_test.up == {1})
             tree = under_test.proxy.dispatcher.router._tree
             held = []

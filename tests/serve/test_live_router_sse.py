@@ -93,7 +93,7 @@ PARTS = [b"\n", b"\r", b"data: x", b"data:", b": y", b"z", b"data: 1\n\n", b"eve
 
 @given(st.lists(st.lists(st.sampled_from(PARTS), max_size=8).map(b"".join), max_size=4))
 def test_the_data_of_a_stream_does_not_depend_on_its_chunks(chunks):
-    """Whole events are returned without a search; byte by byte, every event is searched."""
+    """Whole events are returned without a search. Byte by byte, every event is searched."""
 
     def lines_of(pieces):
         splitter = EventSplitter(10_000)

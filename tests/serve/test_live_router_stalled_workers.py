@@ -27,7 +27,7 @@ ROUTER = {"stall_s": STALL_S}
 
 @pytest.mark.parametrize("held_at", [0, 2])
 def test_a_worker_that_hangs_with_a_healthy_page_is_down_until_it_decodes(held_at):
-    """The worker's requests end with an error and no retry, since one may be the cause."""
+    """The worker's requests end with an error and no retry, because one may be the cause."""
 
     async def run():
         async with cluster(2, router=ROUTER) as (under_test, workers):
@@ -170,7 +170,7 @@ def test_only_output_counts_as_progress(name):
             async with asyncio.timeout(60), under_test.post(path, body) as answer:
                 said = await answer.read()
             await until(lambda: any(seen[2] == PROOF for seen in bad.seen))
-            await asyncio.sleep(0.1)  # two more checks: an empty answer proves nothing
+            await asyncio.sleep(0.1)  # two more checks, because an empty answer proves nothing
             up = under_test.up
         for worker in (bad, good):
             await worker.stop()
@@ -242,7 +242,7 @@ class Counting(Telling):
 @pytest.mark.parametrize(
     "page",
     [
-        # no token yet: until then, SGLang has no counter
+        # until the first token, SGLang has no counter
         'sglang:http_requests_total{method="GET"} 9\n',
         "vllm:generation_tokens_total 0\n",
         "vllm:kv_cache_usage_perc NaN\n",
@@ -300,7 +300,7 @@ def test_a_worker_that_counts_tokens_may_take_long_over_a_non_streamed_answer():
 @pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "least_s"), [(10, 1.0), (10**6, 5 * STALL_S)])
 def test_a_worker_without_token_counts_may_take_as_long_as_its_longest_answer(tokens, least_s):
-    """Ten tokens at 0.1 s take a second; no answer may take more than five times the usual time."""
+    """Ten tokens at 0.1 s take a second. No answer may take more than five times the usual time."""
 
     async def run(tokens):
         async with cluster(1, router=ROUTER) as (under_test, (worker,)):

@@ -17,7 +17,7 @@ KEYS = ("secret-of-0", "secret-of-1")
 
 
 async def keyed_workers():
-    """Run two workers, each with its own key; yield their addresses with the keys."""
+    """Run two workers, each with its own key. Yield their addresses with the keys."""
     workers = [Worker(key=key, load=[0, 0, 0.0]) for key in KEYS]
     for worker in workers:
         await worker.start()
@@ -26,7 +26,7 @@ async def keyed_workers():
 
 @pytest.mark.parametrize("keys", [None, {"client-key": "ann"}])
 def test_each_worker_gets_its_own_key_on_every_page(keys, caplog):
-    """The pages are health, facts, loads, models and requests; no client's key reaches them."""
+    """The pages are health, facts, loads, models and requests. No client's key reaches them."""
     caplog.set_level(logging.DEBUG, "fairbench")
 
     async def run():

@@ -39,7 +39,7 @@ SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
 
 @asynccontextmanager
 async def serving(*arguments, **worker_settings):
-    """Start a router process before one worker; yield its URL, the process and the worker."""
+    """Start a router process before one worker. Yield its URL, the process and the worker."""
     worker = Worker(**worker_settings)
     await worker.start()
     process = await asyncio.create_subprocess_exec(
@@ -142,7 +142,7 @@ def test_the_log_names_neither_keys_nor_prompts(tmp_path):
 
 @pytest.mark.slow
 def test_a_client_that_leaves_during_a_write_leaves_no_log_line():
-    comments = [b": padding\n\n" * 6_000] * 1_000  # 66 MB, which is more than sockets buffer
+    comments = [b": padding\n\n" * 6_000] * 1_000  # 66 MB, more than sockets buffer
     padding = [b'data: {"text": "a"}\n\n', *comments]
 
     async def run():
@@ -236,7 +236,7 @@ def test_a_worker_killed_mid_stream_costs_only_its_own_streams():
 
 
 async def asked(session, url, tokens):
-    """Open a stream of the given number of tokens, and return once it has begun."""
+    """Open a stream of ``tokens`` tokens. Return once it has begun."""
     params = {"min_new_tokens": tokens, "max_new_tokens": tokens}
     body = {"input_ids": [1, 2, 3], "sampling_params": params, "stream": True}
     answer = await session.post(url + GENERATE, json=body)
@@ -246,9 +246,7 @@ async def asked(session, url, tokens):
 
 @asynccontextmanager
 async def null_process():
-    """Run a null server as a process, whose streams of 100 tokens take 4 s; yield it and
-    its URL.
-    """
+    """Run a null server whose streams of 100 tokens take 4 s. Yield its process and its URL."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         live_null_server.__file__,

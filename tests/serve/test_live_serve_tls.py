@@ -37,7 +37,7 @@ def pair(tmp_path_factory):
 
 @asynccontextmanager
 async def serving(pair, worker):
-    """Run ``fairbench serve``; yield its URL, its log after it has stopped, and its process."""
+    """Run ``fairbench serve``. Yield its URL, its log after it has stopped, and its process."""
     flags = ("--port", "0", "--worker-url", worker.url, "--tls-cert", pair[0], "--tls-key", pair[1])
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fairbench", "serve", *map(str, flags)),
@@ -84,7 +84,7 @@ def certify(cert, key, kind=("ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
 
 @needs_openssl
 def test_renewed_files_are_used_after_sighup_and_unusable_ones_are_not(pair, tmp_path):
-    """Certificates of another kind of key, too. A connection that is open continues."""
+    """Certificates may have another kind of key. An open connection continues."""
     cert, key = (shutil.copy(file, tmp_path) for file in pair)
     trust = ssl.create_default_context(cafile=cert)
 
@@ -110,7 +110,7 @@ def test_renewed_files_are_used_after_sighup_and_unusable_ones_are_not(pair, tmp
             for kind in (("rsa:2048",), ("ec", "-pkeyopt", "ec_paramgen_curve:P-256")):
                 certify(cert, key, kind)
                 seen.append(await renewed(Path(cert).read_text()))
-            for text in ("torn", Path(pair[0]).read_text()):  # of another key
+            for text in ("torn", Path(pair[0]).read_text()):  # the certificate of another key
                 Path(cert).write_text(text)
                 seen.append(await renewed(seen[-1]))
             Path(key).unlink()

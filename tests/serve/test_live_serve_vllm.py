@@ -36,7 +36,7 @@ def served(monkeypatch, tmp_path):
 
 
 def ask(client, ids, tokens, who="ann"):
-    """Open a stream with exactly the given number of tokens."""
+    """Open a stream of exactly ``tokens`` tokens."""
     return client.completions.create(
         model=client.models.list().data[0].id,
         prompt=ids,
@@ -74,7 +74,7 @@ def test_serve_starts_servers_streams_follows_caches_and_leaves_no_process(serve
     with pytest.raises(openai.BadRequestError, match=f"0 to {VOCABULARY - 1}"):
         ask(client, [5, 60_000], 8)
 
-    # After the signal it first finishes this stream.
+    # After the signal, the server first finishes this stream.
     stream = iter(ask(client, prompt, LONG))
     next(stream)
     process.send_signal(signal.SIGINT)

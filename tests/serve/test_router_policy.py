@@ -1,7 +1,7 @@
 """Test our routers as the policy of vllm-router's fork and of llm-d's Python scheduler.
 
 Both are stubs with the published interface: vllm-router's calls ``select(workers, request_text,
-headers)``; llm-d's scores endpoints and reports the selected one.
+headers)``, and llm-d's scores endpoints and reports the selected one.
 """
 
 import random
@@ -151,7 +151,7 @@ def test_the_requests_in_flight_never_exceed_the_reported_ones(seed):
         assert [len(dispatcher.flights[number]) for number in range(3)] == list(loads.values())
 
 
-# llm-d's Python scheduler.
+# llm-d's Python scheduler
 
 
 class CycleState(dict):
@@ -175,7 +175,7 @@ def scorer(monkeypatch):
 
 
 class StubScheduler:
-    """Runs the scorer as a profile does, then tells it the selected endpoint."""
+    """A scheduler that runs the scorer as a profile does, then tells it the selected endpoint."""
 
     def __init__(self, scorer, prefer=None):
         self.scorer, self.loads, self._prefer = scorer, dict.fromkeys(URLS, 0), prefer

@@ -3,7 +3,7 @@
 Small judges run on one server with a tiny model and no GPU. The attacks are padding under SGLang's
 own ``lpm``, five names under ``vtc``, and small requests under SGLang's own ``fcfs``, each repeated
 under its defence. Prints the victims' remaining service and the attacker's gain over its honest
-twin; runs already in FOLDER are reused.
+twin. Runs already in FOLDER are reused.
 """
 
 import os
@@ -48,7 +48,7 @@ CPU = (
 
 
 def seen(python, folder, file, scenario, how, seed):
-    """Return one run, which is made if it is missing."""
+    """Return a run, which is made if it is missing."""
     name = "-".join([file.stem, scenario, *(part.strip("-") for part in how[1::2]), str(seed)])
     parent = folder / name.replace("=", "-")
     if not parent.exists():

@@ -1,6 +1,6 @@
 """A fork of an installed engine: a Python whose copy of the package has some changed files.
 
-The installed package stays as it is: the copy consists of links, except for the changed files.
+The installed package stays as it is. The copy consists of links, except for the changed files.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ print(find_spec(sys.argv[1]).submodule_search_locations[0])
 def fork_of(python, package, folder, changes):
     """Return the Python of a fork in ``folder``.
 
-    ``changes`` maps a file of the package to (old, new) texts; each old text must occur once.
+    ``changes`` maps a file of the package to (old, new) texts. Each old text must occur once.
     """
     run = [str(python), "-c", FACTS, package]
     told = subprocess.run(run, capture_output=True, text=True, check=True)
@@ -51,7 +51,7 @@ def _copy(source, target, changes):
 
 
 def _link_compiled(source, target, changed):
-    """Link the compiled modules of a folder, which Python would compile again in every fork.
+    """Link a folder's compiled modules, which Python would otherwise compile again in every fork.
 
     Modules in ``changed`` are left out.
     """

@@ -17,7 +17,7 @@ CASES = {
     "dlpm-skip": {"dlpm.quantum": 30, "dlpm.no_room": "skip"},
     "preble-groups": {},
 }
-SORTED = 128  # waiting requests that LPM still sorts, before 0.5.22 a number in SGLang's code
+SORTED = 128  # waiting requests that LPM still sorts, fixed in SGLang's code before 0.5.22
 
 
 def play(case, seed):
@@ -51,7 +51,7 @@ def as_stock(policy, seed):
 
 
 def main(seeds):
-    """Check all hooked functions, then the streams; print and record the results."""
+    """Check all hooked functions, then the streams. Print and record the results."""
     sglang()
     targets = Hooks(plugin_config("fcfs", {}), VERSION).by_target()
     for target, hook in targets.items():

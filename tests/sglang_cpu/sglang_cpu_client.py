@@ -12,8 +12,8 @@ from fairbench.core import ServiceWeights
 from fairbench.live.headers import WORKER
 
 WEIGHTS = ServiceWeights()
-ANSWERED_S = 900  # a long limit, because machines are busy
-POLL_S = 0.002  # seconds for each request that is awaited
+ANSWERED_S = 900  # long, because the machine may be busy
+POLL_S = 0.002  # seconds between polls for each awaited request
 
 
 @dataclass
@@ -29,9 +29,7 @@ class Sent:
 
     @property
     def received_s(self):
-        """Return when the server had received the request, on a busy machine well after it was
-        sent.
-        """
+        """Return when the server received the request, which may be well after it was sent."""
         return self.meta["request_received_ts"]
 
     @property
@@ -51,16 +49,14 @@ class Sent:
         return len(self.prompt) - self.cached
 
     def service_until(self, at_s):
-        """Return computed service: the prompt's computed part at the first token, then
-        the output.
-        """
+        """Return computed service: computed prompt tokens at the first token, then the output."""
         output = max((count for when, count in self.tokens if when <= at_s), default=0)
         extend = self.extend if self.first_s <= at_s else 0
         return WEIGHTS.extend * extend + WEIGHTS.output * output
 
 
 def burst(client, requests, prefix, suffix, output, seed=0):
-    """Return requests of one client that share a prefix of its own."""
+    """Return requests of a client that share a prefix of its own."""
     draw = random.Random(f"{client} {seed}")
     shared = [draw.randrange(3, 2048) for _ in range(prefix)]
     return [
@@ -70,7 +66,7 @@ def burst(client, requests, prefix, suffix, output, seed=0):
 
 
 def run_bursts(url, *bursts):
-    """Send each ``(delay in seconds, requests)`` together, and wait until all have ended."""
+    """Send the requests of each ``(delay in seconds, requests)`` together. Wait for all to end."""
 
     async def run():
         async with _session() as session:
@@ -84,10 +80,11 @@ def run_bursts(url, *bursts):
 def run_behind(blockers, url, bursts, least_output=0):
     """Queue bursts behind blockers, in order, and wait until all have ended.
 
-    ``blockers`` is server URL -> a request that fills its pool. A burst is sent to ``url`` once the
-    servers report that all earlier ones wait. The blockers are aborted once all bursts wait and
-    they have ``least_output`` tokens. Returns whether all did wait, and no blocker ended too early.
-    A server's report of its queue may be some steps old: ``--load-snapshot-publish-interval=1``.
+    ``blockers`` maps a server's URL to a request that fills its pool. A burst is sent to ``url``
+    once the servers report that all earlier ones wait. The blockers are aborted once all bursts
+    wait and they have ``least_output`` tokens. Returns whether all did wait, and no blocker ended
+    too early. A server's report of its queue may be some steps old:
+    ``--load-snapshot-publish-interval=1``.
     """
 
     async def run():
@@ -117,7 +114,7 @@ def run_behind(blockers, url, bursts, least_output=0):
 
 
 def run_once_under_way(url, first, then):
-    """Send some requests, and others once all of those produce tokens; wait for all to end."""
+    """Send some requests, and others once all of these produce tokens. Wait for all to end."""
 
     async def run():
         async with _session() as session:

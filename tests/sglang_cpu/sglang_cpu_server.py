@@ -16,7 +16,7 @@ from fairbench.live.processes.addresses import free_ports
 from tests.sglang_cpu.tiny_model import write_model
 
 PYTHON = os.environ.get("FAIRBENCH_SGLANG_PYTHON", sys.executable)
-READY_S = 600  # a long limit, because machines are busy
+READY_S = 600  # long, because the machine may be busy
 CPU_FLAGS = (
     "--load-format=dummy",
     "--device=cpu",
@@ -31,7 +31,7 @@ CPU_FLAGS = (
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
     "SGLANG_CPU_FORK": "1",  # tests/live starts servers without it, as users do
-    # so that asking for /health makes no request that would count among a test's requests
+    # otherwise, asking for /health makes a request that would count among a test's requests
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
 }
 
@@ -47,8 +47,9 @@ def why_absent():
 
 @dataclass
 class Server:
-    """A server's address, process group and log, and the number of calls of stand-ins before it was
-    ready.
+    """A server's address, process group and log.
+
+    It also has the number of calls of stand-ins before the server was ready.
     """
 
     url: str
@@ -72,7 +73,7 @@ class PortTakenError(Exception):
 
 @contextlib.contextmanager
 def sglang_server(folder, *flags, environment=None):
-    """Yield a ready server; its processes are gone afterwards, whatever happens."""
+    """Yield a ready server. Its processes are gone afterwards, whatever happens."""
     write_model(folder / "model")
     with contextlib.ExitStack() as stack:
         for attempt in range(3):

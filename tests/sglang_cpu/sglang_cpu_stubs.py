@@ -1,13 +1,13 @@
-"""Stand-ins for the packages that SGLang imports and a machine without a GPU lacks.
+"""Stand-ins for packages that SGLang imports and a machine without a GPU lacks.
 
 ``install.sh`` copies this file into a virtual environment, whose processes all import it at their
 start (a ``.pth`` line). ``python -m sglang.launch_server`` then needs nothing else. Installed
 modules take precedence.
 
 SGLang decorates kernels when it is imported, and calls none on a CPU. With
-``SGLANG_CPU_STUB_CALLS=FILE`` each call of a stand-in is appended to that file, so that a test can
-check that serving makes none. With ``SGLANG_CPU_FORK=1`` the server's processes are copies of its
-first process, instead of new ones that each import SGLang for 12 s.
+``SGLANG_CPU_STUB_CALLS=FILE``, each call of a stand-in is appended to that file, so that a test can
+check that serving makes none. With ``SGLANG_CPU_FORK=1``, the server's processes are copies of its
+first process, instead of new processes that each import SGLang for 12 s.
 """
 
 import importlib.machinery
@@ -30,7 +30,7 @@ class _Finder:
 
 
 class _BeforeSGLang:
-    """A finder that shows transformers, before SGLang is imported, that torchvision is absent.
+    """A finder that tells transformers, before SGLang is imported, that torchvision is absent.
 
     Transformers remembers its first check, and would otherwise use the stand-in's image functions.
     """
@@ -49,11 +49,11 @@ class _Loader:
         return _Stub(spec.name)
 
     def exec_module(self, module):
-        """Do nothing: there is nothing to run."""
+        """Do nothing, because there is nothing to run."""
 
 
 class _Anything:
-    """A stand-in for any class: it accepts every argument and does nothing."""
+    """A stand-in for any class, which accepts every argument and does nothing."""
 
     def __init__(self, *arguments, **named):
         pass
@@ -85,7 +85,7 @@ class _Stub(types.ModuleType):
 
 
 def install():
-    """Install the stand-ins in this process, and have SGLang choose its CPU engine."""
+    """Install the stand-ins in this process, and make SGLang choose its CPU engine."""
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     sys.meta_path.insert(0, _BeforeSGLang())

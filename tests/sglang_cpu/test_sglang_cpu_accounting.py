@@ -1,4 +1,4 @@
-"""Test chunked prefill, retraction and overlap on a real server: bookings match events."""
+"""Test that charges match events on a real server with chunked prefill, retraction and overlap."""
 
 import json
 import urllib.error
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-# A pool that eight requests exceed, because almost nothing is reserved for their outputs.
+# Eight requests exceed this pool, because almost nothing is reserved for their outputs.
 FLAGS = (
     "--max-total-tokens=1200",
     "--max-running-requests=8",
@@ -64,9 +64,7 @@ def test_every_token_is_booked_once(overlap, tmp_path):
 
 @pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "no-overlap"])
 def test_edf_takes_spare_memory_and_everything_is_booked_once(overlap, tmp_path):
-    """Two requests of 100 + 450 fill a pool of 1,200, in which an urgent one of 300 + 300 has no
-    room.
-    """
+    """Two requests of 100 + 450 fill a pool of 1,200. An urgent one of 300 + 300 has no room."""
     flags = ("--max-total-tokens=1200", *(() if overlap else ("--disable-overlap-schedule",)))
     settings = {"edf.rescue_s": 1e5, "edf.aging_s": 1e6}  # however slow the machine is
     patient = burst("patient;due=,5000000,", 2, prefix=20, suffix=80, output=450)

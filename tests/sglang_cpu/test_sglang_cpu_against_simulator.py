@@ -2,7 +2,7 @@
 
 A large request fills the pool until all others wait. They arrive one by one, so that the only pass
 made meanwhile finds the first one alone. After that, SGLang's admissions depend only on its queue
-and cache, not on time, and must equal the simulated ones batch by batch.
+and cache, and not on time. They must equal the simulated ones batch by batch.
 """
 
 import random
@@ -26,9 +26,9 @@ pytestmark = [
 POOL, CHUNK, SLOTS, CONSERVATIVENESS = 4000, 512, 6, 1.4
 BLOCKER, BLOCKER_OUTPUT = 1000, 2900
 BLOCKER_LEAST = 600  # by then, the reserved fraction of outputs has sunk to its minimum
-BLOCKED_STEP = 2  # by then, our engine has computed the blocker's prompt
+BLOCKED_STEP = 2  # by then, the simulated engine has computed the blocker's prompt
 REQUESTS, OUTPUT = 90, 40
-EARLIER_PASSES = 1  # requests of the server itself: its warm-up request
+EARLIER_PASSES = 1  # passes of the server itself, for its warm-up request
 FLAGS = (
     f"--max-total-tokens={POOL}",
     f"--chunked-prefill-size={CHUNK}",
@@ -56,7 +56,7 @@ class Words:
 
 
 def prompts():
-    """Return a blocker, then requests over eight documents; some share more than the document."""
+    """Return a blocker, then requests over eight documents. Some share more than the document."""
     draw = random.Random(2)
     made = [("blocker", (Segment("blocker", BLOCKER),))]
     for number in range(REQUESTS):
@@ -70,7 +70,7 @@ def prompts():
 
 
 def batches(entered):
-    """Return the requests admitted together, in order: ``entered`` is request -> time."""
+    """Return the requests admitted together, in order. ``entered`` is request -> time."""
     by_time = defaultdict(set)
     for number, when in entered.items():
         by_time[when].add(number)

@@ -1,4 +1,4 @@
-"""Test a victim's cache in a real SGLang server that another client floods with long prompts."""
+"""Test the cache of a client in a real SGLang server that another floods with long prompts."""
 
 import pytest
 
@@ -17,7 +17,7 @@ FLAGS = (f"--max-total-tokens={POOL}", "--max-running-requests=4")
 
 
 def hit_rate_under_a_flood(url):
-    """Return the victim's hit rate; between its turns a scanner sends more than the pool holds."""
+    """Return the victim's hit rate. Between its turns, a scanner sends more than the pool holds."""
     turns = burst("victim", TURNS + 1, PREFIX, 20, 4)
     run_bursts(url, (0, turns[:1]))
     for number, turn in enumerate(turns[1:]):

@@ -1,6 +1,6 @@
-"""Test two real SGLang servers on the CPU behind the router: client A floods, B is modest.
+"""Test two real SGLang servers on the CPU behind the router: client A floods, B is well-behaved.
 
-Under fairbench's schedulers both get the same service while both wait; under SGLang's own B waits
+Under fairbench's schedulers, both get the same service while both wait. Under SGLang's own, B waits
 for A. A large request fills each server's KV pool until all requests of A and B wait.
 """
 
@@ -24,15 +24,15 @@ pytestmark = [
 
 FLAGS = ("--max-total-tokens=16000", "--max-running-requests=8")
 BLOCKER, BLOCKER_OUTPUT = 500, 15_400
-# SGLang reserves at most 4,096 output tokens for a request by default. With this limit, it reserves
-# all output tokens of the blocker, so no other request fits into the KV pool.
+# SGLang reserves at most 4,096 output tokens for a request by default. With this limit, it
+# reserves all output tokens of the blocker, so no other request fits into the KV pool.
 RESERVE_ALL = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": str(BLOCKER_OUTPUT)}
 SETTINGS = {"dlpm.quantum": 500}
 
 
 @contextlib.contextmanager
 def two_servers(folder, *flags, environment=None):
-    """Start two servers at once; their log and their model are in folders of their own."""
+    """Start two servers at once, each with its own folder for its log and its model."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
         waiting = []
         for number in range(2):
@@ -62,7 +62,7 @@ def our_router(name, servers, folder):
 
 
 def flood(router, servers, folder, requests):
-    """Return B's ``requests`` after four times as many of A; each client has its own prefix."""
+    """Return B's ``requests`` after four times as many of A. Each client has its own prefix."""
     flooding = burst("A", 4 * requests, prefix=512, suffix=64, output=32)
     modest = burst("B", requests, prefix=512, suffix=64, output=32)
     blockers = {s.url: Sent("blocker", [7] * BLOCKER, BLOCKER_OUTPUT) for s in servers}
@@ -81,10 +81,10 @@ def last(requests):
 
 
 def served_when_last_finish(modest, requests):
-    """Return the fraction of the service of ``requests`` that a server gives until the last of its
-    ``modest`` requests finishes, over all servers.
+    """Return the fraction of all service given until the last ``modest`` request finishes.
 
-    The fraction does not depend on the speed of a server, which varies on a busy machine.
+    Service is that of ``requests``, server by server. The fraction does not depend on the speed of
+    a server, which varies on a busy machine.
     """
     until = {}
     for sent in modest:

@@ -35,7 +35,7 @@ SHORT = {"max_new_tokens": 20}
 
 
 def generate(url, ids, client, sampling=None, **facts):
-    """Return SGLang's answer to one request, and the time at which it came."""
+    """Return SGLang's answer to a request, and the time at which it came."""
     sampling = {"max_new_tokens": 3, "ignore_eos": True, "temperature": 0} | (sampling or {})
     body = {"input_ids": ids, "routing_key": client, "sampling_params": sampling, **facts}
     request = urllib.request.Request(

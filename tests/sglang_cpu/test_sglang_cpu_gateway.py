@@ -1,6 +1,6 @@
 """Test a gateway before a stock SGLang server that one client floods.
 
-python -m tests.sglang_cpu.test_sglang_cpu_gateway DIR
+    python -m tests.sglang_cpu.test_sglang_cpu_gateway DIR
 
 prints the shares and the throughput of each policy, in rounds, because machines vary.
 """

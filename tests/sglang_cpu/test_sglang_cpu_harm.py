@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 FLAGS = ("--max-total-tokens=8000", "--max-running-requests=8")
-DEADLY = {"input_ids": [5, 60_000]}  # ids of a vocabulary of 2,048
+DEADLY = {"input_ids": [5, 60_000]}  # ids outside of a vocabulary of 2,048
 PREFIXES = "0123456789abcdef"
 
 
@@ -26,9 +26,7 @@ async def answer_of(under_test, body):
 
 
 async def refused(url):
-    """Check that no request that would end the server reaches it; the ids are those that it
-    reports.
-    """
+    """Check that no request that would end the server reaches it. The server reports its ids."""
     async with router_before([WorkerAddress(url)]) as under_test:
         for body in (DEADLY, {"input_ids": [5], "sampling_params": {"stop_token_ids": [60_000]}}):
             status, said = await answer_of(under_test, body)
@@ -42,8 +40,9 @@ async def refused(url):
 
 
 async def not_aborted(url):
-    """Check that a client that uses all prefixes of an id as its own ids, and leaves, aborts no
-    other request: SGLang aborts by prefix.
+    """Check that a client cannot abort another's request by using prefixes of its id.
+
+    SGLang aborts by prefix when a client leaves.
     """
     async with router_before([WorkerAddress(url)]) as under_test:
         sampling = {"max_new_tokens": 300, "ignore_eos": True}
@@ -64,9 +63,7 @@ async def not_aborted(url):
 
 
 async def killed_once(url):
-    """Check that the request, if let through, ends the server, and is not tried at the other
-    worker.
-    """
+    """Check that the request, if let through, ends the server and is not retried elsewhere."""
     other = Worker()
     await other.start()
     try:

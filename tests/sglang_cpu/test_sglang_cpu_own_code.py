@@ -1,6 +1,6 @@
-"""Test runs whose every decision an installed SGLang's own code takes, stock and changed.
+"""Test runs in which an installed SGLang's own code decides everything, unchanged and changed.
 
-Also runs with a scheduler of fairbench in this code, by the plugin.
+Some runs have a scheduler of fairbench in this code, by the plugin.
 """
 
 import os
@@ -30,8 +30,7 @@ POLICY = "srt/managers/schedule_policy.py"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "own-code"
 PATCH = EXAMPLES / "least-running.patch"
 CHAT = CELLS[-1]  # the shortest
-# with evictions, and with retractions
-# with few slots for a queue, or with retractions
+# with evictions and with retractions, with few slots for a queue or with retractions
 INSIDE = [
     *(("chat", name, 2.5, 2, 4, 3, 40_000, 6) for name in ("vtc", "dlpm", "d2lpm")),
     *(("tot", name, 0.66, 2, 8, 5, 20_000, 2_048) for name in ("vtc", "dlpm")),
@@ -112,7 +111,7 @@ def assert_gateway_as_simulated(spec, python):
     assert_same(ours, theirs)
     del about["engine_code"]
     for told in (about, summary):
-        del told["notes"]  # some name the engine
+        del told["notes"]  # some notes name the engine
     assert about == summary
     free, _ = records(spec.model_copy(update=OFF))
     assert content(free[0]["admitted_s"]) != content(ours[0]["admitted_s"])
@@ -124,7 +123,7 @@ def test_a_gateway_gives_the_records_of_the_simulator(name, settings):
 
 
 def trace_of_sessions(folder):
-    """Write a trace whose requests belong to sessions of several turns; return its path."""
+    """Write a trace whose requests belong to sessions of several turns. Return its path."""
     draw = random.Random(1)
     lines, time_s = ["time,client,session,input_tokens,output_tokens"], 0.0
     for _ in range(80):
@@ -220,7 +219,7 @@ def test_an_eviction_policy_of_fairbench_needs_its_scheduler(fork):
 
 
 def assert_passes_are_charged(engine, python):
-    """Assert that the measured time of passes makes every request slower, and that this is said."""
+    """Assert that the measured time of passes slows every request, and that a note says this."""
     load = {"workload": "chat", "dp": 1, "duration": 6.0, "request_rate": 0.05, "engine": engine}
     free, _ = records(experiment({**load, "engine_code": python}, {}))
     charged, summary = records(experiment({**load, "engine_code": python, "charge_pass": True}, {}))

@@ -17,12 +17,12 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 FLAGS = ("--dp-size=2", "--max-running-requests=2", "--max-total-tokens=8000")
-CORES = f"0|{min(1, os.cpu_count() - 1)}"  # SGLang wants to know the cores of each rank
+CORES = f"0|{min(1, os.cpu_count() - 1)}"  # SGLang needs to know the cores of each rank
 PROMPT, OUTPUT, SECONDS = 48, 64, 30
 
 
 async def flooded(url):
-    """Return the weighted tokens of each client; all of the light client is at rank 0."""
+    """Return each client's weighted tokens. All of the light client's requests are at rank 0."""
     got, numbers = Counter(), count()
 
     async def client(session, name, rank):
@@ -51,7 +51,7 @@ async def flooded(url):
 
 
 def test_a_client_at_one_rank_gets_its_share_of_the_server(tmp_path):
-    """Without the shared account the light client would get a quarter."""
+    """Without the shared account, the light client would get a quarter."""
     environment = plugin_config("vtc", {}).environment() | {"SGLANG_CPU_OMP_THREADS_BIND": CORES}
     with sglang_server(tmp_path, *FLAGS, environment=environment) as server:
         got = asyncio.run(flooded(server.url))

@@ -21,7 +21,7 @@ EVICTION_HOOKS = Hooks(
 ).by_target()
 TREE = "sglang.srt.mem_cache.radix_cache.RadixCache"
 UNIFIED = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
-EVICTION_CALLS = {  # by ``EvictableTree`` and ``Eviction``, in addition to hooks
+EVICTION_CALLS = {  # calls of ``EvictableTree`` and ``Eviction``, in addition to hooks
     f"{TREE}.checkpoint": ("self", "req"),
     f"{TREE}.evict": ("self", "params"),
     f"{TREE}.insert": ("self", "params"),
@@ -32,7 +32,7 @@ EVICTION_CALLS = {  # by ``EvictableTree`` and ``Eviction``, in addition to hook
     f"{UNIFIED}.checkpoint": ("self", "req"),
     f"{UNIFIED}.on_release": ("self", "req"),
 }
-CALLED = {  # by ``Preemption``, in addition to hooks
+CALLED = {  # calls of ``Preemption``, in addition to hooks
     f"{ADDER}._get_running_request_total_token_offset": ("self", "req"),
     f"{ADDER}._lock_node": ("self", "last_node"),
     f"{ADDER}.budget_state": ("self",),
@@ -44,7 +44,7 @@ CALLED = {  # by ``Preemption``, in addition to hooks
 
 
 def source_root(release):
-    """Return where install.sh put the source of a release; skip the test if it is absent."""
+    """Return the folder of a release's source from install.sh. Skip the test if it is absent."""
     environment = Path(PYTHON).parents[1]
     installed = environment.glob(f"lib/python*/site-packages/sglang-{release}.dist-info")
     folders = [found.parent for found in installed]

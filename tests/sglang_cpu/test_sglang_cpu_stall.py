@@ -1,4 +1,4 @@
-"""Test that the router takes down, in time, a hanging SGLang worker with a healthy page.
+"""Test that the router soon takes down a hanging SGLang worker whose page says it is healthy.
 
 The scheduler process hangs, in a client's pattern or because it is stopped, while the HTTP server
 still answers ``/health``.
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-# a long limit, because machines are busy: the tiny model takes milliseconds per token
+# long, because the machine may be busy; the tiny model takes milliseconds per token
 STALL_S = 20.0
 LOOK_S = STALL_S / 8  # seconds between two checks of the watchdog
 FLAGS = ("--max-total-tokens=8000", "--max-running-requests=8")
@@ -87,7 +87,7 @@ def beside_another(server, test):
 
 
 async def sent_to_server(under_test, other, body):
-    """Send a request and return once it runs at worker 0."""
+    """Send a request. Return once it runs at worker 0."""
     other.healthy = False
     await until(lambda: under_test.up == {0})
     asked = asyncio.create_task(answer_of(under_test, body))

@@ -1,4 +1,4 @@
-"""Write a tiny Llama (no weights) and a tokenizer of 2,048 words for SGLang on a CPU.
+"""Write a tiny Llama without weights and a tokenizer of 2,048 words, for SGLang on a CPU.
 
 ``python tiny_model.py DIR``. The words are ``w3`` ... ``w2047``, one token each.
 """

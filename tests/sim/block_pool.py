@@ -1,4 +1,4 @@
-"""A vLLM block pool without an engine: requests of several clients that start, grow and finish."""
+"""A vLLM block pool without an engine. Requests of several clients start, grow and finish."""
 
 from collections import defaultdict
 from fractions import Fraction
@@ -22,7 +22,7 @@ class Running:
 
 
 class BlockPool:
-    """A pool of ``blocks`` blocks of ``size`` tokens; ``policy`` None is vLLM's own cache."""
+    """A pool of ``blocks`` blocks of ``size`` tokens. Without ``policy``, it is vLLM's own."""
 
     def __init__(self, policy, blocks, size, weights, **settings):
         self.weights, self.size = weights, size
@@ -45,7 +45,7 @@ class BlockPool:
         return self.cache.capacity * self.weights[client] / sum(self.weights.values())
 
     def start(self, client, prompt):
-        """Compute a prompt if there is room; return how much of it was cached, else None."""
+        """Compute a prompt if there is room. Return how much of it was cached, otherwise None."""
         cache, total = self.cache, prompt_tokens(prompt)
         node, place = cache.match(prompt, total - 1)
         depth = node.depth
@@ -95,7 +95,7 @@ class BlockPool:
         return one.blocks - one.node.depth // self.size
 
     def finish(self, number):
-        """End a running request and keep what it has computed."""
+        """End a running request, and keep what it has computed."""
         one = self.running.pop(number)
         self._retain(one)
         self._give_back(one)
@@ -104,7 +104,7 @@ class BlockPool:
         self.cache.retain(one.node, one.request)
 
     def retract(self, number):
-        """Take the memory of a running request back."""
+        """Take back the memory of a running request."""
         self._give_back(self.running.pop(number))
 
     def pinned(self, client):
@@ -148,7 +148,7 @@ def claims_of(cache):
 
 
 def residency_of(cache, blank=()):
-    """Return each client's tokens by a walk: the cached ones, and those of ``blank`` blocks."""
+    """Return each client's tokens by a walk: the cached tokens, and those of ``blank`` blocks."""
     held = defaultdict(Fraction)
     for node in nodes_of(cache):
         for client in node.holders:

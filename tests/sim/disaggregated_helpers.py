@@ -1,4 +1,4 @@
-"""Small disaggregated experiments, and their invariants (INV-24 to 27)."""
+"""Small experiments with prefill and decode workers, and their invariants (INV-24 to 27)."""
 
 from dataclasses import replace
 from itertools import count, pairwise
@@ -48,7 +48,7 @@ def small(workload="tot", scheduler="d2lpm", *, prefill=2, decode=2, engine=None
 
 
 def run_checked(spec):
-    """Simulate with the workers checked after every event, and the records at the end."""
+    """Simulate, with the workers checked after every event and the records at the end."""
     simulation = Simulation(spec, spec.client_plans(), None)
     workers = simulation.cluster.workers
     prefills, decodes = workers[: spec.prefill], workers[spec.prefill :]
@@ -76,7 +76,7 @@ def run_checked(spec):
 
 
 def check_prefill(replica) -> None:
-    """Check INV-3 to 5 of a prefill worker, whose unsent prompts hold memory too."""
+    """Check INV-3 to 5 of a prefill worker, in which unsent prompts hold memory, too."""
     engine = replica.engine
     if isinstance(engine, SGLangPrefillOnly):
         unsent = [copy for copy in replica._copies.values() if copy and copy.status == FINISHED]
@@ -124,7 +124,7 @@ def check(spec, result) -> None:
 
 
 def with_first_tokens(requests: dict, spec) -> dict:
-    """Return the requests, adding SGLang's first tokens in transit, which only the log has."""
+    """Return the requests with SGLang's first tokens in transit, which only the log has."""
     if spec.engine is not None:
         return requests
     computed = ~np.isnan(requests["computed_s"]) & np.isnan(requests["first_token_s"])
@@ -132,7 +132,7 @@ def with_first_tokens(requests: dict, spec) -> dict:
 
 
 def check_stages(requests: dict, spec) -> None:
-    """INV-24: memory is reserved, the prompt computed and sent, then the first token comes.
+    """INV-24: memory is reserved, the prompt is computed and sent, and then the first token comes.
 
     vLLM reserves after the prompt, SGLang at its arrival or admission.
     """
@@ -151,10 +151,9 @@ def check_stages(requests: dict, spec) -> None:
 
 
 def check_sides(records: Records, spec) -> None:
-    """INV-25: prefill workers compute prompts; decode workers generate the tokens.
+    """INV-25: prefill workers compute prompts, and decode workers generate the tokens.
 
-    SGLang's first token is the prefill worker's, and decode workers compute only what was retracted
-    there.
+    SGLang's first token is the prefill worker's. Decode workers compute only what they retracted.
     """
     r, s = records.requests, records.service
     done = r["status"] == FINISHED
@@ -175,8 +174,8 @@ def check_sides(records: Records, spec) -> None:
 def check_transfers(requests: dict, spec, profile) -> None:
     """INV-26: a transfer takes the time of its bytes and the latency.
 
-    Without the latency, a worker has one transfer at a time, and no transfer waits while both its
-    workers are free.
+    Apart from the latency, a worker has one transfer at a time, and no transfer waits while both
+    its workers are free.
     """
     rate = spec.settings["disaggregation.bandwidth_gb_s"] * 1e9
     latency_s = spec.settings["disaggregation.latency_ms"] / 1e3

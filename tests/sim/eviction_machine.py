@@ -1,4 +1,4 @@
-"""The part of the eviction machines that does not depend on the layout of memory."""
+"""The part of the tests of eviction that does not depend on the layout of memory."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule

@@ -1,4 +1,4 @@
-"""A KV pool without an engine: requests of several clients that start, grow and finish."""
+"""A KV pool without an engine. Requests of several clients start, grow and finish."""
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.engine.client_cache import ClientCache
@@ -23,7 +23,7 @@ class Running:
 
 
 class Pool:
-    """A pool; ``policy`` None is the engine's own cache, which knows no clients."""
+    """A KV pool. Without a ``policy``, it is the engine's own cache, which knows no clients."""
 
     def __init__(self, policy, capacity, weights, **settings):
         self.weights = weights
@@ -49,7 +49,7 @@ class Pool:
         return prompt_tokens(prompt) - self.cache.common_tokens(prompt, prompt_tokens(prompt))
 
     def start(self, client, prompt):
-        """Compute a prompt if there is room; return how much of it was cached, else None."""
+        """Compute a prompt if there is room. Return how much of it was cached, otherwise None."""
         cache, total = self.cache, prompt_tokens(prompt)
         node, place = cache.match(prompt, total)
         cache.touch(node)
@@ -83,7 +83,7 @@ class Pool:
             one.private += 1
 
     def finish(self, number):
-        """End a running request and keep its outputs."""
+        """End a running request, and keep its outputs."""
         one = self.running.pop(number)
         request, cache, end = one.request, self.cache, one.node
         if one.private:
@@ -95,15 +95,13 @@ class Pool:
         cache.unlock(one.node)
 
     def retract(self, number):
-        """Take the memory of a running request back."""
+        """Take back the memory of a running request."""
         one = self.running.pop(number)
         self.cache.release_of(one.request.client, one.private)
         self.cache.unlock(one.node)
 
     def pinned(self, client):
-        """Return the tokens that the client's running requests use, by a walk over their
-        prompts.
-        """
+        """Return the tokens that the client's running requests use, walking over their prompts."""
         mine = {
             tokens_of(one.request.prompt)[:length]
             for one in self.running

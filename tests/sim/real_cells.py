@@ -1,9 +1,9 @@
-"""Run whole experiments through an engine's own scheduler classes; compare with the simulator.
+"""Run whole experiments through an engine's own scheduler classes, and compare with the simulator.
 
-python -m tests.sim.real_cells ENGINE CELL ... [--seconds N] [--drain N] [--table FILE]
+    python -m tests.sim.real_cells ENGINE CELL ... [--seconds N] [--drain N] [--table FILE]
 
 runs in the environment of tests/sglang_cpu/install.sh or tests/vllm_cpu/install.sh. ENGINE is
-sglang or vllm, a CELL is like tot-s1-dlpm.
+sglang or vllm, and a CELL is like tot-s1-dlpm.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_cell(engine, name, table, **length):
 
 
 def write_row(table, row):
-    """Write the row to a CSV file, replacing the cell's row of this length, if there is one."""
+    """Write the row to a CSV file. It replaces the row of the same cell and length, if any."""
     keys = ("configuration", "simulated, s")
     rows = list(csv.DictReader(table.open(newline=""))) if table.exists() else []
     rows = [old for old in rows if any(old[key] != row[key] for key in keys)] + [row]
@@ -65,7 +65,7 @@ def main():
     given = parser.parse_args()
     engine, table = given.engine, given.table or TABLES / f"{given.engine}-cells.csv"
     getattr(import_module(f"tests.sim.{engine}_seam"), engine)()
-    gc.freeze()  # its imports create a million objects
+    gc.freeze()  # imports create a million objects
     for name in given.cells:
         run_cell(engine, name, table, seconds=given.seconds, drain=given.drain)
         gc.collect()  # the KV trees are cycles

@@ -20,8 +20,8 @@ TABLES = {
 def cell(workload, scenario, scheduler, *, dp=4, seconds=None, drain=None, seed=0, **settings):
     """Return the experiment of a default cell, or its first ``seconds`` of arrivals.
 
-    ``settings`` use ``__`` for a dot; names without it are arguments of the workload, such as a
-    rate.
+    In names of ``settings``, ``__`` stands for a dot. Names without it are arguments of the
+    workload, such as a rate.
     """
     given = {"workload": workload, "scenario": scenario, "scheduler": scheduler}
     given |= {"dp": dp, "seed": seed}
@@ -75,7 +75,7 @@ def _differing(ours, theirs):
 
 
 def serve(spec, worker_of=None):
-    """Run an experiment, on the simulator's own workers by default."""
+    """Run an experiment, by default on the simulator's own workers."""
     start = time.perf_counter()
     extra = {} if worker_of is None else {"worker_of": worker_of}
     simulation = Simulation(spec, spec.client_plans(), spec.source(), **extra)
@@ -98,7 +98,7 @@ def longest_of(served):
 
 
 def differences(want, got):
-    """Return the differences, a line per table; empty if the records are identical."""
+    """Return the differences, a line per table, or nothing if the records are identical."""
     lines = []
     for name, keys in TABLES.items():
         ours, theirs = want.tables[name], got.tables[name]
@@ -118,7 +118,7 @@ def differences(want, got):
 def compare(spec, workers, **how):
     """Return a simulation's records, those on other ``workers``, and the differences.
 
-    ``workers(spec, longest, **how)`` is a context that gives a ``worker_of``; no request with its
+    ``workers(spec, longest, **how)`` is a context that gives a ``worker_of``. No request with its
     output is longer than ``longest`` tokens.
     """
     ours = serve(spec)

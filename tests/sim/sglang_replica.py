@@ -1,9 +1,9 @@
-"""Workers of the simulated cluster whose every decision SGLang's own classes take.
+"""Workers of the simulated cluster in which SGLang's own classes take every decision.
 
 ``sglang_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator
 provides the clock, programs, router and records, and iterations take the time of its timing
 profile. Queue, order, admission, chunks, new-token ratio, retraction, radix cache and memory are
-SGLang's. FCFS and LPM are SGLang's too; any other scheduler runs in the plugin, as in a real
+SGLang's. FCFS and LPM are SGLang's, too. Any other scheduler runs in the plugin, as in a real
 server.
 """
 
@@ -30,9 +30,9 @@ NO_LIMIT = 10**9  # LPM sorts a queue of any length, as by default in the simula
 
 
 class SwitchedHooks:
-    """The plugin's hooks of several SGLang schedulers in one process: those of ``current`` act.
+    """The plugin's hooks for several SGLang schedulers in one process. Those of ``current`` act.
 
-    A real server has one process for each.
+    A real server has a process for each scheduler.
     """
 
     def __init__(self):
@@ -185,7 +185,7 @@ class SGLangReplica(RealReplica):
         self._act()
         return self.engine.complete(batch)
 
-    # Prefill.
+    # prefill
 
     def _start_prefill(self, batch):
         self._end_stretch()
@@ -226,7 +226,7 @@ class SGLangReplica(RealReplica):
             sequence.readmitted_ps = now_ps
             sequence.recompute_tokens += extend
 
-    # Reports of SGLang.
+    # reports of SGLang
 
     def watch_retractions(self):
         """Report every request that SGLang puts back into its queue."""

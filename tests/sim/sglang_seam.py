@@ -1,7 +1,7 @@
 """SGLang's own scheduling classes on a CPU, without a model: one engine iteration per call.
 
 The scheduler, batch, policy, adder, radix cache and allocator are SGLang's. Only their surroundings
-are replaced: no process, no model, no tokenizer, no metrics. Overlap scheduling is off.
+are replaced: there is no process, model, tokenizer or metric. Overlap scheduling is off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BEFORE_0_5_22 = VERSION in ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21")
 
 
 def why_absent(fits=tuple(RULES)):
-    """Return why SGLang cannot be compared with the simulator here, or "", importing nothing.
+    """Return why SGLang cannot be compared with the simulator here, or "". Imports nothing.
 
     ``fits`` are the comparable releases, by default all whose rules the simulator follows.
     """
@@ -47,18 +47,18 @@ def why_absent(fits=tuple(RULES)):
 
 
 def match_limit(wanted):
-    """Return how many waiting requests SGLang's LPM still sorts: before 0.5.22 always 128."""
+    """Return how many waiting requests SGLang's LPM still sorts (always 128 before 0.5.22)."""
     return 128 if BEFORE_0_5_22 else wanted
 
 
 def reserves_all(ignores_eos):
-    """Tell whether a running request reserves all of its outputs: before 0.5.22 none does."""
+    """Tell whether a running request reserves all of its outputs. Before 0.5.22, none does."""
     return ignores_eos and not BEFORE_0_5_22
 
 
 @dataclass
 class Iteration:
-    """The result of one engine iteration; requests by number, in order."""
+    """The result of one engine iteration. Requests are numbers, in order."""
 
     prefills: list  # (request, cached tokens, computed tokens)
     retracted: list
@@ -85,7 +85,7 @@ def configured(policy, hooks, **limits):
 
 
 def _apply(hooks):
-    """Put the plugin's hooks around SGLang's methods; the stack removes them again."""
+    """Put the plugin's hooks around SGLang's methods. The stack removes them again."""
     stack = ExitStack()
     for target, hook in hooks.by_target().items():
         path, name = target.rsplit(".", 1)
@@ -97,7 +97,7 @@ def _apply(hooks):
 
 
 class SteppedEngine:
-    """A SGLang scheduler that runs iteration by iteration; ``close`` it after use."""
+    """An SGLang scheduler that runs iteration by iteration. ``close`` it after use."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class SteppedEngine:
         self._configured.close()
 
     def iterate(self):
-        """Run one turn of SGLang's event loop; return None if there was nothing to do."""
+        """Run one turn of SGLang's event loop. Return None if there was nothing to do."""
         batch, retracted = self._engine.plan(), self._engine.scheduler.retracted
         if batch is None:
             return None
@@ -164,9 +164,9 @@ class SteppedEngine:
 
 
 class OverlapEngine(SteppedEngine):
-    """A SGLang scheduler with overlap schedule: it plans a batch before the last one's results.
+    """An SGLang scheduler with overlap schedule, which plans a batch before the last one's results.
 
-    A turn is one of SGLang's ``event_loop_overlap``.
+    A turn is one turn of SGLang's ``event_loop_overlap``.
     """
 
     def __init__(self, *args, **limits):
@@ -181,7 +181,7 @@ class OverlapEngine(SteppedEngine):
     def iterate(self):
         last = self.scheduler.last_batch
         batch, queue = self._engine.plan(), self.scheduler.result_queue
-        while batch is None and queue:  # nothing to launch before these results
+        while batch is None and queue:  # nothing can be launched before these results
             finished = self._processed()
             if finished:
                 return Iteration([], [], [], [_number(req) for req in finished])
@@ -203,7 +203,7 @@ class OverlapEngine(SteppedEngine):
 
 
 class PipelinedEngine(SteppedEngine):
-    """A SGLang scheduler of a pipeline with two stages, which has two running batches.
+    """An SGLang scheduler of a pipeline with two stages, which has two running batches.
 
     A turn plans one batch and then processes the result of the other, as ``event_loop_pp`` does.
     """

@@ -36,7 +36,7 @@ class Arrival:
     max_new: int
     client: str = "x"
     first_ms: int | None = None  # time left until its first token is due
-    end_ms: int | None = None  # and until its last one
+    end_ms: int | None = None  # time left until its last token is due
     facts: dict = field(default_factory=dict)  # its adapter and priority, by SGLang's names
 
     @property
@@ -56,9 +56,9 @@ class Arrival:
 
 @dataclass
 class Stream:
-    """A random request stream and the engine that will serve it.
+    """A random request stream, and the engine that will serve it.
 
-    ``limit`` is how many waiting requests LPM still sorts; ``full`` reserves every output token.
+    ``limit`` is how many waiting requests LPM still sorts. With ``full``, every output is reserved.
     """
 
     pool: int
@@ -72,7 +72,7 @@ class Stream:
 
 
 class Tokens:
-    """Token ids of segments from ``first`` on; each key has its own range."""
+    """Token ids of segments, from ``first`` on. Each key has its own range."""
 
     first = 0
 
@@ -114,8 +114,8 @@ def random_stream(seed):
 
 
 def _outputs(draw, kind):
-    """Return the tokens that a request will produce, and those that it may produce."""
-    if kind == "retracting":  # so small a reservation lets outputs exceed the pool
+    """Return how many tokens a request will produce, and how many it may produce."""
+    if kind == "retracting":  # so small a reservation that outputs exceed the pool
         output = draw.choice([1, 40, 60, 70])
         return output, draw.choice([output, 70])
     if kind == "wide":  # around the 4,096 outputs that are reserved at most
@@ -234,9 +234,7 @@ def retelling(base):
 
 
 def ask_ours(name, settings, stream, cap=inf, **home):
-    """Return the simulated engine's actions by iteration; later steps of a decode run
-    are implied.
-    """
+    """Return the simulated engine's actions by iteration. Later decode steps are implied."""
     cls = local_class(name)
     return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap, **home)
 

@@ -16,7 +16,7 @@ from tests.worker_invariants import watch
 
 US = PS_PER_S // 10**6
 
-# An iteration takes 1,000 us, and 10 us per token in the linear layers. Nothing else.
+# An iteration takes 1,000 us, and 10 us per token in the linear layers. Nothing else costs time.
 PLAIN = TimingProfile(
     "plain",
     {"c0": 1, "c_w": 0, "c_T": 0.01, "p": 1, "c_A": 0, "c_K": 0, "c_nd": 0, "c_npf": 0},
@@ -99,7 +99,7 @@ class Home:
         watch(self.clock, [self.worker])
 
     def send(self, parts, output, *, max_new=None, at_ps=0, client="x", on_done=None):
-        """Send a request that arrives at ``at_ps``; ``parts`` is a length, or a prompt."""
+        """Send a request that arrives at ``at_ps``. ``parts`` is a length, or a prompt."""
         number = len(self.sent)
         text = prompt(f"own-{number}", parts) if isinstance(parts, int) else parts
         request = Request(number, client, 0, 0, text, prompt_tokens(text), max_new or output)
@@ -126,7 +126,7 @@ class Home:
         ]
 
     def prefills(self):
-        """Return (start, sequences, tokens computed) of every prefill iteration, times in us."""
+        """Return (start, sequences, tokens computed) of every prefill iteration, in us."""
         return [
             (
                 row["start_ps"] // US,
@@ -138,7 +138,7 @@ class Home:
         ]
 
     def decodes(self):
-        """Return (start, steps, sequences) of every decode stretch, times in us."""
+        """Return (start, steps, sequences) of every decode stretch, in us."""
         return [
             (row["start_ps"] // US, row["steps"], row["batch_size"])
             for row in self.rows()
@@ -147,7 +147,7 @@ class Home:
 
 
 def small_spec(scheduler, workload, *, dp=1, pool=0, seed=0, flags=None, **settings):
-    """Return a spec that runs in a fraction of a second; ``settings`` use ``__`` for a dot."""
+    """Return a spec that runs in a fraction of a second. ``settings`` have ``__`` for a dot."""
     given = {"scheduler": scheduler, "workload": workload, "dp": dp, "seed": seed}
     given |= {"num_programs": 2, "request_rate": 2.0 * dp} | (flags or {})
     chosen = {key.replace("__", "."): value for key, value in settings.items()}

@@ -27,7 +27,7 @@ def test_a_slowed_profile_takes_several_times_as_long(profile_id):
 
 
 def test_a_slowed_cluster_takes_several_times_as_long():
-    # One program: calls wait only for the engine and for think times, which stay the same.
+    # With one program, calls wait only for the engine and for think times, which stay the same.
     spec = resolve({"workload": "tot", "num_programs": 1, "clients": 1, "scenario": "none"})
     (plan,) = spec.client_plans()
 

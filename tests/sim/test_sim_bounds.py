@@ -33,7 +33,7 @@ ENGINE = {
     "engine__max_running_requests": [8, 2_048],
     "engine__chunked_prefill_size": [512, 8_192],
 }
-# for clusters, only those for which there is a theorem
+# for clusters, only pairs for which there is a theorem
 PAIRS = [("round-robin", "vtc", 1), ("round-robin", "dlpm", 1), ("least-loaded", "dlpm", 1)]
 PAIRS += [("client-round-robin", "vtc", 2), ("d2lpm", "dlpm", 2), ("d2lpm", "dlpm", 1)]
 
@@ -64,7 +64,7 @@ def test_no_gap_exceeds_the_printed_bound():
         elif gap is not None:
             assert gap <= bound, (gap, bound, spec.settings)
             near.append(gap / bound)
-    assert len(near) >= 6  # otherwise the test would prove nothing
+    assert len(near) >= 6  # otherwise, the test would prove nothing
     assert max(near) > 0.1
 
 

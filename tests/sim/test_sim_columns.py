@@ -1,4 +1,4 @@
-"""Test that columns return what was put in, for any values and block ends."""
+"""Test that columns return what was put in, for any values and ends of blocks."""
 
 import numpy as np
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fairbench.engine.logs import ROWS_PER_BLOCK, IntegerTable
 
-# Limits of narrower types, and values that a float could not hold.
+# limits of narrower types, and values that a float could not hold
 EDGES = [edge + off for b in (7, 15, 31, 53, 62) for edge in (2**b, -(2**b)) for off in (-1, 0, 1)]
 VALUES = st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 300) | st.sampled_from(EDGES)
 

@@ -50,7 +50,7 @@ ROUTER_CHARGES = ("charge", "charge_end", "charge_end_capped", "refund_dispatch"
 
 
 class Charged:
-    """The sum of charges, less the refunds, through the methods ``names`` of an account."""
+    """The sum of an account's charges less its refunds, through its methods ``names``."""
 
     def __init__(self, account, names=CHARGES, replace=setattr):
         self.total, self._within = 0.0, False

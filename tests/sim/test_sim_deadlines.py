@@ -74,5 +74,5 @@ def test_the_order_of_a_gateway_uses_the_first_deadline():
         return Request(number, "a", 0, 0, (), 0, 1, float(number), end, first_token_by_s=first)
 
     requests = [due(0, 9.0, None), due(1, 8.0, 7.0), due(2, None, 6.0), due(3, None, None)]
-    order = EarliestDeadline(ttl_s=4.5, matched=lambda request: 0)  # the last token: due at 7.5
+    order = EarliestDeadline(ttl_s=4.5, matched=lambda request: 0)  # the last token is due at 7.5
     assert [one.request_id for one in order.ordered(requests)] == [2, 1, 3, 0]

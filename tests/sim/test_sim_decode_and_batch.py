@@ -1,4 +1,4 @@
-"""Test closed forms against plain loops: decode runs, batch sums, the new-token ratio."""
+"""Test decode runs, sums of a batch and the new-token ratio against plain loops."""
 
 import pytest
 from hypothesis import given

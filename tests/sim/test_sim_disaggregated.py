@@ -25,7 +25,7 @@ from tests.invariants import assert_same_records
 from tests.sim.disaggregated_helpers import run_checked, small, us
 from tests.sim.sim_helpers import PLAIN, US, prompt
 
-# A token has one byte: 2 us each on the link, and 3 ms of latency.
+# A token has one byte and takes 2 us on the link. The latency is 3 ms.
 LINK = {"disaggregation__bandwidth_gb_s": 0.0005, "disaggregation__latency_ms": 3.0}
 FORMS = [{}, {"disaggregation__reserve": "admission"}, {"engine": "vllm"}]
 
@@ -61,9 +61,7 @@ class Home:
 
 
 def times(sequence):
-    """Return reservation, admission, transfer, first token and end of a request, in
-    microseconds.
-    """
+    """Return reservation, admission, transfer, first token and end of a request, in us."""
     names = ("reserved_ps", "admitted_ps", "sent_ps", "received_ps", "first_token_ps", "finish_ps")
     return [us(getattr(sequence, name)) for name in names]
 
@@ -75,7 +73,7 @@ def test_one_request_takes_its_prefill_the_transfer_and_its_decode_steps():
     home = Home()
     one = home.send(100, 5)
     home.run()
-    # 1,000 + 100 * 10 of prefill; 100 * 2 + 3,000 of transfer; four steps of 1,010.
+    # 1,000 + 100 * 10 of prefill, 100 * 2 + 3,000 of transfer, and four steps of 1,010
     assert times(one) == [0, 0, 2_000, 5_200, 5_200, 9_240]
     assert (one.worker, one.decode_worker, one.status) == (0, 1, FINISHED)
     assert one.gpu_ps == (2_000 + 4 * 1_010) * US
@@ -99,7 +97,7 @@ def test_transfers_of_a_worker_follow_each_other():
     home = Home()
     first, second = home.send(100, 2), home.send(200, 2)
     home.run()
-    # Both prompts are computed in one iteration, 1,000 + 300 * 10; the second waits for the link.
+    # Both prompts are computed in one iteration, 1,000 + 300 * 10. The second waits for the link.
     assert times(first)[2:4] == [4_000, 7_200]
     assert times(second)[2:4] == [4_200, 7_600]
 
@@ -116,7 +114,7 @@ def test_a_request_with_its_kv_cache_waits_for_its_turn():
     home = Home(engine__max_running_requests=1)
     first, second = home.send(100, 5), home.send(100, 5)
     home.run()
-    # One prompt after the other, 2,000 us each; the second begins when the first has ended.
+    # Prompts run one after the other, 2,000 us each. The second begins when the first has ended.
     assert times(first)[2:] == [2_000, 5_200, 5_200, 9_240]
     assert times(second) == [0, 2_000, 4_000, 7_200, 9_240, 13_280]
 
@@ -168,11 +166,11 @@ def test_outputs_of_a_client_that_has_left_the_list_are_its_debt():
     home = Home("dlpm", disaggregation__charge_outputs=True)
     home.send(100, 5)
     home.run()
-    # The client leaves DLPM's list with its prefill; its four later tokens are charged afterwards.
+    # The client leaves DLPM's list with its prefill. Its four later tokens are charged afterwards.
     assert home.workers[0].scheduler.balances()["x"] == -2 * 4
 
 
-# Small experiments.
+# small experiments
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -282,7 +280,7 @@ def test_a_transfer_whose_workers_are_free_overtakes_one_with_a_busy_worker():
     link = Link()
     for source, target, tokens in ((0, 2, 100), (0, 3, 50), (1, 2, 10), (1, 3, 30)):
         link.send(source, target, tokens)
-    # The second waits for worker 0 and the third for worker 2; the fourth starts at once.
+    # The second waits for worker 0 and the third for worker 2. The fourth starts at once.
     assert link.run() == [0, 200, 200, 0]
 
 
@@ -290,7 +288,7 @@ def test_the_oldest_transfer_starts_first_when_two_end_at_one_instant():
     link = Link()
     for source, target, tokens in ((0, 2, 100), (1, 3, 100), (0, 3, 50), (0, 2, 50), (1, 2, 20)):
         link.send(source, target, tokens)
-    # Both links end at 200: the third, the oldest, starts, and so does the fifth beside it.
+    # Both links end at 200. The third, the oldest, starts, and so does the fifth beside it.
     assert link.run() == [0, 0, 200, 300, 200]
 
 
@@ -318,18 +316,19 @@ def test_no_transfer_waits_while_both_its_workers_are_free(asked):
         others = [one for other, one in enumerate(busy) if other != number]
         assert not any(workers & one[2] and one[0] < end and start < one[1] for one in others)
         at = us(link.asked[number][0].arrival_ps)
-        while at < start:  # some transfer occupies one of the workers at each instant
+        while at < start:  # at each instant, some transfer occupies one of the workers
             ends = [one[1] for one in others if workers & one[2] and one[0] <= at < one[1]]
             assert ends
             at = max(ends)
-        for later in busy[number + 1 :]:  # an overtaken transfer had a busy worker at that time
+        # when a transfer was overtaken, one of its workers was busy
+        for later in busy[number + 1 :]:
             if us(link.asked[number][0].arrival_ps) <= later[0] < start:
                 kept = [one for one in busy if one is not later and one[0] <= later[0] < one[1]]
                 assert any(workers & one[2] for one in kept)
 
 
 def test_decoding_is_not_interrupted_by_prompts():
-    """One prefill and one decode worker produce each token sooner than two colocated replicas."""
+    """A prefill and a decode worker produce each token sooner than two colocated replicas."""
     flags = {"prefill": 1, "decode": 1, "engine__max_total_tokens": 400_000}
     apart = simulate(small("judge", "fcfs", **flags))
     together = simulate(

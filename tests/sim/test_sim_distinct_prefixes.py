@@ -1,4 +1,4 @@
-"""Test the distinct prefixes against a set of token-by-token prefixes."""
+"""Test the tree of distinct prefixes against a set of token-by-token prefixes."""
 
 import pytest
 from hypothesis import given

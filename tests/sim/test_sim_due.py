@@ -1,4 +1,4 @@
-"""Test due service on whole simulations: an idle cluster, and one in which LPM starves clients."""
+"""Test due service in whole simulations: an idle cluster, and one in which LPM starves clients."""
 
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.sim.run import simulate
@@ -6,8 +6,9 @@ from tests.sim.sim_helpers import small_spec
 
 
 def test_an_idle_cluster_serves_every_client_and_is_not_contended():
-    """Conversations that begin before the window's end continue after it, so not all due service
-    was served.
+    """Conversations that begin near the window's end continue after it.
+
+    Therefore, not all due service was given in the window.
     """
     idle = {"scenario": "none", "request_rate": 0.05, "num_programs": None, "duration_s": 60.0}
     summary = simulate(small_spec("fcfs", "chat", flags=idle | {"warmup_s": 0.0})).summary
@@ -19,7 +20,7 @@ def test_an_idle_cluster_serves_every_client_and_is_not_contended():
 
 
 def test_clients_with_shorter_prefixes_starve_under_lpm():
-    """The well-behaved clients make few calls under LPM, because their trees do not progress."""
+    """Under LPM, the well-behaved clients make few calls, because their trees do not progress."""
     times = {"duration_s": 40.0, "warmup_s": 0.0, "max_drain_s": 0.0}
     crowded = times | {"scenario": "s1", "num_programs": None, "request_rate": 0.3}
     worst = {}

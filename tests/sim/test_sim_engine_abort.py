@@ -1,4 +1,4 @@
-"""Test the abort of a request whose client has left."""
+"""Test that a request is aborted when its client leaves."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Test admission on hand-computed examples, one rule of SGLang 0.5.23 at a time.
+"""Test admission by hand, one rule of SGLang 0.5.23 at a time.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -17,8 +17,8 @@ def test_prefill_comes_first_and_decode_waits():
     first = home.send(10, 10)
     second = home.send(10, 2, at_ps=1500 * US)
     home.run()
-    # The second step of the first request ends at 1100 + 1010 = 2110, then 1,100 us of prefill
-    # follow.
+    # The second step of the first request ends at 1100 + 1010 = 2110. Then follow 1,100 us of
+    # prefill.
     assert home.prefills() == [(0, 1, 10), (2110, 1, 10)]
     assert home.decodes() == [(1100, 1, 1), (3210, 1, 2), (4230, 7, 1)]
     assert second.admitted_ps == 2110 * US
@@ -59,7 +59,7 @@ def test_a_full_batch_makes_a_pass_only_when_it_shrinks():
     short = home.send(10, 3)
     home.send(50, 20, at_ps=500 * US)
     home.run()
-    # Passes: the first two, no room at 1200, no room at the end of the short request, then room.
+    # the first two passes, no room at 1200, no room at the end of the short request, then room
     assert home.scheduler.passes == 4
     assert home.prefills()[1][0] > short.finish_ps // US
 
@@ -78,7 +78,7 @@ def test_the_last_free_token_stays_free():
 
 
 def come_back(home, at_ps=0):
-    """Return a retracted request: 20 tokens of input and 50 of 60 outputs to prefill."""
+    """Return a retracted request, which has 20 tokens of input and 50 of 60 outputs to prefill."""
     back = home.send(20, 60, at_ps=at_ps)
     back.produced = 50
     back.retract(0)
@@ -91,9 +91,8 @@ def test_a_request_that_uses_up_the_budget_is_admitted_and_the_batch_is_full():
     back = come_back(home, at_ps=US)
     small = home.send(5, 2, at_ps=1500 * US)
     home.run()
-    # At 1050, the fit test needs 70 + 10 + 1 < 145 - 5 - 39, and the admission books 70 + 60 + 1.
-    # One pass later, 70 are free and 39 + 9 reserved, so that the small request would fit if there
-    # were a pass.
+    # At 1050, the fit test needs 70 + 10 + 1 < 145 - 5 - 39, and the admission books 70 + 60 + 1. A
+    # pass later, 70 would be free and 39 + 9 reserved, so that the small request would fit.
     assert back.admitted_ps == 1050 * US
     assert small.admitted_ps == back.finish_ps
 
@@ -104,8 +103,9 @@ def test_a_last_chunk_that_uses_up_two_budgets_leaves_the_batch_full():
     back = come_back(home, at_ps=US)
     small = home.send(5, 2, at_ps=1500 * US)
     home.run()
-    # As above in two chunks of 35. The second chunk uses up the chunk budget, which would end the
-    # pass and leave the batch open, but the 60 outputs that it books use up the memory too.
+    # The same as above, in two chunks of 35. The second chunk uses up the chunk budget, which would
+    # end the pass and leave the batch open. But the 60 outputs that it books use up the memory,
+    # too.
     assert [prefill[0] for prefill in home.prefills()[:3]] == [0, 1050, 2400]
     assert small.admitted_ps == back.finish_ps
 
@@ -125,7 +125,7 @@ def test_an_unfinished_chunk_leaves_and_opens_the_batch():
     small = home.send(5, 2, at_ps=1500 * US)
     home.run()
     # At 1050, the large request finds no room, then the first chunk is admitted. When that chunk
-    # leaves SGLang's batch, so does the flag; the second chunk, at 2350, uses up the chunk budget
+    # leaves SGLang's batch, so does the flag. The second chunk, at 2350, uses up the chunk budget
     # before any request is tried, and the small one is admitted in the following pass.
     assert [prefill[0] for prefill in home.prefills()[:4]] == [0, 1050, 2350, 3650]
     assert (chunk.admitted_ps, small.admitted_ps) == (1050 * US, 3650 * US)
@@ -137,7 +137,8 @@ def test_an_emptied_batch_loses_its_full_mark():
     back = come_back(home)
     small = home.send(5, 2, at_ps=500 * US)
     home.run()
-    # As above, but SGLang keeps the flag in the empty batch, which the prefill batch replaces.
+    # The same as above, but SGLang keeps the flag in the empty batch, which the prefill batch
+    # replaces.
     assert back.admitted_ps == 0
     assert small.admitted_ps == 1700 * US
 
@@ -148,8 +149,8 @@ def test_an_unfinished_chunk_reserves_no_outputs():
     come_back(home)
     small = home.send(5, 2, at_ps=2000 * US)
     home.run()
-    # The first pass books 10 + 40 + 1 and 30 + 1; with 60 outputs the batch would be full. At 2800,
-    # 57 are free and 39 + 9 reserved.
+    # The first pass books 10 + 40 + 1 and 30 + 1. With 60 outputs, the batch would be full. At
+    # 2800, 57 are free and 39 + 9 reserved.
     assert home.prefills()[:2] == [(0, 2, 40), (1400, 1, 40)]
     assert small.admitted_ps == 2800 * US
 
@@ -160,8 +161,8 @@ def test_the_prefix_is_locked_before_the_fit_test():
     other = home.send(prompt("other", 10), 40, at_ps=2000 * US)
     again = home.send(prompt("shared", 40, "more", 5), 5, at_ps=2000 * US + 1)
     home.run()
-    # 40 are cached and evictable, 10 in use, 39 reserved: 51 remain, or 11 once the prefix is
-    # locked. 5 + 5 + 1 is below 51 and not below 11.
+    # 40 are cached and evictable, 10 in use, 39 reserved. That leaves 51, or 11 once the prefix is
+    # locked, and 5 + 5 + 1 is below 51 but not below 11.
     assert again.admitted_ps == other.finish_ps
     assert again.cached_tokens == 40
 
@@ -211,7 +212,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_while_decode_waits():
     long = home.send(250, 2, at_ps=500 * US)
     after = home.send(60, 2, at_ps=600 * US)
     home.run()
-    # 100 + 100 + 50 tokens; the rest of the third chunk's budget goes to the next request, and its
+    # 100 + 100 + 50 tokens. The rest of the third chunk's budget goes to the next request, and its
     # remainder follows.
     assert home.prefills() == [
         (0, 1, 10),
@@ -224,7 +225,7 @@ def test_a_long_prompt_is_prefilled_in_chunks_while_decode_waits():
     assert (after.admitted_ps, after.first_token_ps) == (5100 * US, 8200 * US)
     assert home.decodes()[0] == (8200, 1, 3)
     assert running.finish_ps == (8200 + 1030 + 2 * 1010) * US
-    # The whole prompt is charged with the first chunk, and its tokens are computed chunk by chunk.
+    # The whole prompt is charged with the first chunk. Its tokens are computed chunk by chunk.
     columns = ("input_tokens", "extend_charged_tokens", "extend_tokens", "output_tokens")
     rows = [tuple(row[name] for name in columns) for row in home.rows()[:5]]
     assert rows == [
@@ -289,7 +290,8 @@ def test_the_largest_request_that_fits_runs_to_its_end():
 def test_the_ratio_scales_reservations_of_running_requests(full_reservation, admitted_us):
     home = Home(pool=200, full_reservation=full_reservation)
     home.send(10, 100)
-    # 190 are free; 99 future outputs reserve 69.3 or 99; the second request needs 10 + 80 + 1 = 91.
+    # 190 are free, and 99 future outputs reserve 69.3 or 99. The second request needs 10 + 80 + 1 =
+    # 91.
     second = home.send(10, 80, at_ps=US)
     home.run()
     assert second.admitted_ps == admitted_us * US
@@ -322,7 +324,7 @@ def admission(reserved, chunk):
     ("reserved", "tokens", "last"), [(10.0, 40, True), (70.5, 29, False), (100.5, 40, True)]
 )
 def test_a_continued_chunk_is_cut_to_the_remaining_memory_if_there_is_any(reserved, tokens, last):
-    """40 tokens remain, chunks have 50, and 90, 29.5 or no tokens are free; 0 means no limit."""
+    """40 tokens remain, chunks have 50, and 90, 29.5 or no tokens are free. 0 means no limit."""
     attempt = admission(reserved, chunk=50)
     text = prompt("p", 80)
     sequence = Sequence(Request(0, "x", 0, 0, text, 80, 5), Segment("out", 5), 0, lambda _: None)
@@ -334,6 +336,6 @@ def test_a_continued_chunk_is_cut_to_the_remaining_memory_if_there_is_any(reserv
 
 @pytest.mark.parametrize(("reserved", "spent"), [(99, True), (100, False), (101, False)])
 def test_a_used_up_budget_ends_a_pass_unless_all_memory_is_reserved(reserved, spent):
-    """The cache has 100 tokens; with no chunk budget, only memory decides whether to try again."""
+    """The cache has 100 tokens. Without chunk budget, only memory decides whether to try again."""
     attempt = admission(reserved, chunk=0)
     assert attempt.spent is spent

@@ -1,5 +1,4 @@
-"""Test decoding on hand-computed examples: the new-token ratio, retraction, eviction while
-decoding, counters.
+"""Test decoding by hand: the new-token ratio, retraction, eviction while decoding, counters.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -38,10 +37,10 @@ def test_the_ratio_decays_on_decode_steps_only_and_is_reset_when_idle():
 
 
 def retraction(**limits):
-    """Pool 100: inputs 20 and 10 and up to 39 tokens of KV each are eight too many.
+    """Run two requests in a pool of 100. Inputs of 20 and 10 with 39 KV each are too much.
 
     The second request fits at 1200: 80 free - 0.7 * 39 reserved > 10 + 40 + 1. Both decode from
-    2300 on; after 35 steps 30 + 70 = 100 tokens are in use.
+    2300 on. After 35 steps, 30 + 70 = 100 tokens are in use.
     """
     home = Home(pool=100, **limits)
     home.send(20, 40)
@@ -65,11 +64,10 @@ def test_the_ratio_of_a_retraction_ends_when_the_worker_is_idle():
 
 
 def test_a_retraction_makes_room_for_twenty_steps():
-    """Pool 100, inputs 60 and 10: both decode from 2,700 on, and after 15 steps 100 tokens are in
-    use.
+    """In a pool of 100 with inputs of 60 and 10, 100 tokens are in use 15 steps after 2,700.
 
     The first request loses its 15 outputs, fewer than the 20 that the other needs, so its prompt
-    goes too.
+    goes, too.
     """
     home = Home(pool=100)
     home.send(60, 17)
@@ -108,8 +106,8 @@ def test_the_ratio_after_a_retraction_equals_a_hand_computation():
 def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
     home = retraction().run()
     first, second = home.sent
-    # At that time, 54 are free or evictable; 20 would be locked and 3 are reserved: 36 + 4 + 1 is
-    # too much.
+    # At that time, 54 are free or evictable. 20 would be locked and 3 are reserved, so 36 + 4 + 1
+    # is too much.
     assert first.readmitted_ps == second.finish_ps == (RETRACTED_US + 4 * 1010) * US
     assert home.scheduler.admissions == [(0, 20, False), (1, 10, False), (0, 36, True)]
     assert (first.cached_tokens, first.extend_tokens, first.recompute_tokens) == (0, 20, 36)
@@ -125,7 +123,7 @@ def test_a_retracted_request_keeps_its_outputs_and_recomputes_them():
 
 
 def test_a_retracted_request_reserves_only_its_remaining_output():
-    # Inputs 20 and 5, both decode from 2250 on; after 35 steps, all 95 tokens are in use.
+    # With inputs of 20 and 5, both decode from 2250 on. After 35 steps, all 95 tokens are in use.
     home = Home(pool=95)
     first = home.send(20, 40)
     second = home.send(5, 40, at_ps=500 * US)
@@ -142,8 +140,8 @@ def test_the_request_with_fewest_outputs_is_retracted_first():
     home = Home(pool=103)
     home.send(10, 30)
     home.send(20, 30, at_ps=500 * US)
-    # It joins after ten steps with the shortest input: 50 in use, 2 * 19 * 0.69 reserved, 26
-    # needed.
+    # This request joins after ten steps with the shortest input: 50 in use, 2 * 19 * 0.69 reserved,
+    # 26 needed.
     late = home.send(5, 20, at_ps=12_000 * US)
     home.run()
     assert late.admitted_ps == (2300 + 10 * 1020) * US
@@ -176,7 +174,7 @@ def test_a_decode_step_evicts_only_the_missing_tokens():
     home.send(10, 40, at_ps=10_000 * US)
     home.send(10, 40, at_ps=10_500 * US)
     home.run()
-    # 77 tokens are free for two requests: 38 steps, and the 39th lacks one token.
+    # 77 tokens are free for two requests, enough for 38 steps. The 39th lacks one token.
     assert home.evicted == [(prompt("a", 1), 1)]
 
 
@@ -188,7 +186,7 @@ def test_an_eviction_happens_at_the_step_that_needs_the_memory(step_by_step):
     home.send(prompt("b", 30), 1, at_ps=5000 * US)
     home.send(prompt("c", 10), 60, at_ps=10_000 * US)
     home.run()
-    # 20 tokens are free from 11,100 on: step 21 needs the 40 of a, and step 61 would need those of
+    # 20 tokens are free from 11,100 on. Step 21 needs the 40 of a, and step 61 would need those of
     # b.
     assert evicted_us == [11_100 + 20 * 1010]
     assert home.decodes() == [(11_100, 59, 1)]
@@ -199,13 +197,13 @@ def test_an_arrival_takes_effect_after_the_iteration(step_by_step):
     home, heard = Home(pool=100, full_reservation=True, step_by_step=step_by_step), []
     home.scheduler.on_arrival = lambda request, view, now_s: heard.append(home.scheduler.tokens)
     home.send(30, 20)
-    home.send(60, 20, at_ps=500 * US)  # never room beside the first request: the batch is full
+    home.send(60, 20, at_ps=500 * US)  # never room beside the first request, so the batch is full
     for at_us in (1300 + 3 * 1010, 1300 + 3 * 1010 + 1, 1300 + 7 * 1010 - 1):
         home.send(5, 5, at_ps=at_us * US)
     home.run()
-    # At 0 no request runs. The arrival at 500 is in the prefill, which yields a token at 1300;
-    # steps of 1010 each follow: the third ends with the third arrival, the fourth and the seventh
-    # after the others.
+    # At 0, no request runs. The arrival at 500 is in the prefill, which yields a token at 1300.
+    # Steps of 1010 each follow. The third ends with the third arrival, and the fourth and the
+    # seventh after the others.
     assert heard == [0, 1, 1 + 3, 1 + 4, 1 + 7]
 
 
@@ -253,7 +251,7 @@ arrivals = st.lists(
     mixed=st.booleans(),
 )
 def test_all_requests_are_served_alike_step_by_step(scheduler, arrivals, pool, chunk, slots, mixed):
-    """The invariants hold after every event: see Home."""
+    """The invariants hold after every event (see Home)."""
     ends = []
     for step_by_step in (False, True):
         home = Home(
@@ -275,12 +273,12 @@ def test_all_requests_are_served_alike_step_by_step(scheduler, arrivals, pool, c
 
 
 def test_a_long_context_makes_steps_longer_until_enough_others_decode_with_it():
-    """A token of context costs 1 us in a batch, 4 us alone, in the lengths at joining."""
+    """A token of context costs 1 us in a batch and 4 us alone, by the length when joining."""
     costs = {**PLAIN.coefficients_ms, "c_K": 0.001, "c_tail": 0.004}
     home = Home(profile=replace(PLAIN, coefficients_ms=costs), pool=5000)
     home.send(100, 3)
     home.run()
-    # Steps of 1,010 us, 101 and 102 us for their contexts, and 301 us for a context of 101 alone.
+    # Steps take 1,010 us, 101 and 102 us for their contexts, and 301 us for a context of 101 alone.
     first_us = 2000
     assert home.sent[0].first_token_ps == first_us * US
     assert home.sent[0].finish_ps == (first_us + (1010 + 101 + 303) + (1010 + 102 + 303)) * US
@@ -304,7 +302,7 @@ def test_a_shared_prefix_is_read_as_often_as_the_profile_says(shared_read, conte
     start_us, steps, size = home.decodes()[-1]
     (row,) = (row for row in home.rows() if row["start_ps"] // US == start_us)
     assert (steps, size) == (1, 2)
-    # Both have 110 tokens of prompt and one output; the first 100 are the same.
+    # Both have 110 tokens of prompt and one output. The first 100 are the same.
     assert (row["end_ps"] - row["start_ps"]) // US == 1_000 + 2 * 10 + context_us
 
 
@@ -322,7 +320,7 @@ def test_running_requests_decode_beside_chunks_with_mixed_chunks():
     """A step takes 1,000 us, 10 us per computed token, and 1 us per token of context.
 
     The running request takes one of the 16 tokens of a chunk, so the prompt of 40 tokens takes
-    three iterations of 15, 15 and 10 tokens, each of which also decodes. Without mixed chunks the
+    three iterations of 15, 15 and 10 tokens, each of which also decodes. Without mixed chunks, the
     running request waits for chunks of 16, 16 and 8 tokens. A chunk reads the chunks before it.
     """
     ends = []
@@ -351,11 +349,11 @@ def test_running_requests_decode_beside_chunks_with_mixed_chunks():
 
 
 def test_running_requests_wait_for_a_chunk_that_takes_all_memory():
-    """Four requests with 4 tokens each run in a pool of 63 tokens; the long prompt has 40 tokens.
+    """Four requests with 4 tokens each run in a pool of 63 tokens. The long prompt has 40 tokens.
 
     Two chunks of 16 tokens and eight decoded tokens leave 7. The pass then reserves four of them
-    for decoding, and less than one for later outputs, so the next chunk has 2 tokens. One token is
-    left, which the fourth chunk takes, and the running requests sit out its iteration.
+    for decoding, and less than one for later outputs, so the next chunk has 2 tokens. The fourth
+    chunk takes the last token, and the running requests sit out its iteration.
     """
     home = Home(
         FCFS(FCFS.Params()),

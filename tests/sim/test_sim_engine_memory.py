@@ -1,4 +1,4 @@
-"""Test rules of SGLang 0.5.23 on caching, eviction and touching, on hand-computed examples.
+"""Test SGLang 0.5.23's rules on caching, eviction and touching by hand.
 
 An iteration takes 1,000 us and 10 us per token (a decode step: per sequence), see sim_helpers.
 """
@@ -26,7 +26,7 @@ def test_a_retraction_makes_room_for_20_steps_of_the_others():
     home.send(40, 20)
     until_a_retraction(home)
     # 23 free tokens last for 11 steps, and one remains. The retraction returns 11 decoded tokens,
-    # and the prompt is evicted to cover 20 steps; the next step needs one token.
+    # and the prompt is evicted to cover 20 steps. The next step needs one token.
     assert home.scheduler.retracted == [1]
     assert home.evicted == [(prompt("own-1", 40), 40)]
 
@@ -37,9 +37,8 @@ def test_before_a_retraction_all_evictable_tokens_go():
     for _ in range(3):
         home.send(30, 60, at_ps=5000 * US)
     until_a_retraction(home)
-    # 120 free tokens last for 40 steps, then 3 are needed and 2 are evictable. The 40 that are
-    # returned are enough for 20 steps of the other two, so that the evictable ones could have
-    # stayed.
+    # 120 free tokens last for 40 steps. Then 3 are needed, and 2 are evictable. The 40 that are
+    # returned are enough for 20 steps of the other two, so the evictable tokens could have stayed.
     assert home.evicted == [(prompt("own-0", 2), 2)]
 
 
@@ -148,7 +147,7 @@ def test_requests_that_cut_one_node_touch_the_rest_in_list_order():
     queue.arrive(prompt("b", 4, "x", 9))
     queue.arrive(prompt("a", 20, "x", 9))
     queue.sort()
-    # The first request cuts at 30 and touches all of a; then b; then the last cuts at 20 and
+    # The first request cuts at 30 and touches all of a. Then comes b. Then the last cuts at 20 and
     # touches what it cut, up to 30. Thus 30-40 is older than b, and 20-30 is younger.
     queue.cache.evict(100)
     assert queue.gone == [

@@ -1,4 +1,4 @@
-"""Test workers at one instant: a step that ends at an arrival is booked as in single steps."""
+"""Test that a step that ends at the instant of an arrival is charged as in single steps."""
 
 import pytest
 
@@ -57,9 +57,9 @@ def test_a_boundary_at_the_instant_of_an_arrival_is_booked_as_in_single_steps(
 ):
     """A step ends on both workers when the third request arrives.
 
-    Both workers prefill until 1,100 us (one token) and then step every 1,010 us; the fourth step
-    ends then. Whether the deciding worker's end is booked before the arrival (if it is worker 0) or
-    after it, the request is known then and has a pass immediately.
+    Both workers prefill until 1,100 us (one token) and then step every 1,010 us. The fourth step
+    ends at the arrival. The deciding worker's end may be charged before the arrival (if it is
+    worker 0) or after it. In both cases, the request is known then and has a pass immediately.
     """
     clock, workers, send = pair(step_by_step)
     clock.at(0, ARRIVE, 0, lambda: send(deciding, 0, 5 + 15))

@@ -17,7 +17,7 @@ from tests.sim.sim_helpers import small_spec
 from tests.sim.vllm_invariants import watch_vllm
 from tests.slow_params import slow
 
-# Omits what a minibatch costs beyond the timing profile.
+# omits what a minibatch costs beyond the timing profile
 LIGHTLLM = {
     "lightllm__max_total_tokens": 6_000,
     "lightllm__prefill_overhead_ms": 0.0,

@@ -1,4 +1,4 @@
-"""Test closed form against single steps, equal seeds, and service across schedulers."""
+"""Test decode runs against single steps, equal seeds, and service across schedulers."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ from tests.invariants import assert_same_records, run_checked
 from tests.sim.sim_helpers import small_spec
 from tests.slow_params import slow
 
-# Small pools force eviction and retraction, small chunks force chunked prefill.
+# Small pools force eviction and retraction, and small chunks force chunked prefill.
 CASES = {
     "tot": {"pool": 9_000, "engine__chunked_prefill_size": 512},
     "judge": {"pool": 9_000, "engine__chunked_prefill_size": 1024},
@@ -35,7 +35,7 @@ def experiment(scheduler, workload, *, seed=0, dp=1, **more):
 
 
 CELLS = [(scheduler, workload) for scheduler in PAIRS for workload in CASES]
-# Each scheduler on one workload, and each workload under one scheduler.
+# each scheduler on one workload, and each workload under one scheduler
 COVER = [*zip(PAIRS, itertools.cycle(["judge", "chat"])), ("fcfs", "long-qa"), ("d2lpm", "tot")]
 
 
@@ -73,7 +73,7 @@ def served_by_fcfs(workload):
 
 @pytest.mark.parametrize("workload", CASES)
 def test_the_small_runs_force_evictions_and_retractions(workload, monkeypatch):
-    """Otherwise the tests of this file would prove little."""
+    """Otherwise, the tests of this file would prove little."""
     seen = Counter()
 
     def counting(owner, name):

@@ -40,7 +40,7 @@ def claims_of(pool):
 
 
 def residency_of(pool):
-    """Return each client's residency, exactly."""
+    """Return the tokens of each client in memory, exactly."""
     held = defaultdict(Fraction)
     for holders in claims_of(pool).values():
         for client in holders:
@@ -109,7 +109,7 @@ TestLRU, TestLFU, TestRetention = machine("lru"), machine("lfu"), machine("reten
 TestQuota, TestLending, TestMaxMin = machine("quota"), machine("quota-lending"), machine("max-min")
 
 
-# With a single client.
+# with a single client
 
 steps = st.lists(
     st.one_of(
@@ -150,7 +150,7 @@ def test_lru_evicts_the_same_for_several_clients_as_the_engine_does(actions):
     assert pools[0].evicted == pools[1].evicted
 
 
-# The bound.
+# the bound
 
 small = st.lists(st.tuples(st.sampled_from("yz"), texts), min_size=1, max_size=12)
 
@@ -296,8 +296,7 @@ def test_max_min_takes_the_largest_unpinned_part_over_weight():
     assert policy.choose([above[2]]) == "c"
     # 20 tokens weigh more at weight 1 than 30 tokens at weight 2
     assert policy.choose([above[0], Claimant("b", 55, 30, 0)]) == "a"
-    # All are below their shares; the client that is nearest to its share, including its requests,
-    # loses.
+    # All are below their shares. The client nearest to its share, including its requests, loses.
     assert policy.choose([Claimant("a", 5, 5, 19), Claimant("b", 30, 30, 0)]) == "a"
 
 

@@ -61,7 +61,7 @@ def hooks_of(scheduler, policy, more=()):
     name = scheduler.removesuffix("-skip")
     config = plugin_config(name, settings, CLIENTS, Evicting(policy, tuple(CLIENTS)))
     hooks = Hooks(config, VERSION)
-    hooks.home.scheduler.prepare(Setup())  # the weights apply to the eviction only
+    hooks.home.scheduler.prepare(Setup())  # the weights apply only to the eviction
     return hooks
 
 
@@ -90,7 +90,7 @@ def iterations(scheduler, policy, stream, *, shares=False):
 
 
 def without_evictions(done):
-    """Return the iterations without their evictions; leave out an iteration with nothing else."""
+    """Return the iterations without their evictions, except those with nothing else."""
     for one in done.values():
         one.evicted = []
     return {step: one for step, one in done.items() if any(vars(one).values())}
@@ -102,13 +102,13 @@ def evictions(done):
 
 @cache
 def under_lru(scheduler, seed):
-    """Return the evictions of SGLang under its own policy, which all policies are compared with."""
+    """Return SGLang's evictions under its own policy, with which all policies are compared."""
     return evictions(ask_sglang("fcfs", stream_of(seed), hooks_of(scheduler, "lru")))
 
 
 @contextmanager
 def watched():
-    """Return the evictions of SGLang from an opaque tree, as the prompts that no longer match."""
+    """Return SGLang's evictions from an opaque tree, as the prompts that no longer match."""
     gone, drop = [], EvictableTree._drop
 
     def watching(tree, node):

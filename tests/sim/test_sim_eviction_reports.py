@@ -1,4 +1,4 @@
-"""Test eviction reports: late by the delay, and lost at the set rate."""
+"""Test that reports of evictions are late by the delay, and lost at the given rate."""
 
 import pytest
 

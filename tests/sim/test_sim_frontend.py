@@ -1,4 +1,4 @@
-"""Test the frontend before the scheduler: its turns, delays and queue."""
+"""Test the server's frontend before the scheduler: its turns, delays and queue."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from fairbench.sim.front import SimFleet
 from fairbench.streams import stream
 from tests.sim.sim_helpers import PLAIN, US, Home
 
-# 2 ms per request and 0.01 ms per token, one at a time; 5 ms of other delay, in parallel.
+# 2 ms per request and 0.01 ms per token, one at a time; 5 ms of other delay, in parallel
 FRONTED = replace(PLAIN, frontend=Frontend(2.0, 0.01, 5.0))
 
 
@@ -16,8 +16,8 @@ def test_requests_take_turns_and_then_the_parallel_delay():
     home = Home(profile=FRONTED)
     one, two = home.send(100, 1), home.send(200, 1)
     home.run()
-    # Turns of 3 and 4 ms, then 5 ms of delay: at the scheduler after 8 and 12 ms. Prefills take 2
-    # and 3 ms.
+    # Turns of 3 and 4 ms and 5 ms of delay bring requests to the scheduler after 8 and 12 ms.
+    # Prefills take 2 and 3 ms.
     assert home.prefills() == [(8_000, 1, 100), (12_000, 1, 200)]
     assert (one.finish_ps // US, two.finish_ps // US) == (10_000, 15_000)
 

@@ -1,4 +1,4 @@
-"""Test charges of GPU time: they add up to busy time, and a read context is not free."""
+"""Test that charges of GPU time add up to busy time, and that reading a context is not free."""
 
 from dataclasses import replace
 from math import isclose
@@ -110,9 +110,9 @@ def test_step_by_step_charges_the_same(local, engine):
 
 
 def charged(local, weights=None, **params):
-    """Run two clients with constant work: x's prompts share 400 cached tokens, those of y 20.
+    """Run two clients with constant work. x's prompts share 400 cached tokens, and y's share 20.
 
-    Both produce 20 to 26 tokens per request; reading 400 tokens in every step takes far more time.
+    Both produce 20 to 26 tokens per request. Reading 400 tokens in every step takes far more time.
     """
     scheduler = local(local.Params(**params))
     scheduler.prepare(Setup(weights=weights or {}, costs=ProfileCosts(READS)))
@@ -140,8 +140,8 @@ def test_charges_obey_weights():
 
 
 def test_predictions_are_corrected_by_hand_computed_values():
-    # A prompt of 10 tokens takes 1,100 us, two together 1,200: each pays its own 90 and half of the
-    # rest.
+    # A prompt of 10 tokens takes 1,100 us, and two together 1,200. Each pays its own 90 and half of
+    # the rest.
     scheduler = VTC(VTC.Params(charge="gpu-time"))
     scheduler.prepare(Setup(costs=ProfileCosts(PLAIN)))
     home = Home(scheduler)

@@ -22,7 +22,7 @@ from tests.sim.sim_helpers import small_spec
 
 
 class Choosy(Router):
-    """A router that allows ``limit`` requests at each worker and picks the first free one."""
+    """A router that allows ``limit`` requests at each worker and picks the first free worker."""
 
     name = "choosy"
     holds = True

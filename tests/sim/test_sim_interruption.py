@@ -11,7 +11,7 @@ from tests.slow_params import slow
 
 
 def after(polls):
-    """Return an ``interrupted`` that is true after a given number of polls."""
+    """Return an ``interrupted`` that is true after ``polls`` calls."""
     left = iter(range(polls))
     return lambda: next(left, None) is None
 

@@ -20,7 +20,7 @@ picks = st.integers(0, 999)
 class KVCacheAgainstTokens(RuleBasedStateMachine):
     """A model of the KV cache that knows only tokens.
 
-    ``touched`` maps each cached token prefix to its last use, and ``locked`` holds one token tuple
+    ``touched`` maps each cached token prefix to its last use, and ``locked`` holds a token tuple
     per lock. Nodes exist only in the cache, except for ``cut``.
     """
 
@@ -36,7 +36,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.wanted = 0  # tokens for which memory is being freed
         self.arrived = 0
 
-    # The model.
+    # the model
 
     def cached(self, tokens):
         return max((n for n in range(len(tokens) + 1) if tokens[:n] in self.touched), default=0)
@@ -46,7 +46,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.touched.update(dict.fromkeys(prefixes_of(tokens), access))
 
     def cut(self, tokens, access=None):
-        """Record a match that ends inside a node, since it touches the rest of that node too."""
+        """Record a match that ends inside a node, because it also touches the rest of that node."""
         depth = self.cached(tokens)
         for node in self.cache.nodes():
             end = tokens_of(path(node))
@@ -75,7 +75,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         return sum(not self.is_locked(tokens) for tokens in self.touched)
 
     def look(self, text):
-        """Match a prompt and touch the matched part."""
+        """Match a prompt, and touch the matched part."""
         tokens = tokens_of(text)
         self.cut(tokens)
         node, place = self.cache.match(text, len(tokens))
@@ -84,7 +84,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.touch(tokens[: node.depth])
         return node, place
 
-    # Rules for engines and queues.
+    # rules for engines and queues
 
     @rule(text=texts)
     def store(self, text):
@@ -108,7 +108,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
 
     @rule(text=texts)
     def store_twice(self, text):
-        """Store one prompt of two siblings twice: the second one's part is a duplicate."""
+        """Store one prompt of two siblings twice. The second one's part is a duplicate."""
         tokens, total = tokens_of(text), prompt_tokens(text)
         if self.cached(tokens) or 2 * total > self.cache.free:
             return
@@ -168,8 +168,8 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
     def wait(self, text):
         """Let a request arrive.
 
-        At a refresh all waiting requests are touched, one by one; the new one is matched then, and
-        so are those whose match has changed.
+        At a refresh, all waiting requests are touched, one by one. The new request, and requests
+        whose match has changed, are matched then.
         """
         self.cache.refresh(())
         self.arrived += 1
@@ -207,7 +207,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
         self.cache.release(min(tokens, self.private))
         self.private -= min(tokens, self.private)
 
-    # Invariants.
+    # invariants
 
     @invariant()
     def the_same_tokens_are_cached(self):
@@ -262,7 +262,7 @@ TestKVCacheAgainstTokens = KVCacheAgainstTokens.TestCase
 
 
 def stored(cache, text):
-    """Store a prompt; return its end node, unlocked."""
+    """Store a prompt. Return its end node, unlocked."""
     total = prompt_tokens(text)
     node, place = cache.match(text, total)
     cache.allocate(total - node.depth)

@@ -1,4 +1,4 @@
-"""Test S-LoRA's loop by hand, and its fit test against stepping into the future."""
+"""Test S-LoRA's loop by hand, and its test of fit against stepping into the future."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,7 +63,7 @@ class Server:
 def test_a_lone_request_starts_immediately_and_decodes_to_its_end():
     server = Server()
     server.send(5, 3, at_us=100)
-    # prefill 1,000 + 5 * 10, which yields the first token; then two steps of 1,000 + 10
+    # a prefill of 1,000 + 5 * 10, which yields the first token, then two steps of 1,000 + 10
     assert server.run().times() == [(100, 1_150, 3_170)]
 
 
@@ -86,14 +86,12 @@ def test_a_new_minibatch_waits_for_ten_steps():
     server = Server()
     server.send(5, 100)
     server.send(5, 100, at_us=1_060)
-    # 1,050 and ten steps of 1,010; without waiting it would begin at 2,060.
+    # 1,050 and ten steps of 1,010; without waiting, it would begin at 2,060
     assert server.run().times()[1][0] == 1_050 + 10 * 1_010
 
 
 def test_after_ten_steps_each_step_tries_the_queue_as_read_before():
-    """Arrivals during a step are read after the decision at its end; at the 13th step, that is too
-    late.
-    """
+    """Arrivals during a step are read after the decision at its end: too late at the 13th."""
     server = Server()
     server.send(5, 100)
     server.send(5, 100, at_us=1_050 + 12 * 1_010 + 5)
@@ -113,7 +111,7 @@ def test_arrivals_during_a_prefill_are_read_before_the_next_decision():
     server = Server(max_wait_tokens=1)
     server.send(5, 100)
     server.send(5, 100, at_us=500)
-    # in the only step between two minibatches: too late for the decision
+    # in the only step between two minibatches, too late for the decision
     server.send(5, 100, at_us=1_060)
     times = server.run().times()
     assert times[1][0] == 1_050 + 1_010
@@ -138,7 +136,7 @@ def test_a_prefill_computes_whole_tiles():
     server = Server(prefill_tile=8)
     server.send(5, 1)
     server.send(9, 1, at_us=5_000)
-    # 1,000 and 10 per row: 8 rows, then 16
+    # 1,000 and 10 per row, with 8 rows and then 16
     assert server.run().times() == [(0, 1_080, 1_080), (5_000, 6_160, 6_160)]
 
 
@@ -167,7 +165,7 @@ def test_a_minibatch_has_a_limit_on_tokens_and_keeps_the_order():
 
 
 def test_the_default_minibatch_is_3072_tokens_or_a_sixth_of_the_pool():
-    """Requests have 258 tokens: 11 fit under 3,072, 12 do not; a sixth of 60,000 holds 38."""
+    """Requests have 258 tokens. 11 fit under 3,072, 12 do not, and a sixth of 60,000 holds 38."""
     for pool, first in ((10_000, 11), (60_000, 38)):
         server = Server(pool=pool)
         for _ in range(40):
@@ -176,9 +174,7 @@ def test_the_default_minibatch_is_3072_tokens_or_a_sixth_of_the_pool():
 
 
 def test_a_request_waits_until_memory_suffices_for_the_whole_batch():
-    """After prefill, each of two requests has 11 tokens and 9 to go, so they peak at 2 * 11 + 9 * 2
-    = 40.
-    """
+    """After prefill, two requests have 11 tokens and 9 to go: a peak of 2 * 11 + 9 * 2 = 40."""
     for pool, together in ((40, False), (41, True)):
         server = Server(pool=pool)
         for tokens, output in ((10, 10), (10, 10), (1, 1)):
@@ -189,7 +185,7 @@ def test_a_request_waits_until_memory_suffices_for_the_whole_batch():
 
 
 def test_each_client_in_the_batch_takes_its_tokens_off_the_pool():
-    """Three requests peak at 3 * 6 + 5 * 3 = 33: less than 44 - 8, not less than 44 - 2 * 8."""
+    """Three requests peak at 3 * 6 + 5 * 3 = 33: below 44 - 8, but not below 44 - 2 * 8."""
     for clients, together in (("aaa", True), ("aab", False)):
         server = Server(pool=44, client_tokens=8)
         for client in clients:
@@ -222,9 +218,7 @@ def test_a_rate_limit_refuses_requests_and_the_others_continue():
 
 
 def test_the_scheduler_gets_every_token_before_the_next_question():
-    """a has had 20 + 2 * 6 when the pool is free again, and b 12 + 2 * 6: b's next request goes
-    first.
-    """
+    """When the pool is free again, a has had 20 + 2 * 6 and b 12 + 2 * 6, so b goes first."""
     server = Server(LCF(LCF.Params()), pool=60)
     server.send(20, 6, client="a")
     server.send(12, 6, client="b")

@@ -13,7 +13,8 @@ from fairbench.sim.run import Simulation, simulate
 from tests.invariants import assert_same_records, check_all
 from tests.sim.sim_helpers import PLAIN, Home, prompt, small_spec
 
-# 1,000 us per step, 10 us per request, 1 us per token of context: a request costs 10 tokens.
+# A step takes 1,000 us, 10 us per request and 1 us per token of context, so a request costs 10
+# tokens.
 COEFFICIENTS = PLAIN.coefficients_ms | {"c0": 0.5, "c_w": 0.5, "c_K": 0.001}
 READS = replace(PLAIN, coefficients_ms=COEFFICIENTS)
 ENGINES = {"sglang": "engine", "vllm": "vllm", "lightllm": "lightllm"}
@@ -26,7 +27,7 @@ def capped_spec(engine, cap, scheduler="dlpm", **more):
 
 
 def test_two_requests_run_and_the_third_waits_for_one_of_them():
-    """A prompt of 100 and 128 expected outputs are 100 + 64 + 10 = 174 tokens."""
+    """A prompt of 100 tokens counts 100 + 64 + 10 = 174, with half of 128 expected outputs."""
     home = Home(profile=READS, load_cap=2 * 174)
     first, second, third = (home.send(100, output) for output in (5, 9, 2))
     home.run()
@@ -52,7 +53,7 @@ def test_a_request_above_the_cap_runs_alone():
 
 def test_learned_outputs_admit_more():
     home = Home(profile=READS, load_cap=2 * 174)
-    home.send(100, 2)  # from then on 2 outputs are expected, so a request costs 111
+    home.send(100, 2)  # from then on, 2 outputs are expected, so a request costs 111
     later = [home.send(100, 4, at_ps=10**11) for _ in range(4)]
     home.run()
     assert [one.admitted_ps for one in later[:3]] == [10**11] * 3

@@ -11,7 +11,7 @@ from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records, run_checked
 from tests.sim.sim_helpers import PLAIN, US, Home, Spy, SpyLPM, prompt, small_spec
 
-STEP_US = 1_010  # time of one sequence, and of the prefill of one token
+STEP_US = 1_010  # the time of one sequence, and of the prefill of one token
 
 
 class OneIsEnough(Spy):
@@ -59,7 +59,7 @@ def test_steps_are_counted_from_pass_to_pass():
     passes = PassInterval(10)
     assert passes.is_due(0, decoding=False)
     assert [n for n in range(1, 35) if passes.is_due(n, decoding=True)] == [10, 20, 30]
-    assert passes.is_due(37, decoding=False)  # everybody left
+    assert passes.is_due(37, decoding=False)  # all requests have left
     assert [passes.steps_to_pass(n) for n in (37, 38, 46, 47)] == [10, 9, 1, 10]
     assert PassInterval(1).steps_to_pass(5) == 1
 
@@ -105,8 +105,8 @@ def test_without_the_full_mark_a_request_enters_once_reservations_have_shrunk():
         late = home.send(400, 20, at_ps=5_000 * US)
         home.run()
         admitted[mark] = late.admitted_ps, first.finish_ps
-    # After n steps, 1,089 - n tokens are free, and (999 - n) x (0.7 - n / 1,000) are reserved:
-    # about 390 remain when the second request arrives, which needs 421, and 0.7 more after each
+    # After n steps, 1,089 - n tokens are free, and (999 - n) x (0.7 - n / 1,000) are reserved.
+    # About 390 remain when the second request arrives, which needs 421, and 0.7 more after each
     # step.
     assert admitted[True][0] == admitted[True][1]
     assert 30_000 * US < admitted[False][0] < 80_000 * US

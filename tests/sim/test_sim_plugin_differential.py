@@ -45,7 +45,7 @@ SCHEDULERS = {
     "dlpm-skip": {"dlpm.quantum": 30, "dlpm.no_room": "skip"},
     "dlpm-recompute": {"dlpm.quantum": 30, "dlpm.charge_recompute": True},
 }
-CAPPED = ["vtc", "dlpm-skip"]  # also runs under a load cap
+CAPPED = ["vtc", "dlpm-skip"]  # these also run under a load cap
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_scheduler_admits_the_same_requests_in_both_hosts(case, cap):
 @pytest.mark.parametrize("tree", ["radix", "rust", "python"])
 @pytest.mark.parametrize("case", ["lpm", "lpm-limited", "dlpm-skip"])
 def test_kept_matches_decide_like_new_matches_in_every_pass(case, tree):
-    """The test covers each of SGLang's trees; evictions are compared in the first."""
+    """The test covers each of SGLang's trees. Evictions are compared in the first."""
     settings = SCHEDULERS[case]
     name = next(iter(settings), case).split(".")[0]
     for seed in range(12):
@@ -90,7 +90,7 @@ def test_kept_matches_decide_like_new_matches_in_every_pass(case, tree):
 class Displacing(FCFS):
     """A scheduler that preempts running requests at random for one that does not fit.
 
-    A request loses its memory at most three times. ``said`` records each answer and whether it was
+    A request loses its memory at most three times. ``said`` records each answer, and whether it was
     true.
     """
 
@@ -137,7 +137,7 @@ def hooked(scheduler):
 
 @pytest.mark.parametrize("cap", [inf, 300])
 def test_preemptions_and_retractions_are_the_same_in_both_hosts(cap):
-    """The freed tokens agree too: ``would_fit`` is asked in both, and always true in SGLang."""
+    """The freed tokens agree, too: ``would_fit`` is asked in both, and always true in SGLang."""
     seen = Counter()
     for seed in range(30):
         stream = random_stream(seed)
@@ -159,9 +159,7 @@ def test_preemptions_and_retractions_are_the_same_in_both_hosts(cap):
 
 
 def with_deadlines(seed):
-    """Return the stream with a third of requests urgent, and the others patient or without
-    deadline.
-    """
+    """Return the stream. A third is urgent, the rest has late deadlines or none."""
     stream, draw = random_stream(seed), random.Random(f"due {seed}")
     for arrival in stream.arrivals:
         if (kind := draw.choice(["first", "end", "none"])) == "first":

@@ -1,6 +1,4 @@
-"""Test preemption by recomputing and by swapping in both engines: hand-computed examples, and
-random streams.
-"""
+"""Test preemption by recomputing and by swapping in both engines: by hand, and random streams."""
 
 from dataclasses import replace
 from random import Random
@@ -73,7 +71,7 @@ def displaced(home_of, swap, host_tokens=1000):
     first, urgent = home.send(40, 40), home.send(70, 10, at_ps=20_000 * US)
     home.run()
     assert [one.status for one in home.sent] == [FINISHED, FINISHED]
-    # 1,400 us for its prompt and first token, 1,010 us for each further token.
+    # 1,400 us for its prompt and first token, and 1,010 us for each further token
     held = 40 + (urgent.admitted_ps - 1_400 * US) // (1_010 * US)
     return home, policy, first, urgent, held
 
@@ -121,7 +119,7 @@ def test_in_random_streams_no_request_is_lost_and_no_memory_leaks(home_of, seed)
 
 
 def played(home_of, seed, step_by_step):
-    """Play a random stream under a policy that preempts at random; return the records."""
+    """Play a random stream under a policy that preempts at random. Return the records."""
     draw, left = Random(seed), 25
 
     def victims(view, now_s):

@@ -7,7 +7,7 @@ from fairbench.sim.run import simulate
 from tests.invariants import assert_same_records
 from tests.sim.sim_helpers import US, Home, Spy, SpyLPM, small_spec
 
-STEP_US = 1_010  # time of one sequence, and of the prefill of one token
+STEP_US = 1_010  # the time of one sequence, and of the prefill of one token
 
 
 def finishes(scheduler, **limits):
@@ -19,8 +19,8 @@ def finishes(scheduler, **limits):
 
 
 def test_each_waiting_request_that_a_pass_matches_delays_the_gpu():
-    # Two requests are matched before the first prompt, one before the second. A full batch makes no
-    # pass.
+    # Two requests are matched before the first prompt, and one before the second. A full batch
+    # makes no pass.
     first = 2 * 100 + 3 * STEP_US
     assert finishes(SpyLPM(), prefix_match_us=100) == [first, first + 100 + STEP_US]
 

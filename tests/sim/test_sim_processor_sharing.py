@@ -34,7 +34,7 @@ POOL = 4_000_000
 
 
 def serve(profile, jobs):
-    """Serve (arrival, input tokens, output tokens) on a worker; return the sequences."""
+    """Serve (arrival, input tokens, output tokens) on a worker. Return the sequences."""
     clock, log = Clock(), ServiceLog(["x"])
     limits = EngineLimits(POOL, 10**6, 10**6, 10**6)
     worker = SGLangReplica(
@@ -56,7 +56,7 @@ def serve(profile, jobs):
     return sequences
 
 
-# The profile's formula again: coefficients in ms, whole picoseconds per step.
+# the profile's formula again: coefficients in ms, whole picoseconds per step
 
 
 def linear_ms(profile, tokens):
@@ -83,7 +83,7 @@ def token_ps(profile):
 
 
 def decode_ps(profile, contexts, steps):
-    """Return the time of ``steps`` steps from given contexts: an arithmetic series."""
+    """Return the time of ``steps`` steps from given contexts, an arithmetic series."""
     size = len(contexts)
     tokens = steps * sum(contexts) + size * steps * (steps - 1) // 2
     return steps * step_ps(profile, size) + token_ps(profile) * tokens
@@ -120,7 +120,7 @@ lengths = st.lists(st.tuples(st.integers(1, 3_000), st.integers(1, 400)), min_si
 @examples(40)
 @given(lengths)
 def test_requests_that_begin_together_end_by_the_recursion(pairs):
-    # The shortest ends first; between two ends, the batch stays the same.
+    # The shortest ends first. Between two ends, the batch stays the same.
     done = serve(A100, [(0, tokens, outputs) for tokens, outputs in pairs])
     time, made = prefill_ps(A100, [tokens for tokens, _ in pairs]), 1
     ends = {}
@@ -132,7 +132,7 @@ def test_requests_that_begin_together_end_by_the_recursion(pairs):
 
 
 def shared(profile, jobs):
-    """Return (first token, end) of each job: prefill a waiting one, else step all running ones."""
+    """Return (first token, end) of each job: prefill a waiting job, else step all running ones."""
     time, times = 0, {}
     waiting, running = list(range(len(jobs))), {}
     while waiting or running:
@@ -205,7 +205,7 @@ LENGTHS = {
 def test_no_work_is_lost_or_added(lengths):
     """The amount of work in the system does not depend on how the engine is shared.
 
-    Therefore the engine is idle exactly when a queue served in order would be. Every busy period
+    Therefore, the engine is idle exactly when a queue served in order would be. Every busy period
     begins with an arrival and lasts as long as its work.
     """
     jobs = poisson_jobs(400, 0.7, LENGTHS[lengths], 200, seed=2)
@@ -225,9 +225,9 @@ def test_no_work_is_lost_or_added(lengths):
 def test_the_slowdown_is_that_of_processor_sharing_for_any_lengths(lengths):
     """E[T | x] = x / (1 - rho): short and long requests are slowed down alike.
 
-    In order of arrival the short kind would take 3.25 times as long as alone, the long one 1.32
+    In order of arrival, the short kind would take 3.25 times as long as alone, the long one 1.32
     times. The tolerance is four standard errors over independent regeneration cycles, plus 1.5%
-    because steps have a length: an arrival during a step waits for its end.
+    because an arrival during a step waits for its end.
     """
     rho = 0.5
     done = serve(PURE, poisson_jobs(2000, rho, LENGTHS[lengths], 200, seed=3))
@@ -246,9 +246,7 @@ def test_the_slowdown_is_that_of_processor_sharing_for_any_lengths(lengths):
 
 
 def cycle_mean(found):
-    """Return the mean of (cycle, value) and its standard error, a ratio estimate over
-    the cycles.
-    """
+    """Return the mean of (cycle, value) and its standard error, a ratio estimate over cycles."""
     mean = sum(value for _, value in found) / len(found)
     sums = Counter()
     for cycle, value in found:

@@ -1,4 +1,4 @@
-"""Test programs in virtual time: gather, sleep, refusal; and their records."""
+"""Test programs in virtual time: gather, sleep, refusal, and their records."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ IN = prompt("in", 10)
 
 
 class Fake:
-    """An ``LLM`` whose calls take ``output_tokens`` seconds; calls named "no" are refused."""
+    """An ``LLM`` whose calls take ``output_tokens`` seconds. Calls named "no" are refused."""
 
     def __init__(self):
         self.clock = Clock()
@@ -242,7 +242,8 @@ def test_a_reacting_client_holds_all_but_one_program():
     streams = [[(0.0, Calls(n, "x", (10, 5, 5))) for n in range(5)]]
     found = finish(*cluster_of(streams, reaction=at_the_second))
     begun_s, ended_s = found.programs.arrival_s.tolist(), found.programs.finish_s.tolist()
-    # One program at a time; the third starts when the second ends, and all others begin then too.
+    # A single program runs at a time. The third starts when the second ends, and all others begin
+    # then, too.
     assert begun_s == [0, ended_s[0], *[ended_s[1]] * 3]
     assert found.programs.status.tolist() == [FINISHED] * 5
     first = found.requests

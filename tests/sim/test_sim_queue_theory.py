@@ -52,7 +52,8 @@ rate = 1.0
 """
 
 
-GPU = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"  # no HTTP, no tokenizer: one queue
+# one queue, because there is no HTTP and no tokenizer
+GPU = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 
 
 def service_ps():
@@ -143,7 +144,7 @@ def test_the_summary_agrees_with_the_theory(queue):
     assert summary["output_throughput"] == pytest.approx(
         OUTPUT * len(wait) / requests["finish_s"].max(), rel=1e-9
     )
-    # The fraction of time in which the queue is empty, cycle by cycle: a cycle's empty time is its
+    # The fraction of time in which the queue is empty, cycle by cycle. A cycle's empty time is its
     # length minus the waits of its requests one after the other, behind the one in service.
     window = summary["window_end_s"] - summary["window_start_s"]
     starts = np.flatnonzero(wait < 1e-9)
@@ -159,7 +160,7 @@ def test_the_summary_agrees_with_the_theory(queue):
 
 
 def _union(starts, ends):
-    """Return the length of a union of intervals in order of their starts."""
+    """Return the length of a union of intervals that are in order of their starts."""
     total, reach = 0.0, -1.0
     for start, end in zip(starts, ends, strict=True):
         total += max(0.0, end - max(start, reach))

@@ -1,4 +1,4 @@
-"""Test schedulers that delay requests on purpose, and schedulers with turns, on whole engines."""
+"""Test whole engines under schedulers that delay requests on purpose, and under turns."""
 
 from collections import Counter
 from math import isnan

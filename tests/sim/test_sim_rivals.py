@@ -42,7 +42,7 @@ SGLANG_ONLY = [
     for name, kind in zip(LOCALS, map(local_class, LOCALS), strict=True)
     if kind.sglang_since is not None or kind.decodes_first is not None
 ]
-# In the fast suite, other policies run on vLLM in the same way.
+# In the fast suite, the other policies run on vLLM in the same way.
 AKIN = ["dlpm-edf", "dlpm-upstream", "edf-textbook", "sglang-priority"]
 OLDER = {"round-robin", "client-round-robin", "least-loaded", "preble-e2", "d2lpm"}
 

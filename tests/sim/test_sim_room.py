@@ -1,4 +1,4 @@
-"""Test whether a request would fit after preemptions: the engine's answer is true."""
+"""Test that the engine answers correctly whether a request would fit after preemptions."""
 
 from dataclasses import replace
 from random import Random
@@ -97,9 +97,10 @@ class AskingAboutSharers(FCFS):
 
 @pytest.mark.parametrize(("more", "fits"), [(95, True), (97, False)])
 def test_blocks_that_the_new_request_shares_with_the_preempted_are_not_freed(more, fits):
-    """Of 16 blocks, four are shared by two requests with one more each, and six are another's.
+    """Four of 16 blocks are shared by two requests with one more each, and six are another's.
 
-    Four are free, and two more without both: the new request may have six besides the shared.
+    Four are free, and two more without both. So the new request may have six besides the shared
+    ones.
     """
     policy = AskingAboutSharers()
     home = VLLMHome(policy, blocks=16)
@@ -140,8 +141,8 @@ def rescuing(*requests):
 def test_future_outputs_count_as_much_as_the_engine_reserves_for_them():
     """Two requests run: 100 + 500 and, because only 0.7 of that is reserved, 100 + 500.
 
-    The urgent one needs 480 and has 170; without the first it has 900 - 0.7 x 500. (900 - 500 would
-    not be enough.)
+    The urgent request needs 480 and has 170. Without the first, it has 900 - 0.7 x 500. (900 - 500
+    would not be enough.)
     """
     home = rescuing(
         (100, 500, 0, {"deadline_s": 1000.0}),

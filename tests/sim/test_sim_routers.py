@@ -34,7 +34,7 @@ def several(scheduler="fcfs", number=2, flags=None, **settings):
 
 
 def premium_to_regular(flags=None, settings=None):
-    """Return the service of the client of weight 4 relative to the other, in the window."""
+    """Return the service in the window of the client of weight 4, relative to the other."""
     spec = resolve(SHORT | (flags or {}), settings, read_experiment(CASE))
     rows = {row["client"]: row for row in simulate(spec).summary["clients"]}
     rates = [rows[name]["service_rate_tok_s"] for name in ("premium", "regular")]
@@ -192,7 +192,7 @@ def test_routers_send_their_totals_in_turn_and_hear_them_after_the_delay():
 
 
 def test_asking_a_ledger_takes_the_time_of_the_network():
-    """The time is twice the network delay for every request; without delay it is zero."""
+    """Every request takes twice the network delay. Without a delay, the time is zero."""
     for delay_s in (0.0, 0.25):
         spec = several("d2lpm", 2, routers__form="ledger", routers__delay_s=delay_s)
         table = simulate(spec).requests

@@ -1,4 +1,4 @@
-"""Test a scheduler's view and actions beyond ordering a queue, in the simulated engine."""
+"""Test what a scheduler can see and do beyond ordering a queue, in the simulated engine."""
 
 from random import Random
 
@@ -27,7 +27,7 @@ class Policy(FCFS):
 
 
 class Urgent(Policy):
-    """A scheduler that gives priority requests the memory of one without priority."""
+    """A scheduler that gives priority requests the memory of a request without priority."""
 
     preempts = True
 
@@ -52,7 +52,7 @@ def with_priority(home, parts, output, at_ps):
 
 
 def test_a_preempted_request_waits_again_and_keeps_its_outputs():
-    """Pool 100: 40 + 40 outputs run when one of 50 + 10 with a priority arrives at 20 ms."""
+    """In a pool of 100, 40 + 40 runs when a request of 50 + 10 with priority arrives at 20 ms."""
     policy = Urgent()
     home = Home(policy, pool=100, full_reservation=True)
     first = home.send(40, 40)
@@ -72,7 +72,7 @@ def test_a_preempted_request_waits_again_and_keeps_its_outputs():
 
 @pytest.mark.parametrize("limit", [{"pool": 110}, {"pool": 1000, "max_running_requests": 1}])
 def test_an_arrival_may_preempt_at_the_next_step_although_the_batch_is_full(limit):
-    """A waiting request that does not fit has closed the batch; decode steps take 1.01 ms."""
+    """A waiting request that does not fit has closed the batch. Decode steps take 1.01 ms."""
     policy = Urgent()
     home = Home(policy, full_reservation=True, **limit)
     first = home.send(40, 60)
@@ -139,7 +139,7 @@ def test_the_running_batch_is_visible():
     [(number, produced)] = seen
     assert number == 0
     # 2 ms of prefill, then steps of 1.01 ms: 1 + the number of steps in 18 ms, including the
-    # current step.
+    # current step
     assert produced == home.sent[0].produced - 30 + produced == load.decode_steps
     assert (load.requests, load.held_tokens) == (1, 100 + produced)
     assert load.reserved_tokens == 30 - produced
@@ -266,7 +266,7 @@ def test_an_idle_worker_is_woken_once_however_many_requests_wait():
 
 
 def test_an_eviction_report_is_late():
-    """The eviction is at 5 ps and reported at 5 + 7; that instant's events keep their order."""
+    """The eviction is at 5 ps and reported at 5 + 7. That instant's events keep their order."""
     clock, heard = Clock(), []
 
     class Hears:

@@ -39,7 +39,7 @@ def in_release(order):
 
 
 def compare(order, stream, *, mixed=False):
-    """Assert that both engines do the same in every iteration; return SGLang's actions.
+    """Assert that both engines do the same in every iteration. Return SGLang's actions.
 
     ``mixed`` turns mixed chunks on.
     """
@@ -77,7 +77,7 @@ def test_random_streams_are_served_the_same(order):
 @ALL
 @pytest.mark.parametrize("limit", [128, 10_000])
 def test_a_long_stream_is_served_the_same(order, limit):
-    """The limits are the server's default of 128 and no limit; at times more requests wait."""
+    """The limits are the server's default of 128 and no limit. At times, more requests wait."""
     draw = random.Random(1)
     stream = Stream(2000, 256, 16_384, 100, 1.0, limit, full=False)
     for step in range(600):
@@ -93,7 +93,7 @@ def test_a_long_stream_is_served_the_same(order, limit):
 @pytest.mark.skipif(VERSION != "0.5.23", reason="mixed chunks have the rules of 0.5.23")
 @ALL
 def test_mixed_chunks_are_served_the_same(order):
-    """No batch may take a whole chunk: SGLang then computes a chunk of less than no tokens."""
+    """No batch may take a whole chunk. SGLang would then compute a chunk of less than no tokens."""
     seen = Counter()
     for seed in range(30):
         stream = random_stream(seed)

@@ -32,7 +32,7 @@ def hooks_of(local, settings=None):
 
 
 class DecodeServer:
-    """A decode server of SGLang without a model; ``close`` it after use."""
+    """A decode server of SGLang without a model. ``close`` it after use."""
 
     def __init__(self, pool, hooks=None):
         limits = {"chunk": 64, "max_prefill": 1000, "slots": 50, "conservativeness": 1.0}
@@ -86,7 +86,7 @@ class DecodeServer:
         return self._engine.submit(number, prompt, [7] * output, output, client, **facts)
 
     def step(self):
-        """Give memory, and let running requests decode; return who got memory."""
+        """Give memory, and let running requests decode. Return who got memory."""
         allocated, failed = self.queue.pop_preallocated()
         assert not failed
         got = [one.req for one in allocated]
@@ -116,7 +116,7 @@ class DecodeServer:
 
 
 def served(hooks, seed, *, clients="xy", pool=400):
-    """Return who got memory in each step; all requests have come when the first step begins."""
+    """Return who got memory in each step. All requests have come when the first step begins."""
     draw, server = random.Random(seed), DecodeServer(pool, hooks)
     outputs, steps = Counter(), []
     try:

@@ -1,6 +1,6 @@
-"""Test the plugin with features of SGLang's, on SGLang's own classes and random streams.
+"""Test the plugin with features of SGLang, on SGLang's own classes and random streams.
 
-Each feature is either compared with SGLang alone, iteration by iteration, or with the simulator.
+Each feature is compared either with SGLang alone, iteration by iteration, or with the simulator.
 """
 
 import random
@@ -74,7 +74,7 @@ def with_facts(seed, **choices):
 
 
 class PatientEngine(SteppedEngine):
-    """A SGLang scheduler that may have nothing to run while something loads."""
+    """An SGLang scheduler that may have nothing to run while something loads."""
 
     def iterate(self):
         for _ in range(50):
@@ -103,11 +103,11 @@ def assert_served(stream, theirs, hooks):
     assert hooks.home.idle
 
 
-# Adapters.
+# adapters
 
 
 def adapters(slots):
-    """Return a preparation of a scheduler whose batches have at most so many adapters."""
+    """Return a preparation of a scheduler whose batches have at most ``slots`` adapters."""
 
     def prepare(scheduler):
         fits = SimpleNamespace(validate_lora_batch=lambda used: len(used - {None}) <= slots)
@@ -147,7 +147,7 @@ def test_a_request_waits_while_no_slot_is_free_for_its_adapter(slots):
 
 
 class Manager:
-    """A stand-in for SGLang's manager of adapters: ``slots`` adapters fit on the GPU."""
+    """A stand-in for SGLang's manager of adapters. ``slots`` adapters fit on the GPU."""
 
     device = "cpu"
 
@@ -212,7 +212,7 @@ def test_a_request_waits_while_its_adapter_loads_or_drains(prepare, slots):
             assert_served(stream, theirs, hooks)
 
 
-# Priorities.
+# priorities
 
 
 def priorities(*, low_first=False, preempts=True, threshold=10):
@@ -239,7 +239,7 @@ def server_of(*, low_first=False, preempts=True):
 @pytest.mark.parametrize("low_first", [False, True])
 @pytest.mark.parametrize("preempts", [False, True])
 def test_classes_are_served_in_sglangs_own_order(low_first, preempts):
-    """Also with its preemption, and with requests that name no priority."""
+    """The order holds with SGLang's preemption, too, and for requests that name no priority."""
     for seed in range(12):
         stream = with_facts(seed, priority=[0, 5, 20, None])
         prepare = priorities(low_first=low_first, preempts=preempts)
@@ -268,7 +268,7 @@ def test_clients_share_fairly_inside_a_class_as_simulated(case):
         assert hooks.home.idle
 
 
-# Speculative decoding.
+# speculative decoding
 
 
 def speculative(scheduler):
@@ -293,7 +293,7 @@ def test_accepted_tokens_are_charged_and_drafts_are_not(case):
 
 @pytest.mark.parametrize("case", ["edf", "autellix"])
 def test_a_preempted_request_keeps_its_accepted_tokens(case):
-    """Speculative decoding under schedulers that preempt running requests."""
+    """The schedulers preempt running requests during speculative decoding."""
     preempted = 0
     for seed in SEEDS:
         stream, draw = random_stream(seed), random.Random(seed)
@@ -306,7 +306,7 @@ def test_a_preempted_request_keeps_its_accepted_tokens(case):
     assert preempted > 0 or case != "edf"
 
 
-# Memory: who is preempted when it runs out.
+# memory: which request is preempted when it runs out
 
 
 def retractions(name, stream, kind):
@@ -345,7 +345,7 @@ def test_nobody_below_their_share_is_preempted_for_somebody_above_it(name, kind)
     assert min(seen["several clients"], seen["retracted"]) > 8
 
 
-# Host memory.
+# host memory
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "lpm"])
@@ -360,7 +360,7 @@ def test_the_plugin_decides_as_sglang_does_with_a_host_cache(policy):
 
 @pytest.mark.parametrize("case", CASES)
 def test_tokens_from_the_hosts_cache_count_as_cached(case):
-    """Prompts are charged for their computed tokens, also where SGLang declines a short load."""
+    """Prompts are charged for their computed tokens, even if SGLang declines a short load."""
     loaded = []
 
     def listen(scheduler):
@@ -409,7 +409,7 @@ def test_a_request_waits_while_its_prefix_comes_from_storage(case):
 
 
 def on_a_rank(name, seed, stream):
-    """Return the decisions of a rank with a clock and random numbers of its own, None if refused.
+    """Return the decisions of a rank with its own clock and random numbers, or None if refused.
 
     The clock never runs backwards.
     """
@@ -467,7 +467,7 @@ def test_a_stage_of_a_pipeline_admits_as_sglang_does(case):
 
 
 class Grammars:
-    """A stand-in for SGLang's manager of grammars: every third request waits for one."""
+    """A stand-in for SGLang's manager of grammars. Every third request waits for a grammar."""
 
     def __init__(self, scheduler):
         self._waiting, self._add = [], scheduler._add_request_to_queue
@@ -492,7 +492,7 @@ class Grammars:
 
 
 def structured(scheduler):
-    """Prepare a scheduler some of whose requests wait for a grammar."""
+    """Prepare a scheduler in which some requests wait for a grammar."""
     scheduler.grammar_manager = Grammars(scheduler)
     scheduler._add_request_to_queue = scheduler.grammar_manager.add
 
@@ -534,7 +534,7 @@ def test_the_tokens_of_an_image_are_charged_as_sglang_counts_them(case):
         assert computed == sum(new for one in theirs.values() for *_, new in one.prefills)
 
 
-# Embeddings.
+# embeddings
 
 
 def test_embeddings_are_served_in_order_of_arrival_whatever_the_scheduler():

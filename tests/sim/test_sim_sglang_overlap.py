@@ -1,4 +1,4 @@
-"""Test SGLang's overlap schedule under the plugin: decisions, steps and charges of its own classes.
+"""Test SGLang's overlap schedule under the plugin: decisions, steps and charges of its classes.
 
 With overlap schedule, SGLang plans a batch while the previous one runs.
 """
@@ -38,7 +38,7 @@ def hooks_of(case):
 
 
 def full_batch(requests, tokens):
-    """Return a stream of requests that run together and produce so many tokens in all.
+    """Return a stream of requests that run together and produce ``tokens`` tokens in all.
 
     The pool has room for every request, and every output ends at its limit.
     """
@@ -86,7 +86,7 @@ def test_the_plugin_decides_as_sglang_does_while_a_batch_runs(policy):
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_token_is_charged_once_while_the_next_batch_is_planned(case):
-    """Also the tokens of requests that lose their memory while their batch runs."""
+    """This includes the tokens of requests that lose their memory while their batch runs."""
     for seed in range(12):
         stream = random_stream(seed)
         hooks = hooks_of(case)

@@ -48,7 +48,7 @@ class Ranks:
         self.tokens, self.waits = Counter(), []
 
     def by_target(self):
-        """Return hooks that ask those of the rank whose turn it is."""
+        """Return hooks that call the hooks of the rank whose turn it is."""
 
         def asked(target):
             return SimpleNamespace(
@@ -70,7 +70,7 @@ class Ranks:
         self.sent[req] = client, rank, self.now_s
 
     def flood(self, steps, lights):
-        """Return the light client's share and mean seconds from request to answer."""
+        """Return the light client's share, and its mean seconds from request to answer."""
         for number in range(40):
             self.ask("heavy", number % len(self.engines))
         for number in range(4):
@@ -99,13 +99,14 @@ def flooded(local, ranks, slots, folder):
 
 @pytest.mark.parametrize("local", ["vtc", "dlpm"])
 def test_a_light_client_at_one_of_two_ranks_is_served_as_by_one_rank(local, tmp_path):
-    """Two ranks of 2 slots beside one rank of 4, with all of the light client at rank 0."""
+    """Two ranks of 2 slots are compared with one of 4. All of the light client is at rank 0."""
     alone, alone_s = flooded(local, 1, 4, None)
     apart, apart_s = flooded(local, 2, 2, None)
     shared, shared_s = flooded(local, 2, 2, tmp_path)
     assert apart == pytest.approx(0.25, abs=0.05)
     assert shared == pytest.approx(0.5, abs=0.05)
-    # dlpm on one rank runs all four requests at once, so that the light client often does not wait
+    # On one rank, dlpm runs all four requests at once, so that the light client often does not
+    # wait.
     assert alone == pytest.approx(0.5, abs=0.05) or local == "dlpm"
     assert shared_s < 1.15 * alone_s
     assert shared_s < 0.7 * apart_s

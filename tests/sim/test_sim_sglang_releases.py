@@ -1,6 +1,4 @@
-"""Test rules that differ between SGLang's releases on hand-computed examples; release_check.py runs
-their classes.
-"""
+"""Test by hand rules that differ between SGLang's releases. release_check.py runs their classes."""
 
 import pytest
 
@@ -70,7 +68,7 @@ def test_a_finished_request_holds_its_slot_until_the_next_decode_step(release, l
 
 @pytest.mark.parametrize(("release", "late"), [("0.5.23", False), ("0.5.22", True)])
 def test_a_finished_request_still_reserves_its_unused_part(release, late):
-    """The third request needs 126 tokens: 182 are left, and 125 without the 57 of the first."""
+    """The third request needs 126 tokens. 182 are left, but 125 without the 57 of the first."""
     home = Home(pool=200, rules=RULES[release], full_reservation=True)
     home.send(10, 3, max_new=60)
     home.send(10, 9)
@@ -111,9 +109,7 @@ def test_no_request_is_admitted_after_a_chunk_used_up_the_chunk_budget(release):
 
 @pytest.mark.parametrize(("release", "kept"), [("0.5.22", True), ("0.5.21", False)])
 def test_prefixes_of_waiting_requests_are_refreshed_from_0_5_22_on(release, kept):
-    """Behind a request that does not fit, another one waits, whose prefix is the oldest in the
-    tree.
-    """
+    """Behind a request that does not fit waits another, whose prefix is the oldest in the tree."""
     home = Home(Spy(), pool=100, rules=RULES[release], full_reservation=True)
     home.worker.waiting._unmatched_passes = 30  # every 32nd pass refreshes
     home.send(prompt("shared", 20), 2)

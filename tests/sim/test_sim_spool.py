@@ -1,4 +1,4 @@
-"""Test records on disk during a simulation: the same as in memory, and always readable."""
+"""Test that records on disk during a simulation equal those in memory, and are always readable."""
 
 import json
 import resource
@@ -122,9 +122,7 @@ def test_an_oversized_record_is_reported_and_damages_no_other(tmp_path):
 
 
 def test_a_flipped_bit_is_noticed_or_changes_a_number_or_reads_as_an_end(tmp_path):
-    """The flip reads as an end only behind the columns' names, where a killed run may
-    have stopped.
-    """
+    """The flip reads as an end only behind the columns' names, where a killed run may stop."""
     log = IntegerTable(("client", "end_ps"))
     with spooled({"a": log}, tmp_path):
         log.append(1, 5)

@@ -48,7 +48,7 @@ def rows_of(stretch, batch, worker):
 
 
 def in_batch(log, batch, step):
-    """Return the batch by request, with another client's added and removed in between."""
+    """Return the batch by request. Another client's request is added and removed in between."""
     made = InBatch(log.index)
     made.step = step
     for client, of in batch.items():
@@ -92,6 +92,6 @@ def test_rows_equal_those_made_one_by_one_in_the_order_of_the_log(written, rows_
 def test_shares_are_exact_for_any_product(drawn):
     found = shares_upto(*np.array(drawn, dtype=np.int64).T)
     assert found.tolist() == [total * upto // whole for total, upto, whole in drawn]
-    for total, upto, whole in drawn:  # also if none of the others needs wide integers
+    for total, upto, whole in drawn:  # even if none of the others needs wide integers
         one = shares_upto(*(np.array([value]) for value in (total, upto, whole)))
         assert one.tolist() == [total * upto // whole]

@@ -1,4 +1,4 @@
-"""Test the vLLM engine contract: each rule, and closed form against single steps."""
+"""Test the rules of the vLLM engine one by one, and decode runs against single steps."""
 
 from dataclasses import replace
 from functools import partial
@@ -72,9 +72,7 @@ class VLLMHome:
         return rows, times, tokens, self.evicted
 
     def steps(self):
-        """Return (start in us, tokens computed for prompts, decoding requests' context) of mixed
-        steps.
-        """
+        """Return (start in us, prompt tokens, decoding requests' context) of mixed steps."""
         columns = ("start_ps", "extend_tokens", "context_tokens", "steps")
         rows = zip(*(self.log.column(name).tolist() for name in columns), strict=True)
         return [(start // US, new, context) for start, new, context, _ in rows if new]
@@ -82,7 +80,7 @@ class VLLMHome:
 
 @pytest.mark.parametrize("step_by_step", [False, True])
 def test_arrivals_take_effect_between_steps(step_by_step):
-    """Request 0's prompt takes the only slot until 1,100 us, and its steps take 1,010 us each."""
+    """Request 0's prompt takes the only slot until 1,100 us. Its steps take 1,010 us each."""
     heard, tokens = [], []
 
     class Hearing(FCFS):
@@ -129,7 +127,7 @@ def test_a_step_decodes_first_and_gives_the_rest_of_its_budget_to_prompts():
     home.send(20, 2)
     home.run()
     # 4 tokens of the first and 6 of the second prompt; then one decodes, with 9 and the last 5
-    # beside it.
+    # beside it
     assert home.steps() == [(0, 10, 0), (1100, 9, 5), (2200, 5, 6)]
 
 
@@ -322,7 +320,7 @@ def test_a_prompt_is_cut_to_the_step_size_of_the_scheduler(tokens, chunks):
 
 
 def test_a_long_prompt_gets_the_threshold_unless_it_is_alone():
-    """A step takes 1,000 us, and 10 us per computed token; x arrives beside y's answer.
+    """A step takes 1,000 us, and 10 us per computed token. x arrives beside y's answer.
 
     Each step computes 16 tokens of x and one of y. Alone, x takes its last 20 tokens at once. In
     vLLM without the threshold, one step would take the 63 tokens that the budget leaves.
@@ -344,7 +342,7 @@ def test_a_long_prompt_gets_the_threshold_unless_it_is_alone():
 
 
 def test_long_prompts_share_a_step_under_the_threshold():
-    """Two prompts arrive together: each gets 16 tokens, and the one that is left alone the rest."""
+    """Two prompts arrive together. Each gets 16 tokens, and the last one alone gets the rest."""
     home = VLLMHome(max_num_batched_tokens=40, long_prefill_token_threshold=16)
     first, second = home.send(20, 1), home.send(60, 1)
     home.run()

@@ -1,4 +1,4 @@
-"""Test vLLM's asynchronous scheduling by hand: arrivals, slots, tokens in vain, charges."""
+"""Test vLLM's asynchronous scheduling by hand: arrivals, slots, wasted tokens, charges."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,10 @@ from tests.sim.vllm_streams import STEP_PS, StepProfile, ask_ours, random_stream
 
 
 class Told(FCFS):
-    """Records the steps after which outputs are charged, admissions and ends are reported."""
+    """A scheduler that records the steps after which outputs are charged.
+
+    It also records the steps after which admissions and ends are reported.
+    """
 
     def __init__(self):
         super().__init__(FCFS.Params())

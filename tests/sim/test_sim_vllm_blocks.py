@@ -18,7 +18,7 @@ class SingleBlocks:
         self.blank, self.numbers = POOL, iter(range(10**6))
         self.unused = OrderedDict()  # the block to be evicted next comes first
         self.users, self.content = {}, {}
-        self.cached = {}  # a prefix of whole blocks: the blocks that hold its last one
+        self.cached = {}  # for each prefix of whole blocks, the blocks that hold its last one
         self.evicted = []
 
     def match(self, tokens):
@@ -75,7 +75,7 @@ def tokens_of(prompt):
 
 
 class Both:
-    """A pool in runs beside one in single blocks, driven alike by request number."""
+    """A pool in runs beside one in single blocks, which get the same calls by request number."""
 
     def __init__(self):
         self.evicted = []
@@ -134,8 +134,7 @@ class Both:
         assert order == [single.content[block] for block in single.unused]
 
 
-# Few names, and lengths that are not multiples of a block, so that prompts diverge within blocks
-# too.
+# Few names, and lengths that are no multiples of a block, make prompts diverge within blocks.
 PROMPTS = st.lists(
     st.builds(Segment, st.sampled_from("abc"), st.integers(0, 14)), min_size=1, max_size=4
 ).filter(lambda prompt: sum(length for _, length in prompt) > 0)

@@ -1,4 +1,4 @@
-"""Test default cells, cut short, on vLLM 0.32.0's own classes: identical records.
+"""Test that default cells, cut short, give identical records on vLLM 0.32.0's own classes.
 
 Several replicas run with their router and the workload's own programs (see vllm_replica.py). The
 pool is small, so that seconds contain what would otherwise take minutes: evictions and preemptions.

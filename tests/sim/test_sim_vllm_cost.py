@@ -29,7 +29,7 @@ def lines_run(work):
 
 
 def keep(cache, owner, prompt, blocks):
-    """Store a prompt in ``blocks`` blocks; return a function that gives them back."""
+    """Store a prompt in ``blocks`` blocks. Return a function that gives them back."""
     cache.take_blocks(blocks)
     node, _ = cache.store(owner, cache.root, prompt, (0, 0), blocks)
     return lambda: cache.give_back(owner, node, 0)

@@ -73,7 +73,7 @@ TestLRU, TestLFU, TestRetention = machine("lru"), machine("lfu"), machine("reten
 TestQuota, TestLending, TestMaxMin = machine("quota"), machine("quota-lending"), machine("max-min")
 
 
-# Comparison with vLLM's own order.
+# comparison with vLLM's own order
 
 steps = st.lists(
     st.one_of(
@@ -111,7 +111,7 @@ def test_with_one_client_vllm_lru_quota_lending_and_max_min_evict_the_same(actio
         assert play(BlockPool(name, 10, SIZE, {"x": 1.0}), actions) == own, name
 
 
-# The bound.
+# the bound
 
 small = st.lists(st.tuples(st.sampled_from("yz"), texts), min_size=1, max_size=12)
 
@@ -163,7 +163,7 @@ def test_clients_below_their_share_lose_nothing_while_no_client_pins_more_than_i
                 assert lost == client or held[lost] > pool.share(lost)
 
 
-# By hand.
+# by hand
 
 
 def run_alone(pool, client, name, tokens):
@@ -173,7 +173,7 @@ def run_alone(pool, client, name, tokens):
 
 
 def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
-    """Each client has 10 tokens of 10 blocks of 2: y's third prompt exceeds its share.
+    """Each client has 10 tokens of 10 blocks of 2. y's third prompt exceeds its share.
 
     That prompt needs two blocks more than are blank.
     """
@@ -187,7 +187,7 @@ def test_max_min_takes_the_blocks_of_the_flood_from_the_last_to_the_first():
         held = {client: pool.cache.residency.held(client) for client in "xy"}
         assert sum(held.values()) == 20
         if policy == "max-min":
-            assert held == {"x": 8, "y": 12}  # x has two blocks of its last two tokens
+            assert held == {"x": 8, "y": 12}  # x has two blocks, with its last two tokens each
 
 
 def test_a_spare_block_is_evicted_before_used_ones_and_claims_stay():
@@ -236,7 +236,7 @@ def test_retention_drops_sessions_that_do_not_return():
     assert [text[0][0] for text, _ in pool.evicted] == ["ended"]
 
 
-# Whole runs.
+# whole runs
 
 CELL = {"vllm__num_gpu_blocks_override": 400, "vllm__max_num_batched_tokens": 512}
 

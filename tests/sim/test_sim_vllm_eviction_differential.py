@@ -58,7 +58,7 @@ def test_blocks_of_unknown_clients_go_first():
 
 
 def test_a_flood_takes_nothing_from_another_client_under_max_min():
-    """The pool has 62 blocks: under LRU eve's flood overwrites ann's prompt of 20 blocks."""
+    """The pool has 62 blocks. Under LRU, eve's flood overwrites ann's prompt of 20 blocks."""
 
     def hit(policy):
         engine = fair_engine(

@@ -1,6 +1,6 @@
-"""Test the plugin with features of vLLM's, on vLLM's own classes and random streams.
+"""Test the plugin with features of vLLM, on vLLM's own classes and random streams.
 
-Each feature is either compared with vLLM alone, step by step, or with the simulator.
+Each feature is compared either with vLLM alone, step by step, or with the simulator.
 """
 
 import random
@@ -70,7 +70,7 @@ def outputs_by_client(stream):
 
 
 class Kept:
-    """Keeps the engine of a run, to look at its ledger afterwards."""
+    """A reference to the engine of a run, to look at its ledger afterwards."""
 
     def __init__(self, prepare=lambda engine: None):
         self.engine, self._prepare = None, prepare
@@ -81,7 +81,7 @@ class Kept:
 
 
 def same_as_vllm(stream, configured=(), prepare=lambda engine: None, **named):
-    """Assert that the plugin's FCFS decides as vLLM alone; return the plugin's engine."""
+    """Assert that the plugin's FCFS decides as vLLM alone. Return the plugin's engine."""
     kept = Kept(prepare)
     stock = ask_vllm(stream, configured, prepare)
     assert ask_plugin(stream, "fcfs", {}, watch=kept, configured=configured, **named) == stock
@@ -89,7 +89,7 @@ def same_as_vllm(stream, configured=(), prepare=lambda engine: None, **named):
     return kept.engine
 
 
-# Adapters.
+# adapters
 
 
 def adapter(name):
@@ -131,7 +131,7 @@ def test_with_enough_slots_adapters_are_served_as_by_vllm():
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("local", ["fcfs", "vtc", "dlpm"])
 def test_an_adapter_without_a_slot_counts_as_no_room(local, number):
-    """No request passes it that its scheduler puts behind it: FCFS keeps the order of arrival."""
+    """A request never passes it unless its scheduler says so: FCFS keeps the order of arrival."""
     for seed in SEEDS:
         stream, most = with_adapters(seed, "abc"), []
 
@@ -157,11 +157,11 @@ def test_an_adapter_without_a_slot_counts_as_no_room(local, number):
         assert local != "fcfs" or lost or order == sorted(order)
 
 
-# Speculative decoding.
+# speculative decoding
 
 
 def drafting(most):
-    """Return the configuration of speculative decoding with up to so many drafts."""
+    """Return the configuration of speculative decoding with up to ``most`` drafts."""
     spec = SimpleNamespace(
         num_speculative_tokens_per_batch_size=None,
         max_num_new_slots_for_drafting=0,
@@ -213,11 +213,11 @@ def test_a_step_with_drafts_is_a_step_of_decoding():
     assert {count for count, _ in seen[1:]} == {1}
 
 
-# Priorities.
+# priorities
 
 
 class Classes(ByClass):
-    """A scheduler for each class; memory is taken as by vLLM, which puts that request first."""
+    """A scheduler for each class. Memory is taken as by vLLM, which puts that request first."""
 
     def __init__(self, make):
         super().__init__(make, low_first=True)
@@ -299,7 +299,7 @@ def test_a_request_that_waits_for_its_grammar_is_served_as_by_vllm():
 @pytest.mark.parametrize("local", SCHEDULERS)
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_grammars_delay_no_request_for_ever(local, policy):
-    """With classes, too: a request that waits is in its class again after the pass."""
+    """With classes, too, a request that waits is in its class again after the pass."""
     for seed in SEEDS:
         stream, kept = stream_of(seed), Kept(grammars)
         stream.policy = policy
@@ -368,7 +368,7 @@ def with_images(seed):
 
 
 def encoder(images):
-    """Return a preparation of an engine whose encoder computes so many images a step."""
+    """Return a preparation of an engine whose encoder computes ``images`` images a step."""
 
     def prepare(engine):
         scheduler = engine.scheduler
@@ -397,7 +397,7 @@ def test_the_tokens_of_an_image_are_charged_as_those_of_a_text(local):
 
 @pytest.mark.parametrize("local", ["lpm", "dlpm"])
 def test_equal_placeholders_of_two_images_are_different_prefixes(local):
-    """Both have 40 equal tokens; cold requests with the same 32 first tokens are put last."""
+    """Both have 40 equal tokens. Cold requests with the same 32 first tokens come last."""
     vllm()
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 
@@ -416,7 +416,7 @@ def test_equal_placeholders_of_two_images_are_different_prefixes(local):
 
 
 def connected(steps, role="kv_both"):
-    """Return the configuration of a connector whose loads take so many steps."""
+    """Return the configuration of a connector whose loads take ``steps`` steps."""
     vllm()
     from vllm.config import KVTransferConfig
 
@@ -475,7 +475,7 @@ def test_a_request_that_ends_while_it_loads_is_forgotten(steps):
     assert scheduler.counters["finished"] == 2
 
 
-# Disaggregation.
+# disaggregation
 
 
 @pytest.mark.parametrize("steps", [0, 2])
@@ -512,7 +512,7 @@ def test_a_server_that_only_prefills_orders_as_simulated(local):
         assert_alike(theirs, ask_ours(stream, local, settings), stream)
 
 
-# Embeddings.
+# embeddings
 
 
 @pytest.mark.parametrize("local", SCHEDULERS)
@@ -523,7 +523,7 @@ def test_embeddings_are_served_in_order_of_arrival_whatever_the_scheduler(local)
     assert engine.scheduler.home.config.local == "fcfs"
 
 
-# Sessions.
+# sessions
 
 
 @pytest.mark.parametrize(
@@ -560,7 +560,7 @@ def test_retention_keeps_the_tokens_of_a_session(sessions, kept):
     assert (engine.hits["7"] == 80) == kept  # the last of six blocks is always computed
 
 
-# Eviction policies beside these features.
+# eviction policies beside these features
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -87,7 +87,7 @@ def test_charges_and_counts_have_no_placeholders(asynchronous):
 
 
 def test_the_time_of_a_step_in_flight_begins_when_the_step_before_it_ends():
-    """Costs are fitted to steps of 1 s, though each is scheduled 1 s earlier."""
+    """Costs are fitted to steps of 1 s, although each is scheduled 1 s earlier."""
     clock, seen = [0.0], []
     engine = fair_engine(
         replace(LIMITS, async_scheduling=True), "vtc", {"vtc.charge": "gpu-time"}, lambda: clock[0]
@@ -217,7 +217,7 @@ def test_an_aborted_request_is_forgotten_wherever_it_was():
 
 
 def test_a_request_that_vllm_cannot_admit_yet_delays_no_others():
-    """An example is a request whose grammar is being compiled: it keeps its position."""
+    """An example is a request whose grammar is being compiled. It keeps its position."""
     engine = fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
     scheduler = engine.scheduler
     statuses = engine.vllm.request.RequestStatus

@@ -53,7 +53,7 @@ class Ranks:
         engine.scheduler.add_request(engine.request(number, prompt, [7] * OUTPUT, client=client))
 
     def flood(self, steps, lights, connections=4):
-        """Return the light client's share and mean seconds from request to answer."""
+        """Return the light client's share, and its mean seconds from request to answer."""
         for number in range(40):
             self.ask("heavy", number % len(self.engines))
         for number in range(connections):
@@ -73,7 +73,7 @@ class Ranks:
 @pytest.mark.parametrize("local", ["vtc", "dlpm"])
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_light_client_at_one_of_two_ranks_is_served_as_by_one_rank(local, asynchronous, tmp_path):
-    """Two ranks of 2 slots beside one rank of 4, with all of the light client at rank 0."""
+    """Two ranks of 2 slots are compared with one of 4. All of the light client is at rank 0."""
     alone, alone_s = Ranks(local, 1, 4, None, asynchronous).flood(600, [0])
     apart, apart_s = Ranks(local, 2, 2, None, asynchronous).flood(600, [0])
     shared, shared_s = Ranks(local, 2, 2, tmp_path, asynchronous).flood(600, [0])
@@ -118,7 +118,7 @@ def test_a_reset_of_the_cache_keeps_the_accounts_of_ranks(tmp_path):
 
 
 def server(policy="fcfs", **parallel):
-    """Return the part of a server's configuration that is about ranks."""
+    """Return the part of a server's configuration that concerns ranks."""
     return SimpleNamespace(
         parallel_config=vllm().config.ParallelConfig(**parallel),
         scheduler_config=SimpleNamespace(policy=policy),

@@ -1,4 +1,4 @@
-"""Test that the incremental waiting queue orders exactly like sorting a list."""
+"""Test that the incremental waiting queue has exactly the order of sorting a list."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from tests.worker_invariants import check_tree
 
 clients = st.sampled_from(["x", "y", "z"])
 texts = prompts(lengths=(3, 31, 32, 33, 40), max_size=2)
-# A scheduler's answer to each offered request.
+# a scheduler's answers to the offered requests
 credits = st.fixed_dictionaries(dict.fromkeys("xyz", st.sampled_from([-1, 0, 1])))
 decisions = st.lists(st.sampled_from(["pass", "admit", "skip", "unskip"]) | credits, max_size=8)
 
@@ -177,7 +177,7 @@ def test_siblings_with_a_cold_prefix_come_last_until_it_is_cached():
     other = both.arrive(prompt("b", 40))
     assert both.pass_over() == [first, other, second]
     both.store(prompt("a", 40))
-    # Both match 40 tokens now; a stable sort of the previous order keeps first before second.
+    # Both match 40 tokens now. A stable sort of the previous order keeps first before second.
     assert both.pass_over() == [first, second, other]
     both.cache.evict(1000)
     assert both.pass_over() == [first, other, second]
@@ -191,7 +191,7 @@ def test_sharing_31_tokens_or_having_33_cached_is_not_deprioritised():
     b = [both.arrive(prompt("b", 33, own, 9)) for own in "rs"]
     c = [both.arrive(prompt("c", 32, own, 9)) for own in "tu"]
     assert both.pass_over() == [*b, *a, c[0], c[1]]
-    # 32 cached tokens still count as cold: the second request continues to come last
+    # 32 cached tokens still count as cold, so the second request continues to come last.
     both.store(prompt("c", 32))
     assert both.pass_over() == [*b, c[0], *a, c[1]]
 

@@ -1,4 +1,4 @@
-"""Test weights of an experiment: they reach the schedulers and the metrics."""
+"""Test that an experiment's weights reach the schedulers and the metrics."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ FINE = {"dlpm__quantum": 500, "d2lpm__worker_quantum": 5_000}
 
 
 def overloaded(scheduler, weights, dp=1, **settings):
-    """Return conversations of as many clients as weights, always more than can be served."""
+    """Return conversations with a client per weight, always more than can be served."""
     named = {f"client-{number}": weight for number, weight in enumerate(weights)}
     flags = BUSY | {"weights": named, "clients": len(weights), "request_rate": 6.0 * dp}
     return small_spec(scheduler, "chat", dp=dp, pool=20_000, flags=flags, **settings)
@@ -34,7 +34,7 @@ def test_two_to_one_gives_each_its_fair_share(scheduler, dp):
 
 
 def test_vtc_serves_one_to_four_in_proportion():
-    """[VTC] §4.3 has these weights in its artifact: within 3%."""
+    """[VTC] §4.3 has these weights in its artifact, within 3%."""
     summary = simulate(overloaded("vtc", (1.0, 2.0, 3.0, 4.0), vtc__charge="input")).summary
     rates = [client["service_rate_tok_s"] for client in summary["clients"]]
     for weight, rate in enumerate(rates, 1):
@@ -42,14 +42,12 @@ def test_vtc_serves_one_to_four_in_proportion():
 
 
 def test_equal_service_is_a_smaller_share_of_a_larger_entitlement():
-    """fcfs ignores weights: at 3:1 and equal load, one client gets 2/3 of its share, the other
-    twice its share.
-    """
+    """fcfs ignores weights. At 3:1 and equal load, clients get 2/3 of and twice their shares."""
     summary = simulate(overloaded("fcfs", (3.0, 1.0))).summary
     heavy, light = (client["entitlement_ratio"] for client in summary["clients"])
     assert heavy == pytest.approx(2 / 3, abs=0.1)
     assert light == pytest.approx(2, abs=0.2)
-    # Jain of x/3 and x: (4/3)^2 / (2 * 10/9) = 0.8
+    # Jain's index of x/3 and x is (4/3)^2 / (2 * 10/9) = 0.8.
     assert summary["jain_index"] == pytest.approx(0.8, abs=0.04)
 
 
@@ -72,7 +70,7 @@ def test_weights_of_one_change_nothing():
 
 
 def test_a_client_alone_has_the_part_of_the_cluster_that_its_weight_gives():
-    """At 1:1:2 the last client has half the cluster, like one of two clients of equal weight."""
+    """At 1:1:2, the last client has half the cluster, like one of two clients of equal weight."""
     flags = {"num_programs": 6, "request_rate": 4.0, "scenario": "none"}
     by_weight = flags | {"clients": 3, "weights": {"client-2": 2.0}}
     third = simulate_alone(small_spec("fcfs", "judge", pool=60_000, flags=by_weight))[2]

@@ -1,6 +1,6 @@
 """A KV connector for vLLM's scheduler: a host's memory that keeps the blocks of ended requests.
 
-vLLM loads this module by its name. A load takes ``steps`` results of the model; with 0 the step
+vLLM loads this module by its name. A load takes ``steps`` results of the model; with 0, the step
 itself waits for it. A request whose ``kv_transfer_params`` ask for a ``do_remote_prefill`` loads
 all of its prompt, as in a server that only decodes.
 """
@@ -24,7 +24,7 @@ class HostMemory(KVConnectorBase_V1, SupportsHMA):
         self._size = vllm_config.cache_config.block_size
         self._kept = set()  # hashes of blocks
         self._loading = {}  # name of a request -> results until its load ends
-        self.loaded = {}  # name of a request -> its tokens that were loaded
+        self.loaded = {}  # name of a request -> its loaded tokens
 
     @property
     def awaits_load(self):
@@ -35,7 +35,8 @@ class HostMemory(KVConnectorBase_V1, SupportsHMA):
             return 0, False
         params = request.kv_transfer_params or {}
         if params.get("do_remote_prefill") and request.request_id not in self.loaded:
-            # vLLM computes the last token again after a load beside its steps, but not in one
+            # vLLM computes the last token again after a load beside its steps, but not after one in
+            # a step.
             found = request.num_prompt_tokens - (not self._steps) - num_computed_tokens
             return found, bool(self._steps and found)
         blocks, hashes = num_computed_tokens // self._size, request.block_hashes

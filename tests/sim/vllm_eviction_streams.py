@@ -1,4 +1,4 @@
-"""Random streams of three clients: blocks overwritten by vLLM's pool and by the simulator's."""
+"""Random streams of three clients, and the blocks that vLLM's and the simulated pool overwrite."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def watched(gone):
 
 
 def simulated(stream, local, policy, gone, *, shares=False):
-    """Return the simulator's steps; ``gone`` gets the tokens of each overwritten block.
+    """Return the simulator's steps. ``gone`` gets the tokens of each overwritten block.
 
     With ``shares``, memory shares decide on admissions.
     """
@@ -84,7 +84,7 @@ def simulated(stream, local, policy, gone, *, shares=False):
 
 
 def in_vllm(stream, local, policy, gone, *, shares=False):
-    """Return vLLM's steps with the plugin inside; arguments as in ``simulated``."""
+    """Return vLLM's steps with the plugin inside. Arguments are those of ``simulated``."""
     settings = SETTINGS.get(local, {}) | POLICIES.get(policy, {})
     settings |= {"memory.share": True} if shares else {}
     evicting = Evicting(policy, CLIENTS)
@@ -99,7 +99,7 @@ def evictions_in_vllm(seed, policy, local):
 
 
 def compare(seed, policy, local, asynchronous=None, *, shares=False):
-    """Return each overwritten block's tokens in vLLM and simulated; every step must agree."""
+    """Return the tokens of overwritten blocks, in vLLM and simulated. Every step must agree."""
     stream, theirs, ours = stream_of(seed, asynchronous), [], []
     steps = in_vllm(stream, local, policy, theirs, shares=shares)
     assert_alike(steps, simulated(stream, local, policy, ours, shares=shares), stream)

@@ -72,7 +72,7 @@ def in_common(users) -> int:
 def check_tables(worker) -> None:
     """INV-15: a running sequence holds blocks for its computed and current tokens.
 
-    Its blocks exceed these by at most one step; its full blocks can be found, the others cannot.
+    It holds at most one step's blocks more. Only its full blocks can be found in the cache.
     """
     cache, size = worker.cache, worker.cache.block_size
     for sequence in worker.running.sequences:
@@ -91,9 +91,9 @@ def check_tables(worker) -> None:
 
 
 def check_block_tree(cache) -> None:
-    """INV-16: a cached prefix has every shorter one cached.
+    """INV-16: if a prefix is cached, so is every shorter one.
 
-    Memory holds each node at least once, and the unused copies are listed in the order of eviction.
+    Memory holds each node at least once. The unused copies are listed in the order of eviction.
     """
     stack, unused = [cache.root], set()
     while stack:
@@ -117,7 +117,8 @@ def check_running(worker) -> None:
     """INV-17: the number of running sequences is limited, and only the last may be prefilling.
 
     At least one token of its prompt is computed, not cached. Under a threshold for long prompts,
-    any sequence may be prefilling, and beside others none has more tokens of a step than that.
+    any sequence may be prefilling, and beside others none has more tokens of a step than the
+    threshold.
     """
     running, threshold = worker.running, worker.limits.long_prefill_token_threshold
     assert len(running) <= worker.limits.max_num_seqs

@@ -27,7 +27,7 @@ from tests.sim.vllm_streams import (
 )
 
 SCHEDULERS = ("fcfs", "vtc", "lpm", "dlpm", "edf", "priority")
-# A quantum so small that its order is not LPM's.
+# so small a quantum that the order is not LPM's
 SETTINGS = {
     "dlpm": {"dlpm.quantum": 50},
     "edf": {"edf.preempt": "no"},
@@ -38,7 +38,7 @@ SETTINGS = {
 def fair_engine(
     limits, local, settings, now_s, *, evicting=OWN_ORDER, environment=(), configured=(), **named
 ):
-    """Return a vLLM engine around ``FairScheduler``; ``configured`` changes values by path."""
+    """Return a vLLM engine around ``FairScheduler``. ``configured`` changes values by path."""
     vllm()  # which warns when it is imported
     from fairbench_engines.vllm.scheduler import FairScheduler
 
@@ -52,7 +52,7 @@ def fair_engine(
 
 
 def ask_plugin(stream, local, settings, *, watch=None, **named):
-    """Return vLLM's steps with the plugin inside; ``watch(engine, tokens)`` sees the start."""
+    """Return vLLM's steps with the plugin inside. ``watch(engine, tokens)`` sees the start."""
     tokens, clock = Tokens(), SimpleNamespace(step=0)
     named = {"policy": stream.policy} | named
     engine = fair_engine(
@@ -107,7 +107,7 @@ def ask_ours(
 
 
 def compare_plugin(local, seed, settings=None, our_settings=None, asynchronous=None):
-    """Assert that both do the same in every step of a stream; count the events."""
+    """Assert that both do the same in every step of a stream. Count the events."""
     settings = settings or SETTINGS.get(local, {})
     stream = random_stream(seed, asynchronous)
     stream.policy = "fcfs"

@@ -1,8 +1,8 @@
 """A local scheduler of fairbench in place of vLLM's queue of waiting requests.
 
 vLLM peeks at the head of its queue, tries it, and pops it if it fits. The head is the scheduler's
-candidate, and a popped request is an answer of True. The scheduler must stop at the first request
-that does not fit, since vLLM does.
+candidate, and a popped request is an answer of True. Like vLLM, the scheduler must stop at the
+first request that does not fit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairbench.schedulers.views import ListView
 class SchedulerQueue:
     """A vLLM ``RequestQueue`` around a scheduler.
 
-    ``sequence_of`` finds the simulator's sequence of a vLLM request; ``admit`` gets the popped
+    ``sequence_of`` finds the simulator's sequence of a vLLM request. ``admit`` gets the popped
     ones.
     """
 
@@ -69,7 +69,7 @@ class SchedulerQueue:
         return request
 
     def end_pass(self):
-        """End the pass: vLLM does not use the queue again in this step."""
+        """End the pass, because vLLM does not use the queue again in this step."""
         if self._selection is not None:
             self._selection.close()
         self._selection = self._candidate = None

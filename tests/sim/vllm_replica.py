@@ -1,9 +1,9 @@
-"""Workers of the simulated cluster whose every decision vLLM's own classes take.
+"""Workers of the simulated cluster in which vLLM's own classes take every decision.
 
 ``vllm_workers`` makes a ``worker_of`` for ``fairbench.sim.run.Simulation``. The simulator provides
 the clock, programs, router and records, and steps take the time of its timing profile. Queue, token
 budget, admission, chunks, preemption, block hashes, prefix cache and memory are vLLM's. FCFS is
-vLLM's too; any other local scheduler replaces vLLM's queue (vllm_queue.py).
+vLLM's, too. Any other local scheduler replaces vLLM's queue (vllm_queue.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.sim.vllm_seam import RealEngine, admitted, vllm
 
 @contextmanager
 def vllm_workers(spec, longest):
-    """Yield a ``worker_of`` for the simulation of ``spec``; vLLM does not need ``longest``."""
+    """Yield a ``worker_of`` for the simulation of ``spec``. vLLM does not need ``longest``."""
     tokens = TokenIds()
 
     def worker_of(parts):
@@ -86,7 +86,7 @@ class VLLMReplica(RealReplica):
             if chunk.first:
                 self._booking.undo_admission(chunk.sequence, chunk.cached)
 
-    # Steps.
+    # steps
 
     def _start(self):
         plan = self.engine.plan()
@@ -185,7 +185,7 @@ class VLLMReplica(RealReplica):
         context = sum(tokens for _, tokens in contexts)
         return self.profile.vllm_extra_ps(len(contexts), context, longest)
 
-    # Reports of vLLM.
+    # reports of vLLM
 
     def _watch_preemptions(self):
         scheduler = self.engine.scheduler

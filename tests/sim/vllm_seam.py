@@ -13,7 +13,7 @@ VERSION = installed(DISTRIBUTIONS).partition("+")[0] or SUPPORTED[-1]
 
 
 def why_absent():
-    """Return why vLLM cannot be driven here, or "" if it can, importing nothing."""
+    """Return why vLLM cannot be driven here, or "" if it can. Imports nothing."""
     if not installed(DISTRIBUTIONS):
         return f"vllm {VERSION} is not installed"
     return "" if VERSION in SUPPORTED else f"vllm is {VERSION}, not {' or '.join(SUPPORTED)}"

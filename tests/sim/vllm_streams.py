@@ -22,20 +22,21 @@ CLIENTS = ("ann", "bob", "eve")
 
 
 def client_of(number):
-    """Return the client of a request; the last client sends half of all."""
+    """Return the client of a request. The last client sends half of all."""
     return CLIENTS[min(number % 4, 2)]
 
 
 @dataclass
 class Stream:
-    """A random request stream and the engine that will serve it."""
+    """A random request stream, and the engine that will serve it."""
 
     limits: VLLMLimits
     policy: str = "fcfs"
     arrivals: list = field(default_factory=list)
     spare: list = field(default_factory=list)  # tokens that requests may still produce at their end
-    facts: dict = field(default_factory=dict)  # by number, what else vLLM's request has
-    apart: dict = field(default_factory=dict)  # by number, what separates its tokens in the cache
+    facts: dict = field(default_factory=dict)  # for each number, what else vLLM's request has
+    # for each number, what separates its tokens in the cache
+    apart: dict = field(default_factory=dict)
 
     def prompt(self, number):
         """Return the prompt of a request, with what separates its tokens from equal ones."""
@@ -46,7 +47,7 @@ class Stream:
 
 @dataclass
 class Step:
-    """The result of one engine step, requests by number."""
+    """The result of one engine step. Requests are numbers."""
 
     scheduled: dict
     hits: dict  # cached tokens of the admitted requests
@@ -122,7 +123,7 @@ def ask_vllm(stream, configured=(), prepare=lambda engine: None):
 
 
 def drive(engine, stream, tokens, clock=None):
-    """Return the engine's actions by step; ``clock.step`` is the current one."""
+    """Return the engine's actions by step. ``clock.step`` is the current step."""
     clock = clock or SimpleNamespace(step=0)
     done, waiting = {}, list(enumerate(stream.arrivals))
     preempted = []  # in an empty step, which takes no time
@@ -225,7 +226,7 @@ def telling(parts, limits, cache=None):
 
 
 def ask_ours(stream):
-    """Return the simulated engine's actions by step; steps inside a decode run are implied."""
+    """Return the simulated engine's actions by step. Steps inside a decode run are implied."""
     clock = Clock()
     scheduler = {"fcfs": FCFS, "priority": Priority}[stream.policy](FCFS.Params())
     worker = telling(
@@ -262,7 +263,7 @@ def assert_alike(theirs, ours, stream):
             assert want.preempted == [], f"step {number} of {stream}"
             assert want.finished == (got.finished if got else []), f"step {number} of {stream}"
             continue
-        if not got.free_blocks:  # the first step of such a run
+        if not got.free_blocks:  # the first step of a run of decode steps
             got.free_blocks = want.free_blocks
         assert vars(got) == vars(want), f"step {number} of {stream}"
     assert not any(step.scheduled for step in ours.values())

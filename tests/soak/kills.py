@@ -1,8 +1,8 @@
 """Kill sweeps and continue them.
 
-python -m tests.soak.kills KILLS [SEED]
+    python -m tests.soak.kills KILLS [SEED]
 
-At a random moment after another point has finished, the command gets SIGKILL, SIGINT or SIGTERM.
+At a random moment after a further point has finished, the command gets SIGKILL, SIGINT or SIGTERM.
 Finished points must stay stored byte for byte, and no process may continue. A completed sweep must
 have each point once, with the records of a sweep that was never killed.
 """
@@ -27,8 +27,8 @@ from tests.live.live_cli import MARK, lasting
 FAIRBENCH = [sys.executable, "-m", "fairbench"]
 SIGNALS = {signal.SIGKILL: -9, signal.SIGINT: 130, signal.SIGTERM: 143}
 POINTS = 24  # points of a sweep
-LATEST_S = 0.5  # seconds after a point has finished
-PATIENCE_S = 3600.0  # a long limit, because machines are busy
+LATEST_S = 0.5  # latest kill in seconds after a point has finished
+PATIENCE_S = 3600.0  # long, because the machine may be busy
 TABLES = ("requests", "programs", "service")
 
 
@@ -84,7 +84,7 @@ class Killer:
         self.compare(file, store)
 
     def command(self, arguments, store, before):
-        """Run the command and kill it after a new point; return its exit code if it ends before."""
+        """Run the command, and kill it after a new point. Return its exit code if it ends first."""
         mark = f"{self.draw.getrandbits(64):x}"
         process = subprocess.Popen(
             [*FAIRBENCH, *map(str, arguments)],
@@ -120,7 +120,7 @@ class Killer:
         return process.returncode
 
     def compare(self, file, store):
-        """Compare with the same sweep, not killed."""
+        """Compare with a sweep that was not killed."""
         parent = self.folder / "calm"
         command = [*FAIRBENCH, "sweep", str(file), "--result-dir", str(parent)]
         subprocess.run(command, check=True, capture_output=True)
@@ -134,7 +134,7 @@ class Killer:
 
 
 def kills(count, seed, *, tell=lambda text: None):
-    """Make the given number of kills; return observations by name, with errors in ``wrong``."""
+    """Make ``count`` kills. Return observations by name, with errors in ``wrong``."""
     with tempfile.TemporaryDirectory() as name:
         killer, number = Killer(Path(name), count, seed, tell), 0
         while killer.left:

@@ -1,9 +1,9 @@
 """Measure a router's memory and CPU time for many client names that each send one request.
 
-python -m tests.soak.names NAMES [FLAG ...]
+    python -m tests.soak.names NAMES [FLAG ...]
 
 ``fairbench serve`` with these flags runs before a null worker. Prints a row for each tenth of the
-names; exit code 1 if memory or CPU time grows over the last half.
+names. The exit code is 1 if memory or CPU time grows over the last half.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SLACK_MIB, SLACK_CPU = 4.0, 1.25
 
 @contextmanager
 def serving(url, flags):
-    """Run a router before the worker at ``url``; yield its process and its URL."""
+    """Run a router before the worker at ``url``. Yield its process and its URL."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
     with subprocess.Popen(
         [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -45,7 +45,7 @@ def used(pid):
 
 
 async def asked(session, url, number):
-    """Send one request of a new name."""
+    """Send a request of a new name."""
     ids = [number % PROMPTS * 10 + n for n in range(10)]
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": 2}, "stream": True}
     shown = {headers.CLIENT: f"client-{number}"}

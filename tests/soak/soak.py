@@ -1,9 +1,10 @@
-"""Soak two routers: requests of twenty clients to four emulated workers that fail.
+"""Soak two routers: twenty clients send requests to four emulated workers that fail.
 
-python -m tests.soak.soak REQUESTS FAULTS [SEED [d2lpm|fair-finish]]
+    python -m tests.soak.soak REQUESTS FAULTS [SEED [d2lpm|fair-finish]]
 
-The first router is ``fairbench serve --dp 4`` with that scheduler, which restarts dead workers; the
-second serves the same workers with a VTC gateway. Prints the events; exits 1 if a check fails.
+The first router is ``fairbench serve --dp 4`` with that scheduler, which restarts dead workers. The
+second serves the same workers with a VTC gateway. Prints the events, and exits with 1 if a check
+fails.
 """
 
 import asyncio
@@ -35,9 +36,9 @@ from tests.soak.soak_recount import (
 
 CLIENTS, LOOPS, WORKERS = 20, 3, 4
 ADMIN_KEY = "of-the-operator"
-IDLE_S = 120.0  # no request is in flight after this time
+IDLE_S = 120.0  # after this time, no request is in flight
 KEPT_S = 6.0  # unused connections are closed within this time
-SAMPLES = 200  # MiB of memory in total, if there are enough requests
+SAMPLES = 200  # samples of memory in total, if there are enough requests
 SLACK_MIB = 3.0
 ENGINE = ("--set", "engine.max_total_tokens=40000", "--set", "engine.max_running_requests=32")
 LOCAL = {"d2lpm": "dlpm", "fair-finish": "dlpm-hold"}  # the schedulers of the first router
@@ -137,7 +138,7 @@ async def books_of(session, url):
 
 
 async def idle(session, url):
-    """Return metrics once no request is in flight; raise AssertionError if one stays."""
+    """Return metrics once no request is in flight. Raise AssertionError if one stays."""
     over = time.monotonic() + IDLE_S
     while True:
         books = await books_of(session, url)
@@ -149,7 +150,7 @@ async def idle(session, url):
 
 
 async def crowd_through(routers, urls, keys, total, faults, draw, last_s, tell):
-    """Send all requests, with the faults at even distances; return the results."""
+    """Send all requests, with the faults at even distances. Return the results."""
     samples = []
 
     async def count(done):
@@ -176,7 +177,7 @@ async def crowd_through(routers, urls, keys, total, faults, draw, last_s, tell):
 
 
 def soak(total, faults, seed, last_s, router="d2lpm", *, tell=lambda text: None):
-    """Run one soak; return observations by name, with errors in ``wrong``."""
+    """Run a soak. Return observations by name, with errors in ``wrong``."""
     draw, names = random.Random(seed), (f"logged-{router}", "logged-least-loaded")
     keys = {f"client-{n}": f"key-of-{n}-{draw.getrandbits(64):x}" for n in range(CLIENTS)}
     begun_s = time.monotonic()
@@ -218,8 +219,8 @@ def soak(total, faults, seed, last_s, router="d2lpm", *, tell=lambda text: None)
 def memory(samples):
     """Return each router's MiB, the least of each quarter of the requests.
 
-    The least is what the router keeps permanently: memory of 64 MiB bodies, including hostile ones,
-    is freed twice a minute.
+    The least is what the router keeps permanently, because memory of bodies of 64 MiB (some of them
+    hostile) is freed twice a minute.
     """
     quarter = len(samples) // 4
     parts = [samples[at : at + quarter] for at in range(0, 4 * quarter, quarter)]

@@ -1,4 +1,4 @@
-"""The clients of a soak, which judge the answer of each request."""
+"""The clients of a soak, which judge the answer to each request."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from aiohttp import ClientError
 from tests.soak.soak_plugin import LIE
 from tests.soak.soak_requests import REFUSED, hostile, valid
 
-LOST_S = 300.0  # seconds without an end, after which a request counts as lost
+LOST_S = 300.0  # a request without an end counts as lost after this many seconds
 HOSTILE_SHARE = 0.05
 
 
@@ -17,7 +17,7 @@ HOSTILE_SHARE = 0.05
 class Ended:
     """The end of a request: ok, refused, failed (with an error), left, lie (of its worker), wrong.
 
-    ``wrong`` must never occur, and ``why`` gives the reason. Tokens are those of the answer.
+    ``wrong`` must never occur; ``why`` gives the reason. Tokens are those of the answer.
     """
 
     router: int
@@ -33,7 +33,7 @@ class Wrong(Exception):
 
 
 async def ask(session, url, number, client, key, sent, router):
-    """Send one request and judge the answer."""
+    """Send a request, and judge the answer."""
     shown = {"Authorization": f"Bearer {key}", "x-fairbench-program": str(number)}
     shown["Content-Type"] = "application/json"
     try:
@@ -86,7 +86,7 @@ def judged(answer, data, number, client, sent, router):
 
 
 def usage_in(body):
-    """Return tokens of prompt and output in an answer of any of the APIs."""
+    """Return the tokens of prompt and output in an answer of any of the APIs."""
     told = body.get("meta_info") or body["usage"]
     return told["prompt_tokens"], told["completion_tokens"]
 
@@ -99,7 +99,8 @@ def check(holds, why):
 class Crowd:
     """Clients by name, each with several loops that send one request after the other.
 
-    The crowd awaits ``turn(number)`` before a request and ``on_count(finished requests)`` after it.
+    The crowd awaits ``turn(number)`` before a request, and ``on_count(finished requests)`` after
+    it.
     """
 
     def __init__(self, session, urls, keys, draw, total, turn, on_count):

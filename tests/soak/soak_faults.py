@@ -9,11 +9,11 @@ from pathlib import Path
 from aiohttp import ClientError
 
 KINDS = ("kill", "stop", "black hole", "garbage", "slow", "flapping")
-MOST_AT_ONCE = 2  # fault kinds of four workers
+MOST_AT_ONCE = 2  # kinds of faults, for four workers
 
 
 def worker_pid(url):
-    """Return the process that serves there now, or None."""
+    """Return the process that serves at ``url`` now, or None."""
     port = url.rpartition(":")[2].encode()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -30,9 +30,9 @@ def worker_pid(url):
 class Saboteur:
     """A saboteur with one fault after the other, each at one worker for ``last_s`` seconds.
 
-    Faults are due at even distances of ``total`` requests. At most two last at a time, so one may
-    have to wait; requests then wait for it, one distance later (``turn``). On any machine each
-    fault therefore begins and ends before the last requests are sent.
+    Faults are due at even distances of ``total`` requests. At most two last at a time, so a fault
+    may have to wait. Requests then wait for it, one distance later (``turn``). Therefore, on any
+    machine, each fault begins and ends before the last requests are sent.
     """
 
     def __init__(self, session, urls, draw, count, last_s, total):
@@ -52,7 +52,7 @@ class Saboteur:
         return len(self._kinds)
 
     async def work(self):
-        """Run all faults; raise what any of them raises."""
+        """Run all faults, and raise what any of them raises."""
         async with asyncio.TaskGroup() as group, self._changed:
             while self._kinds:
                 await self._changed.wait_for(self._may_begin)
@@ -100,9 +100,7 @@ class Saboteur:
             self._changed.notify_all()
 
     async def _signal(self, url, number):
-        """Signal the worker once it runs, since it may have been killed just before; return its
-        pid.
-        """
+        """Signal the worker once it runs, because it may just have been killed. Return its pid."""
         while True:
             if (pid := worker_pid(url)) is not None:
                 with suppress(ProcessLookupError):

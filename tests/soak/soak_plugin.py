@@ -22,9 +22,9 @@ from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench_emulator import app as emulated
 
-CREDITS_EVERY = 500  # requests
+CREDITS_EVERY = 500  # number of requests between two records of credits
 JUNK_BYTES = 300
-LIE = "lie:"  # prefix of the ``x-request-id`` of an answer that is well-formed and false
+LIE = "lie:"  # prefix of the ``x-request-id`` of an answer that is well-formed but false
 FALSE_ANSWER = {
     "meta_info": {"prompt_tokens": -5, "completion_tokens": 10**15, "cached_tokens": -(10**15)},
     "usage": {"prompt_tokens": 10**15, "completion_tokens": -7},
@@ -45,7 +45,7 @@ class Log:
 
 
 class _Logged:
-    """A class to put before a router in its bases, which logs calls of the router's methods."""
+    """A base class before a router's own, which logs calls of the router's methods."""
 
     def __init__(self, params, workers):
         super().__init__(params, workers)
@@ -117,7 +117,7 @@ class LoggedLeastLoaded(_Logged, LeastLoaded):
 
 @dataclass
 class Fault:
-    """The worker's present fault; ``counts`` says how often each kind occurred."""
+    """The worker's present fault. ``counts`` says how often each kind occurred."""
 
     kind: str = ""
 
@@ -126,9 +126,7 @@ class Fault:
 
 
 def faulty(make):
-    """Return ``emulator_app`` with ``/soak``, and each request's number and client in
-    its answer.
-    """
+    """Return ``emulator_app`` with ``/soak``, and each request's number and client in answers."""
 
     def app_of(emulator):
         app, fault, draw = make(emulator), Fault(), random.Random(emulator.config.port)

@@ -12,9 +12,7 @@ def read_log(path):
 
 
 def compared_with_clients(log, ended, router):
-    """Return complaints unless every whole answer is in the log once, for its client and with its
-    length.
-    """
+    """Return complaints unless each whole answer is in the log once, with client and length."""
     finishes = defaultdict(list)
     for row in log:
         if row[0] == "finish":

@@ -1,4 +1,4 @@
-"""Requests of a soak's clients: valid ones, and bodies that must be refused."""
+"""Requests of a soak's clients: valid requests, and bodies that must be refused."""
 
 import gzip
 import json
@@ -12,15 +12,13 @@ REFUSED = (400, 401, 404, 405, 413, 415)
 
 @dataclass
 class Sent:
-    """A request: ``hostile`` names its defect, and ``leave_s`` is the time at which its
-    client hangs up.
-    """
+    """A request. ``hostile`` names its defect, and ``leave_s`` is when its client hangs up."""
 
     path: str
     body: bytes
     stream: bool = False
     output: int = 0
-    prompt: int | None = None  # number of tokens, if the answer must have exactly that many
+    prompt: int | None = None  # number of tokens, if the answer must have exactly this many
     hostile: str = ""
     leave_s: float | None = None
     method: str = "POST"
@@ -37,7 +35,7 @@ def valid(draw):
     prompt = len(ids)
     if path == GENERATE:
         body = {"input_ids": ids, "sampling_params": {"max_new_tokens": output}}
-        if draw.random() < 0.1:  # a client that tries to abort others' requests has no effect
+        if draw.random() < 0.1:  # a client that tries to abort others' requests, without effect
             body["rid"] = draw.choice("0123456789abcdef")
         if draw.random() < 0.2:
             del body["input_ids"]

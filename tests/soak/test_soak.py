@@ -14,7 +14,7 @@ FAULTS = 5
 
 
 class Idle(Saboteur):
-    """A saboteur without harm; ``seen`` has the requests sent at the end of each fault."""
+    """A saboteur without harm. ``seen`` has the requests sent at the end of each fault."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)

@@ -8,7 +8,7 @@ NEVER = float("nan")
 
 
 def requests_of(*waits):
-    """Return one request per wait: client, arrival, admission, and then possibly more columns.
+    """Return one request per wait: client, arrival, admission, and possibly more columns.
 
     The columns after the admission are the end, the input tokens and the output tokens.
     """

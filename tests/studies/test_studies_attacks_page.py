@@ -1,4 +1,4 @@
-"""Test that the page on attacks shows the figures of its results file."""
+"""Test that the page on attacks shows the numbers of its results file."""
 
 import re
 

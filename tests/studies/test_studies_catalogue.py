@@ -1,4 +1,4 @@
-"""Test figures by name: each has its module and sweep, and draws identical bytes."""
+"""Test that each figure has its module and sweep, and always draws identical bytes."""
 
 import csv
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_sweep_has_the_points_of_the_figure_in_the_paper(name, count):
 
 
 def test_figure_7_at_its_authors_settings_has_pools_of_20000_tokens():
-    """Two workloads, two scenarios, 1 to 8 replicas; long-qa over four pools."""
+    """The runs are two workloads in two scenarios on 1 to 8 replicas, and long-qa on four pools."""
     figure = figure_named("fig7", "dlpm-paper")
     specs = points(read_sweep(figure.sweep).model_copy(update={"num_runs": 1}))
     pools = {(spec.workload.name, spec.settings["engine.max_total_tokens"]) for spec in specs}

@@ -1,4 +1,4 @@
-"""Test the parts of the paper's claims on hand-made numbers."""
+"""Test the verdicts on the paper's claims with hand-made numbers."""
 
 import csv
 from functools import partial
@@ -24,7 +24,7 @@ HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, UNTESTABLE = Outcome
 
 
 def told(parts):
-    """Return the outcome of each part."""
+    """Return the verdict on each part."""
     return [part.outcome for part in parts]
 
 
@@ -63,7 +63,7 @@ def test_a_number_holds_within_its_band_and_a_shape_in_every_seed():
 
 
 def rates(**by_dp):
-    """Return cells of two schedulers: ``dp8=(2.0, 1.0)`` are the service rates of D2LPM and VTC."""
+    """Return two schedulers' results. ``dp8=(2.0, 1.0)`` are the service rates of D2LPM and VTC."""
     return [
         cell(name, dp=int(dp[2:]), service_rate_tok_s=rate)
         for dp, pair in by_dp.items()
@@ -243,12 +243,12 @@ def indices(*values):
     ],
 )
 def test_the_order_of_jains_index_is_judged_step_by_step(values, expected):
-    """The steps: VTC and D2LPM, D2LPM and Preble, Preble and LPM; then D2LPM's distance to VTC."""
+    """The steps are VTC - D2LPM, D2LPM - Preble, Preble - LPM. D2LPM's nearness to VTC follows."""
     assert told(fairness.judge_jain(indices(*values))) == expected
 
 
 def test_nearness_is_judged_by_configuration_and_by_medians():
-    """Near VTC twice and near Preble twice; the medians are nearer to VTC."""
+    """D2LPM is near VTC twice and near Preble twice. The medians are nearer to VTC."""
     cells = []
     for dp, values in enumerate(
         (
@@ -287,7 +287,7 @@ def test_latency_is_a_direction_a_mean_and_an_extreme_for_each_scheduler():
 
 
 def test_latencies_are_averaged_as_ratios():
-    """50x and 2x are 10x in the geometric mean; uncontended configurations do not count."""
+    """The geometric mean of 50x and 2x is 10x. Uncontended configurations do not count."""
     cells = []
     for dp, factor, contended in ((1, 50.0, True), (2, 2.0, True), (4, 1000.0, False)):
         cells.append(cell("d2lpm", dp=dp, victim_p50_s=1.0, victim_p99_s=1.0))
@@ -436,9 +436,7 @@ def test_vtcs_hit_rate_is_low_with_any_number_of_clients(hits, expected, shown):
 
 
 def timings(at_200):
-    """Return costs of ``at_200`` percent for 8 replicas with a queue of 200, and lower ones
-    otherwise.
-    """
+    """Return costs of ``at_200`` percent for 8 replicas and 200 queued requests, otherwise less."""
     points = [
         {"workers": workers, "waiting": waiting, "update_ms": 0.0, "synchronisation_ms": 0.0,
          "match_ms": cost, "dispatch_ms": 0.0, "decode_step_ms": 100.0}
@@ -460,7 +458,7 @@ def test_a_central_scheduler_costs_more_with_replicas_and_queue(at_200, expected
 
 @pytest.mark.parametrize(("others", "expected"), [(7, OFF), (1, UNCLEAR), (0, HOLDS)])
 def test_all_known_runs_decide_about_the_size_of_a_measured_cost(others, expected, monkeypatch):
-    """The run judged lies in the band, and the other runs lie outside."""
+    """The judged run lies in the band, and the other runs lie outside."""
     monkeypatch.setattr(scaling, "OTHER_RUNS", others)
     assert scaling.judge_central(timings(40))[-1].outcome is expected
 
@@ -475,7 +473,7 @@ AUTHORS, TODAY = AT_RERUN, AT_DEFAULTS
 
 
 def page():
-    """Return a claim of two parts; one holds with each of two settings, and one was not run."""
+    """Return a claim of two parts. Each setting has a part that holds, and a part was not run."""
 
     def judge(source):
         beside = {"makespan": REVERSED}

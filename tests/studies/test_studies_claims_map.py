@@ -1,4 +1,4 @@
-"""Test the map of claims: its axes, its runs end to end, its table and pictures."""
+"""Test the map of claims: its settings, its runs end to end, its table and pictures."""
 
 import csv
 from dataclasses import replace
@@ -102,7 +102,7 @@ def test_points_that_axes_and_claims_share_are_run_once():
     chart = Chart.of(Group(IN_FIGURE_7, (SET,), SCHEDULERS), seeds=2)
     places = {place: len(steps) for place, steps in chart.steps.items()}
     assert places == {PLACE: 19}
-    # 19 values less five more defaults; all four schedulers, but only D2LPM has quanta.
+    # 19 values less five further defaults. There are four schedulers, but only D2LPM has quanta.
     settings, quanta = 2 + 3 + 1 + 1, 3 + 3
     expected = 2 * (4 * (1 + settings) + quanta)
     assert len(points(map_sweep([chart], "claims-map"))) == expected
@@ -154,7 +154,7 @@ def test_a_picture_has_a_line_where_the_sign_flips():
 
     figure = draw_map(MAPPED[0], "Claim 1", two_cells(), "simulated on x")
     panels = figure.get_axes()
-    assert len(panels) == 2  # two cells on one axis
+    assert len(panels) == 2  # two configurations and one setting
     for panel in panels:
         low, high = panel.get_ylim()
         assert low < 1 < high
@@ -164,7 +164,7 @@ def test_a_picture_has_a_line_where_the_sign_flips():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Return a cell of few programs, with the default and one quantum: five runs."""
+    """Return a configuration of few programs, with the default and another quantum: five runs."""
     draft = CELL | {"num_programs": 1, "warmup_s": 0.0, "max_drain_s": 50.0}
     group = Group(IN_FIGURE_7, (draft,), SCHEDULERS)
     chart = Chart(group, {PLACE: [Step(WORKER_QUANTUM, "x1", {})]}, seeds=1)

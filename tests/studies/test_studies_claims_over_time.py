@@ -10,7 +10,7 @@ HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 
 
 def told(parts):
-    """Return the outcome of each part."""
+    """Return the verdict on each part."""
     return [part.outcome for part in parts]
 
 
@@ -66,7 +66,7 @@ def test_the_order_of_completion_is_judged(tmp_path, vtc_s, code_s, expected):
 
 
 def test_response_times_of_trees_are_judged(tmp_path):
-    """D2LPM: 30 s on average, clients 1 and 2 at most 20 s."""
+    """D2LPM takes 30 s on average, and at most 20 s for clients 1 and 2."""
     by_scheduler = {
         "d2lpm": [(50.0, 50.0), (20.0, 20.0), (20.0, 20.0)],
         "vtc": [(60.0, 60.0), (30.0, 30.0), (30.0, 30.0)],

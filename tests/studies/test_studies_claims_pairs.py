@@ -28,7 +28,7 @@ def at(d2lpm, vtc, metric="service_rate_tok_s", **more):
 
 
 def test_a_ratio_is_paired_by_seed_and_averaged_as_logarithms():
-    """Seeds differ tenfold, ratios only by e^0.01, so differences between seeds do not matter."""
+    """Seeds differ tenfold, but ratios only by e^0.01, so differences of seeds do not matter."""
     ones = (1.0, 10.0, 100.0)
     more = [one * exp(log) for one, log in zip(ones, (0.19, 0.20, 0.21), strict=True)]
     seen = FASTER.seen(at(more, ones))
@@ -139,8 +139,9 @@ def test_all_pairs_of_an_order_are_compared():
 
 
 def five_places():
-    """Return five places: the claim holds at 1 and 2, is reversed at 4, inconclusive at 8,
-    uncontended at 16.
+    """Return five configurations, in which the claim holds at 1 and 2 replicas.
+
+    It is reversed at 4, inconclusive at 8, and uncontended at 16.
     """
     logs = {1: (0.1, 0.1, 0.1), 2: (0.2, 0.2, 0.2), 4: (-0.3, -0.3, -0.3), 8: (0.0, 0.1, 0.3)}
     cells = []
@@ -149,7 +150,7 @@ def five_places():
         cells.append(cell("d2lpm", dp=dp, seeds=SEEDS, service_rate_tok_s=with_gain))
         ones = {"service_rate_tok_s": (1.0, 1.0, 1.0), "contended": dp < 16}
         cells.append(cell("vtc", dp=dp, seeds=SEEDS, **ones))
-    cells.append(cell("vtc", dp=32, service_rate_tok_s=1.0))  # alone
+    cells.append(cell("vtc", dp=32, service_rate_tok_s=1.0))  # without a run to compare
     return tally(FASTER, by_place(cells))
 
 

@@ -1,4 +1,4 @@
-"""Test the claims on theorems: the bound against measurements of figure 7's runs."""
+"""Test the claims on theorems: bounds against measurements of figure 7's runs."""
 
 from dataclasses import fields
 
@@ -72,7 +72,7 @@ def test_without_a_joint_backlog_nothing_is_tested(tmp_path):
 
 
 def requests_of(*waits, **more):
-    """Return one request per wait: client, arrival, admission; ``more`` are further columns."""
+    """Return one request per wait: client, arrival, admission. ``more`` are further columns."""
     clients, arrivals, admissions = zip(*waits, strict=True)
     nothing = {column.name: [0] * len(waits) for column in fields(Requests)}
     never = dict.fromkeys(("retracted_s", "readmitted_s"), [NEVER] * len(waits))
@@ -92,9 +92,7 @@ def service_of(*rows, **more):
 
 
 def test_a_lead_over_a_backlogged_client_equals_a_hand_computation():
-    """Client 0 waits from 2 to 8; meanwhile client 1 gets 100 and 2 x 5 tokens, and client 0 gets
-    30.
-    """
+    """Client 0 waits from 2 to 8. Meanwhile, client 1 gets 100 + 2 x 5 tokens, client 0 gets 30."""
     requests = requests_of((0, 2.0, 8.0), (1, 0.0, 0.0))
     service = service_of(
         (1, 0.0, 1.0, 500, 0),  # before
@@ -118,7 +116,7 @@ def test_dlpm_keeps_theorem_4_2_in_a_contended_run(tmp_path):
 
 
 def test_a_lead_on_several_workers_counts_only_while_every_queue_holds_the_client():
-    """Client 0 waits from 2 to 8 at worker 0 and from 4 to 9 at worker 1; only 4 to 8 counts."""
+    """Client 0 waits from 2 to 8 at worker 0 and from 4 to 9 at worker 1. Only 4 to 8 counts."""
     requests = requests_of((0, 2.0, 8.0), (0, 4.0, 9.0), (1, 0.0, 0.0), worker=[0, 1, 0])
     service = service_of((1, 3.0, 3.5, 900, 0), (1, 5.0, 6.0, 70, 0), (0, 6.0, 7.0, 20, 5),
                          (1, 7.0, 7.5, 40, 0), worker=[0, 1, 0, 0])  # fmt: skip
@@ -129,7 +127,7 @@ def test_a_lead_on_several_workers_counts_only_while_every_queue_holds_the_clien
 
 
 def test_the_wait_of_a_newcomer_is_counted_in_the_service_of_the_others():
-    """Client 0 is idle until 2 and from 9 to 20; its request at 5 is not its first after idling."""
+    """Client 0 is idle until 2 and from 9 to 20. Its request at 5 does not follow an idle time."""
     requests = requests_of(
         (0, 2.0, 4.0), (0, 5.0, 8.0), (0, 20.0, 22.0), (1, 0.0, 0.0), (2, 0.0, 0.0),
         finish_s=[6.0, 9.0, 25.0, 30.0, 30.0],
@@ -153,7 +151,7 @@ def test_of_requests_sent_together_the_first_admitted_counts_and_one_never_admit
 
 
 def test_idle_seconds_are_counted_by_the_queue_in_which_a_request_waits():
-    """Worker 1 computes from 0 to 3, worker 0 from 0 to 7; a request waits from 2 to 8."""
+    """Worker 1 computes from 0 to 3, worker 0 from 0 to 7. A request waits from 2 to 8."""
     service = service_of((0, 0.0, 7.0, 1, 0), (0, 0.0, 3.0, 1, 0), worker=[0, 1])
     at_0 = idle_shares(requests_of((0, 2.0, 8.0), worker=[0]), service, 2, 10.0)
     assert at_0 == pytest.approx((1 / 20, 5 / 20))
@@ -188,7 +186,7 @@ def test_round_robin_keeps_twice_the_bound_against_clients_that_are_not_backlogg
 
 
 def sharing_cell(name, scenario, *services):
-    """Return a cell of four clients with the given computed services while all are active."""
+    """Return results of four clients with the given computed services while all are active."""
     runs = [
         judged_run(seed, {"service while all are active": [service, service]},
                    paper_window_start_s=0.0)

@@ -1,4 +1,4 @@
-"""Test drawn figures: the lines' numbers, their labels, and their stated origin."""
+"""Test drawn figures: the numbers of their lines, their labels, and their stated origin."""
 
 import re
 
@@ -307,13 +307,13 @@ def test_over_time_there_is_a_column_per_scheduler(tmp_path, module, panels_a_co
     first = rows[0]
     assert (first["start_s"], first["end_s"], first["response_s"]) == (0.0, 1.0, 30.0)
     assert first.get("service_ktok_s", 3.0) == 3.0
-    # The service computed is booked when the step ends, at the beginning of the next interval.
+    # Computed service counts when the step ends, at the beginning of the next interval.
     assert rows[1].get("actual_service_ktok_s", 2.0) == 2.0
     assert origin(figure).startswith(f"simulated on {PROFILE}; seed 0. Response:")
 
 
 def test_pictures_have_only_characters_that_every_font_has(tmp_path):
-    """A minus sign of its own (U+2212), as matplotlib draws, is not among them."""
+    """Some fonts lack the minus sign that matplotlib draws by default (U+2212)."""
     figure, axes = panels(1, 1, 3.0, 2.0)
     axes[0][0].plot([-2, 2], [-0.5, 0.5])
     save(figure, [tmp_path / "negative.svg"])

@@ -1,4 +1,4 @@
-"""Test the frontier: frozen settings, the list of runs, and the conclusions."""
+"""Test the frontier study: frozen settings, the list of runs, and the conclusions."""
 
 import csv
 from dataclasses import replace
@@ -51,7 +51,7 @@ USUAL = Measured(100.0, 200.0, 40.0, 0.9, 0.8, 1000.0, 100.0, 500.0)
 
 
 def outcome(seeds=(6, 7, 8), latencies=(40.0,) * 200, bounds=(), **changed):
-    """Return runs that differ from the usual one in some fields: a value, or one per seed."""
+    """Return runs that differ from the usual one in some fields, by a value or one per seed."""
     runs = {
         seed: USUAL._replace(
             **{k: v[number] if isinstance(v, tuple) else v for k, v in changed.items()}
@@ -169,7 +169,8 @@ def test_runs_at_a_preset_have_its_settings():
 
 class TestEstimate:
     def test_a_mean_over_cells_with_the_error_of_their_seeds(self):
-        # Variances of the means: 0.02 / 2 = 0.01 and 0; of the mean of both, 0.01 / 4.
+        # The variances of the means are 0.02 / 2 = 0.01 and 0. That of the mean of both is 0.01 /
+        # 4.
         found = estimate({"a": [0.1, 0.3], "b": [0.5, 0.5, 0.5]})
         assert found.gain == pytest.approx((0.2 + 0.5) / 2)
         assert (found.error, found.degrees) == (pytest.approx(0.05), 1)
@@ -180,7 +181,8 @@ class TestEstimate:
         assert found.p_above(0.0) == 0.0
 
     def test_one_cell_gives_the_usual_paired_t_test(self):
-        # Differences 1, 2, 3: mean 2, error 1/sqrt 3, t = 3.464 with 2 degrees, two-sided 0.0742.
+        # The differences 1, 2, 3 have mean 2, error 1/sqrt 3, t = 3.464 with 2 degrees, two-sided
+        # 0.0742.
         found = estimate({"a": [1.0, 2.0, 3.0]})
         assert found.p_above(0.0) == pytest.approx(0.0742 / 2, abs=1e-4)
         assert found.p_below(0.0) == pytest.approx(1 - 0.0742 / 2, abs=1e-4)
@@ -213,7 +215,7 @@ class TestRelation:
             ({"served": 0.5}, Relation.DOMINATES),
             ({"p95_s": 60.0, "to_100_s": 190.0}, Relation.TRADES),
             ({"p95_s": 30.0}, Relation.DOMINATED),
-            ({"service_tok_s": 9999.0}, Relation.EQUAL),  # secondary
+            ({"service_tok_s": 9999.0}, Relation.EQUAL),  # a secondary measure
         ],
     )
     def test_fair_finish_against_a_rival(self, changed, expected):
@@ -232,7 +234,7 @@ class TestCompare:
                 to_90_s=(120.0, 121.0, 122.0),  # ours better
                 to_100_s=(200.1, 199.9, 200.0),  # the same
                 p95_s=20.0,  # ours worse
-                served=(0.1, 0.9, 9.0),  # anything
+                served=(0.1, 0.9, 9.0),  # any value
             ),
         }
         (one,) = compare({cell(): here}, OURS, margin=0.02, level=0.05)
@@ -242,7 +244,7 @@ class TestCompare:
         assert one.count(Relation.TRADES) == 1
 
     def test_slightly_worse_values_get_both_marks(self):
-        """The scheduler is 1% behind, within the margin of 2%, and significantly so."""
+        """The scheduler is 1% behind, which is within the margin of 2% but significant."""
         here = {OURS: outcome(), D2LPM: outcome(to_100_s=(198.0, 197.9, 198.1))}
         (one,) = compare({cell(): here}, OURS, margin=0.02, level=0.05)
         assert one.marks["to_100_s"] is Mark.A_LITTLE_WORSE
@@ -302,14 +304,14 @@ def test_a_run_is_measured_by_its_worst_off_well_behaved_client():
         "simulated": True, "notes": {}, "censored": [],
     }  # fmt: skip
     found = measured(summary, 90.0)
-    # never finished: at least the end of the run
+    # some programs never finished, so the end of the run is a lower bound
     assert (found.to_90_s, found.to_100_s) == (10.0, 99.0)
     # the percentile falls among refused requests
     assert isnan(measured(summary | {"victim_p95_s": None}, 90.0).p95_s)
     assert bounds(summary) == {"to_100_s"}
     assert bounds(summary | {"censored": ["victim_p95_s"]}) == {"to_100_s", "p95_s"}
     assert found.served == 0.75
-    # Of 90 tokens/s, 20 are due to c, and a and b share 70: 35 each, and a got 10 of its 35.
+    # c's due is 20 of 90 tokens/s. a and b share the other 70, 35 each, and a got 10 of its 35.
     assert found.share == pytest.approx(10 / 35)
 
 
@@ -329,7 +331,7 @@ class TestTable:
         assert f"{1.23**0.5:.2f}" in row
 
     def test_pairs_with_the_same_cap_are_compared_with_each_other(self):
-        """As published, both are equally good; capped, the rival has twice the P95."""
+        """Both are equally good as published. Capped, the rival has twice the P95."""
         capped = {
             one._replace(form=CAPPED): outcome(p95_s=p95_s)
             for one, p95_s in ((OURS, 40.0), (D2LPM, 80.0))

@@ -7,7 +7,7 @@ from fairbench_studies.preble.knees import TARGET_S, Point, knees, table
 
 
 def points(system, **p99s_s):
-    """Return a point per load (``at_1`` is load 1) with these P99s; means are half of them."""
+    """Return a point per load (``at_1`` is load 1) with these P99s. Means are half of them."""
     return [
         Point(system, float(load.removeprefix("at_")), [one / 2 for one in of], of)
         for load, of in p99s_s.items()

@@ -1,4 +1,4 @@
-"""Test that the leaderboard's page shows the figures of its file of runs."""
+"""Test that the leaderboard's page shows the numbers in its file of runs."""
 
 import re
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Test per-seed values of the VTC and Preble papers, from which claims are judged again."""
+"""Test that claims of the VTC and Preble papers can be judged from the values of each seed."""
 
 import pytest
 from typer.testing import CliRunner

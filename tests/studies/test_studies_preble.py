@@ -32,7 +32,7 @@ HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 
 
 def latency(mean_s, p99_s):
-    """Return latencies with a hit rate of 0.9; TTFT and TPOT are a half and a hundredth of them."""
+    """Return latencies with hit rate 0.9. TTFT and TPOT are a half and a hundredth of the mean."""
     return Latency(mean_s, p99_s, 0.9, mean_s / 2, mean_s / 100)
 
 
@@ -83,7 +83,7 @@ def scaled(factor, **where):
 
 
 def failed(parts):
-    """Return the outcome of each part that does not hold."""
+    """Return the verdict on each part that does not hold."""
     return {part.text: part.outcome for part in parts if part.outcome is not HOLDS}
 
 
@@ -295,8 +295,9 @@ def test_the_page_gives_reasons_where_a_part_fails(tmp_path):
 
 
 def test_a_picture_has_its_numbers_and_their_intervals_beside_it(tmp_path, monkeypatch):
-    """Two seeds that differ by 1% have a mean of 1.005 and, by Student's t with one degree of
-    freedom, a half interval of 12.706 x 0.005 = 0.0635.
+    """Two seeds that differ by 1% have a mean of 1.005.
+
+    By Student's t with one degree of freedom, half of the interval is 12.706 x 0.005 = 0.0635.
     """
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(draw, "FIGURES", {"fig5": draw.FIGURES["fig5"]})
@@ -326,9 +327,9 @@ def test_latency_is_of_requests_after_warm_up_and_infinite_if_one_never_ended():
 
 
 def test_token_times_are_of_requests_after_warm_up_and_infinite_if_one_never_ended():
-    """After the warm-up the first tokens come after 1 and 2 s, and the further ones in 3 s each.
+    """After the warm-up, first tokens come after 1 and 2 s, and the further ones in 3 s each.
 
-    The second request has a single output token, the first has three: 6 s for two of them.
+    The second request has a single output token. The first has three: 6 s for two of them.
     """
     columns = {name: np.zeros(3) for name in Requests.__dataclass_fields__}
     columns |= {

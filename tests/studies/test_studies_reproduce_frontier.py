@@ -1,4 +1,4 @@
-"""Test ``fairbench reproduce frontier`` end to end, on a load of seconds."""
+"""Test ``fairbench reproduce frontier`` end to end, on a load of a few seconds."""
 
 import csv
 
@@ -19,7 +19,7 @@ def invoke(*arguments):
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """Return flags for folders; two pairs on half a minute of chat, two seeds."""
+    """Return flags for folders. The study has two pairs on half a minute of chat, and two seeds."""
     text = (SPECS / "chat.toml").read_text(encoding="utf-8")
     short = text.replace("duration_s = 300.0", "duration_s = 30.0")
     assert short != text

@@ -1,4 +1,4 @@
-"""Test that the reading test draws the stated numbers of sentences, the same for a seed."""
+"""Test that the reading test draws the stated numbers of sentences, and the same for a seed."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Test the study of remedies against stalls: its stored runs, and its table."""
+"""Test the study of remedies for stalls: its stored runs, and its table."""
 
 from statistics import fmean
 

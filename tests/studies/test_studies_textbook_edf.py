@@ -1,4 +1,4 @@
-"""Test the textbook's scheduler in its replica against the numbers printed there."""
+"""Test the textbook's scheduler in its replica against the numbers that the book prints."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ def running(number, prompt, made, answer):
     ("free", "expected"), [(48, []), (47, [2]), (0, [2]), (-16, [2, 0]), (-1000, [2, 0])]
 )
 def test_long_requests_make_room_and_nearly_finished_ones_do_not(free, expected):
-    # remaining: 150, 100 and 200 tokens; held: 2, 10 and 3 blocks; three blocks are needed
+    # 150, 100 and 200 tokens remain, and 2, 10 and 3 blocks are held. Three blocks are needed.
     batch = [running(0, 20, 10, 160), running(1, 100, 60, 160), running(2, 40, 0, 200)]
     waiting = Request(9, "a", 9, 0, (Segment("q", 40),), 40, 5)
     assert [one.request_id for one in victims(waiting, batch, free)] == expected

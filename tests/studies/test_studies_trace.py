@@ -1,4 +1,4 @@
-"""Test measures of a run of which only latencies are known: hand-computed values, and sampling."""
+"""Test by hand, and by sampling, measures of a run of which only latencies are known."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ NAN = float("nan")
 
 
 def trace(*rows):
-    """Return rows of client, prompt, output, arrival, TTFT and latency; None: refused."""
+    """Return rows of client, prompt, output, arrival, TTFT and latency. None means refused."""
     columns = list(zip(*rows, strict=True))
     times = [np.array([NAN if x is None else x for x in column], float) for column in columns[3:]]
     return Trace(*(np.array(column, int) for column in columns[:3]), *times)
 
 
-# Client 0: 100 tokens of service over [1, 3] and 60 over [4, 8]; client 1: 80 over [2, 6].
+# Client 0 gets 100 tokens of service over [1, 3] and 60 over [4, 8]. Client 1 gets 80 over [2, 6].
 SMALL = trace(
     (0, 40, 30, 0.5, 0.5, 2.5),
     (1, 20, 30, 1.0, 1.0, 5.0),
@@ -56,7 +56,7 @@ def test_the_spread_between_two_clients_equals_a_hand_computation():
         (1, 20, 30, 1.0, 1.0, 5.0),
         (0, 20, 20, 3.5, 0.5, 4.5),
     ])  # fmt: skip
-    # Only events up to the last arrival at 3.5 count: at 3, client 0 has 100 and client 1 has 20.
+    # Only events up to the last arrival at 3.5 count. At 3, client 0 has 100 and client 1 has 20.
     assert max_service_spread(two, WEIGHTS) == pytest.approx(100 - 20)
 
 
@@ -83,7 +83,7 @@ ROWS = st.lists(
 
 @given(ROWS)
 def test_the_spread_of_service_equals_sampling(rows):
-    """All requests begin and end at whole seconds, where the spread is largest."""
+    """All requests begin and end at whole seconds, at which the spread is largest."""
     run = trace(*(
         (c, p, o, at, None if no else wait, None if no else wait + rest)
         for c, p, o, at, wait, rest, no in rows

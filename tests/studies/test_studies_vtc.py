@@ -53,7 +53,7 @@ def results(traces, gaps=(), extremes=()):
 
 
 def told(parts):
-    """Return the outcome of each part."""
+    """Return the verdict on each part."""
     return [part.outcome for part in parts]
 
 
@@ -94,7 +94,7 @@ def test_figure_3_equals_hand_computed_values():
     difference, rate = panels_of(3, {**named, "vtc-overload fcfs": uneven})
     assert [curve.name for curve in difference.curves] == ["VTC", "FCFS", "MDRR"]
     assert difference.curves[0].value.max() == pytest.approx(0, abs=3)
-    # Half a minute more per second for 300 s of the run.
+    # Half a minute more per second, for 300 s of the run.
     assert difference.curves[1].value[9] == pytest.approx(30 * 300, rel=0.02)
     assert rate.curves[1].value[30] == pytest.approx(30, rel=0.05)
     (first, *_) = table = rows([difference, rate])
@@ -168,7 +168,7 @@ def late(growth):
 
 
 def test_an_order_is_judged_step_by_step():
-    """All runs are alike but one, so only the steps of that run are decided."""
+    """All runs but one are alike, so only the steps of that run are decided."""
     named = {row.run: late(0.25) for row in arena.TABLE.values()}
     named[f"{ARENA} fcfs"] = late(0.5)
     parts = {part.text: part.outcome for part in arena.judge_arena([results(named)])}

@@ -21,7 +21,7 @@ from fairbench_studies.vtc.artifact import (
 
 
 def trace(rows):
-    """Return rows of (client, prompt, output, arrival, TTFT, latency); None: refused."""
+    """Return rows of (client, prompt, output, arrival, TTFT, latency). None means refused."""
     columns = list(zip(*rows, strict=True))
     floats = [[np.nan if one is None else one for one in column] for column in columns[3:]]
     return Trace(*(np.array(column) for column in columns[:3]), *map(np.array, floats))
@@ -51,12 +51,12 @@ def test_demand_counts_arrivals_that_were_not_refused():
 
 
 def test_the_lack_of_a_client_is_limited_by_its_demand():
-    # Around 25: client 0 gets 10, client 1 gets 0, and neither asked for service.
+    # Around 25 s, client 0 gets 10, client 1 gets 0, and neither asked for service.
     assert windowed_difference(TWO, np.array([25.0]), window_s=10.0).tolist() == [0.0]
-    # Around 10 (5 to 15): both get 5; client 0 asked for 0, client 1 for 10.
+    # Around 10 s (from 5 to 15 s), each client gets 5. Client 0 asked for 0, client 1 for 10.
     assert windowed_difference(TWO, np.array([10.0]), window_s=10.0).tolist() == [0.0]
     late = trace([(0, 100, 50, 0.0, 1.0, 21.0), (1, 100, 50, 0.0, 50.0, 70.0)])
-    # Around 10: client 0 gets 10 a second, client 1 gets 0 although it asked for 20.
+    # Around 10 s, client 0 gets 10 a second. Client 1 gets 0, although it asked for 20.
     assert windowed_difference(late, np.array([10.0]), window_s=20.0).tolist() == [9.5]
 
 

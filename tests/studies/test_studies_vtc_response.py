@@ -32,9 +32,9 @@ def trace_of(rows):
 def paused(taken_s=20.0, of_first=1, of_second=6, in_pause=0):
     """Return ten minutes in which client 0 is on in every other minute.
 
-    At 0, 10 and 20 s of each ON phase client 0 sends ``of_first`` requests, and at 1 s ``in_pause``
-    requests that are served in the second half of the pause. Client 1 is served ``of_second``
-    requests a second all the time.
+    At 0, 10 and 20 s of each ON phase, client 0 sends ``of_first`` requests. At 1 s, it sends
+    ``in_pause`` requests that are served in the second half of the pause. Client 1 is served
+    ``of_second`` requests a second all the time.
     """
     rows = []
     for on_s in range(0, 600, 120):
@@ -50,11 +50,11 @@ def paused(taken_s=20.0, of_first=1, of_second=6, in_pause=0):
         (paused(), [HOLDS, HOLDS, HOLDS]),
         # the requests at 10 and 20 s of an ON phase end in the pause
         (paused(taken_s=55.0), [OFF, HOLDS, HOLDS]),
-        # beside 180 requests of client 1 in the second half of a pause, 1 is 0.6%, 3 are 1.6%
+        # beside 180 requests of client 1 in the second half of a pause, 1 is 0.6% and 3 are 1.6%
         (paused(in_pause=1), [HOLDS, HOLDS, HOLDS]),
         (paused(in_pause=3), [HOLDS, OFF, HOLDS]),
         (paused(in_pause=4), [OFF, OFF, HOLDS]),
-        # client 1 is served 60 requests a minute; client 0 adds 3 or 6 in an ON phase
+        # client 1 is served 60 requests a minute, and client 0 adds 3 or 6 in an ON phase
         (paused(of_second=1), [HOLDS, HOLDS, HOLDS]),
         (paused(of_second=1, of_first=2), [HOLDS, HOLDS, OFF]),
     ],
@@ -68,10 +68,10 @@ def test_a_lower_total_in_the_pauses_is_shown():
 
 
 def waits(busy_s, *rest_s):
-    """Return 27 clients with a request every ten seconds, the last two every two seconds.
+    """Return 27 clients. The last two send every two seconds, and all others every ten seconds.
 
-    The last two clients wait ``busy_s``. The first clients wait as long as ``rest_s`` says, and all
-    further clients as long as its last value.
+    The last two clients wait ``busy_s``. The first clients wait the values of ``rest_s``, one each,
+    and all further clients wait its last value.
     """
     each_s = [*rest_s, *[rest_s[-1]] * (CLIENTS - 2 - len(rest_s)), busy_s, busy_s]
     rows = [
@@ -87,7 +87,7 @@ def waits(busy_s, *rest_s):
     [
         ((60, 5), (70, 70), [HOLDS, HOLDS, HOLDS]),
         ((60, 5), (70, 20), [REVERSED, HOLDS, REVERSED]),
-        # client 0 sends a 35th of all requests and waits as long as the clients over their share
+        # client 0 sends a 35th of all requests, and waits as long as the clients over their share
         ((60, 60, 5), (70, 70), [HOLDS, REVERSED, HOLDS]),
         ((60, 15), (70, 70), [HOLDS, HOLDS, REVERSED]),
         ((20, 5), (70, 70), [HOLDS, REVERSED, HOLDS]),
@@ -99,9 +99,9 @@ def test_whose_times_rise_is_judged_for_fcfs_and_vtc(vtc, fcfs, outcomes):
 
 
 def limited(*waits_s, uneven=1.0, output=(224, 450, 500)):
-    """Return runs by limit in which all clients wait as long; under FCFS they wait 70 s.
+    """Return runs by limit in which all clients wait equally long. Under FCFS, they wait 70 s.
 
-    At the lowest limit the last two clients wait ``uneven`` times as long as the others. The runs
+    At the lowest limit, the last two clients wait ``uneven`` times as long as the others. The runs
     at 5 and at 20 requests a minute and under VTC have the given rates of output tokens.
     """
     named = {
@@ -122,9 +122,9 @@ def limited(*waits_s, uneven=1.0, output=(224, 450, 500)):
     [
         (limited(1, 2, 3, 4, 20), [HOLDS] * 6),
         (limited(1, 2, 3, 4, 20, uneven=2.1), [OFF, *[HOLDS] * 5]),
-        # at 20 requests a minute the clients wait less than at 15
+        # at 20 requests a minute, the clients wait less than at 15
         (limited(1, 2, 4, 3, 20), [HOLDS, REVERSED, REVERSED, *[HOLDS] * 3]),
-        # at 30 requests a minute the clients wait much longer than under FCFS
+        # at 30 requests a minute, the clients wait much longer than under FCFS
         (limited(1, 2, 3, 4, 200), [HOLDS, HOLDS, REVERSED, *[HOLDS] * 3]),
         (limited(1, 2, 3, 4, 20, output=(250, 400, 560)), [*[HOLDS] * 3, *[OFF] * 3]),
     ],

@@ -33,7 +33,7 @@ def test_others_are_served_while_a_clients_only_request_waits():
     """Client 0's first request waits from 2 to 5, while client 1 gets 100 and 2 x 5 tokens.
 
     The request at 3 is not the client's only one, nor is that at 11, because the first one runs
-    until 12. The request at 13 is alone: the others get 40 tokens.
+    until 12. The request at 13 is alone, and the others get 40 tokens.
     """
     requests = requests_of(
         (0, 2.0, 5.0, 12.0),
@@ -62,7 +62,7 @@ def test_a_request_after_another_that_never_ends_is_not_alone():
 
 @pytest.mark.parametrize(("other_at_s", "unasked"), [(3.0, 300 / 2 - 40), (1.0, 300 - 40)])
 def test_a_share_is_of_the_clients_that_requested_since_the_wait_began(other_at_s, unasked):
-    """Client 0 waits from 2 to 8 and requests 20 + 20 weighted tokens; all are served 300.
+    """Client 0 waits from 2 to 8 and requests 20 + 20 weighted tokens. All clients are served 300.
 
     The share is half if client 1 sends its request while client 0 waits, and all if before.
     """
@@ -97,7 +97,7 @@ def test_the_theorems_are_about_equal_clients_under_vtc(summary):
     [(judge_lead, "lead"), (judge_response, "ahead"), (judge_share, "unasked")],
 )
 def test_each_bound_holds_up_to_its_value_and_is_reversed_by_one_run_beyond_it(judge, name):
-    """With U = 100 and three clients the bounds are 4U, 2 x 2 x U and 5U."""
+    """With U = 100 and three clients, the bounds are 4U, 2 x 2 x U and 5U."""
     beyond = AT_THE_BOUNDS._replace(**{name: getattr(AT_THE_BOUNDS, name) + 1.0})
     held, *_ = judge([results(AT_THE_BOUNDS)])
     assert held.outcome is Outcome.HOLDS

@@ -1,14 +1,16 @@
 """Gates for agent sessions against measured runs on four pods of two H100.
 
-The measured runs are those of zetxqx/thunderagent-original-verification (13-llm-d-router-sweep).
-Their corpus cannot be fetched; these runs draw other sessions of the same recorder, with the
-measured rules: sessions of at most 245,000 prompt tokens, nothing shared by two sessions, pauses
-capped at 10 s. Published means of the measured corpus are adopted: a pause takes about 1 s, and the
-lengths of prompts and answers are scaled to the means by the number of a session's turn (RESULTS.md
-@64c009eb). Everything else comes from data sheets and settings; nothing is fitted to the measured
-hit rates, throughputs or waits.
+    FAIRBENCH_DATA=FOLDER python tests/validate/agent_gates.py [SEED ...]
 
-FAIRBENCH_DATA=FOLDER python tests/validate/agent_gates.py [SEED ...]
+The measured runs are those of zetxqx/thunderagent-original-verification (13-llm-d-router-sweep).
+Their corpus cannot be fetched, so these runs draw other sessions of the same recorder, with the
+measured rules: sessions of at most 245,000 prompt tokens, nothing shared by two sessions, pauses
+capped at 10 s.
+
+Published means of the measured corpus are adopted. A pause takes about 1 s, and the lengths of
+prompts and answers are scaled to the means by the number of a session's turn (RESULTS.md
+@64c009eb). Everything else comes from data sheets and settings. Nothing is fitted to the measured
+hit rates, throughputs or waits.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ SEEDS = (0, 1, 2)
 
 
 class Growth(NamedTuple):
-    """Factors of lengths in recorded turns up to number ``last_turn`` of a session, from 0.
+    """Factors of lengths in recorded turns, counted from 0, up to a session's turn ``last_turn``.
 
     With these factors, simulated prompts and answers are on average as long as those published for
     the measured corpus: 26,760, 47,276, 57,355, 67,557 and 90,509 tokens in a prompt, and 363, 684,
@@ -183,9 +185,9 @@ def _shorten_pauses(requests: list[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The figures of a run.
+    """The results of a run.
 
-    ``hit`` is the part of prompt tokens that were cached, and ``late_hit`` the part for requests
+    ``hit`` is the fraction of prompt tokens that were cached. ``late_hit`` counts only requests
     whose first token came after the first third of the run. ``p99_s`` is the P99 of the time to the
     first token. ``p99_waiting_s`` also counts requests without a first token, with their wait until
     the end of the window.
@@ -201,7 +203,7 @@ class Outcome:
 
 
 class Bench:
-    """Runs of the arms with the prepared sessions in ``folder``."""
+    """Runs of the compared gates (arms) with the prepared sessions in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -213,7 +215,7 @@ class Bench:
     def run(
         self, arm: str, users: int, *, pods: int = 4, duration_s: float = 1800.0, seed: int = 0
     ) -> Outcome:
-        """Run one arm with a number of sessions at a time."""
+        """Run an arm with ``users`` sessions at a time."""
         text = WORKLOAD.format(
             users=users, duration_s=duration_s, warmup_s=duration_s / 3, file=self._file,
             most=MOST_INPUT,
@@ -231,7 +233,7 @@ class Bench:
         return _outcome(simulate(spec).requests, duration_s, pods * POD_BLOCKS * 16)
 
     def mean(self, arm: str, users: int, *, seeds: Iterable[int] = SEEDS, **limits: Any) -> Outcome:
-        """Return the mean of each figure over runs with the given seeds."""
+        """Return the mean of each result over runs with the given seeds."""
         found = [astuple(self.run(arm, users, seed=seed, **limits)) for seed in seeds]
         return Outcome(*np.mean(found, axis=0).tolist())
 
@@ -258,7 +260,7 @@ def _outcome(table: Any, end_s: float, pool_tokens: int) -> Outcome:
 
 
 def main(*seeds: str) -> None:
-    """Print measured figures, and means of simulated figures, of all public levels."""
+    """Print measured results, and means of simulated results, at all public load levels."""
     cells = json.loads(MEASURED.read_text())["cells"]
     measured = {(cell["arm"], cell["sessions"]): cell for cell in cells}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,13 +1,14 @@
-"""InferGrid's experiment with a fair queue at its gateway, reconstructed from its authors' code and
-logs.
+"""InferGrid's experiment with a fair gateway queue, reconstructed from its code and logs.
 
-Source: coconut-labs/infergrid @a8d3ea8, results/gate2_fairness_20260419. A flooder sends 32
-requests a second for 120 s, a quiet client one. A request passes three queues: the load generator's
-connections (256, first come, first served; the client gives up after 60 s), the gateway's own (its
-``max_concurrent`` and policy; 503 after 30 s, 429 over 512 of a client), and the gateway's
-connections to the engine (100, first come, first served, its HTTP library's default).
+    python tests/validate/infergrid.py
 
-python tests/validate/infergrid.py
+Source: coconut-labs/infergrid @a8d3ea8, results/gate2_fairness_20260419. For 120 s, a heavy client
+sends 32 requests a second and a well-behaved client sends one. A request passes three queues:
+
+- the load generator's 256 connections, first come, first served; the client gives up after 60 s
+- the gateway's own queue, with its ``max_concurrent`` and policy; 503 after 30 s, 429 over 512 of a
+  client
+- the gateway's 100 connections to the engine, first come, first served, its HTTP library's default
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from fairbench.sim.front import SimFleet
 FLOODER, QUIET = "flooder", "quiet"
 OUTPUT_TOKENS, PROMPT_TOKENS = 125, 60
 PATIENCE_S, ADMISSION_S, BUDGET, ENGINE_CONNECTIONS = 60.0, 30.0, 512, 100
-# Milliseconds of a step by its number of requests, engine and gateway together: 12.6 for 1 and 30.2
-# for 100 in the runs without a fair queue; all other values here are predicted from these.
+# Milliseconds of a step by its number of requests, for engine and gateway together: 12.6 for 1 and
+# 30.2 for 100 in the runs without a fair queue. All other values here are predicted from these.
 STEP = {"c0": 12.46, "c_w": 1e-6, "c_T": 1e-9, "p": 1, "c_A": 0, "c_K": 0}
 STEP |= {"c_nd": 0.177, "c_npf": 0}
 PROFILE = TimingProfile("gate2", STEP, 0.0, "two runs", KVPool(1, 0, 1, 0.5, 400_000))
@@ -46,7 +47,9 @@ PROFILE = TimingProfile("gate2", STEP, 0.0, "two runs", KVPool(1, 0, 1, 0.5, 400
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm: its ``limit`` of requests behind the gateway, and the load generator's
+    """An arm of the experiment.
+
+    ``limit`` is the number of requests behind the gateway. The load generator has its own
     connections.
     """
 
@@ -64,7 +67,7 @@ class OneServer(Router):
 
 
 class Experiment:
-    """The run of one arm. ``ttft_s`` is by client; ``lost`` counts the other outcomes."""
+    """The run of one arm. ``ttft_s`` is by client, and ``lost`` counts the other outcomes."""
 
     def __init__(self, arm: Arm, seed: int = 42) -> None:
         self.clock, self.arm = Clock(), arm
@@ -110,7 +113,7 @@ class Experiment:
             self.clock.step()
         return self
 
-    # The client.
+    # the client
 
     def submit(self, request):
         self.alive.add(request)
@@ -137,7 +140,7 @@ class Experiment:
             self.lost[why] += 1
         self.soon()
 
-    # The gateway.
+    # the gateway
 
     def arrive(self, request):
         if self.present[request.client] >= BUDGET:
@@ -169,7 +172,7 @@ class Experiment:
         self.gate.finish(request, OUTPUT_TOKENS, self.now_s)
         self.present[request.client] -= 1
 
-    # The engine.
+    # the engine
 
     def serve(self, request):
         output = Segment(f"out-{request.request_id}", OUTPUT_TOKENS)

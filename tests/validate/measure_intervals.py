@@ -1,16 +1,17 @@
-"""Measure the factors by which ``validate --predict`` widens its intervals, and count what holds.
+"""Measure the factors by which ``validate --predict`` widens its intervals, and what they contain.
 
     python tests/validate/measure_intervals.py FILE...
     python tests/validate/measure_intervals.py --intervals FILE...
 
-The first command replays the runs of the files with the profile that ``--predict`` uses, with the
-roofline of the GPU, and with this roofline calibrated with one run of the server. Runs to which a
-profile was fitted do not count, and neither does the run of a calibration. For each grade of
-profile and each metric, a line states the factor, and how many measured values lie within the
-factor (and ``ROOM_S`` of a TTFT) around the simulated value. In the last two columns, the factor of
-a run is measured on all other servers, and the factors are those of ``predict.FACTORS``. The
-intervals of ``--predict`` contain more values, because they begin with a range of simulations: the
-second command counts the measured values inside the intervals, for runs with the default profile.
+The first command replays the runs of the files with three profiles: the one that ``--predict``
+uses, the roofline of the GPU, and this roofline calibrated with one run of the server. Runs to
+which a profile was fitted, and the runs of calibrations, do not count. For each grade of profile
+and each metric, a line states the factor, and how many measured values lie within the factor (and
+``ROOM_S`` of a TTFT) around the simulated value. In the last two columns, the factor of a run is
+measured on all other servers, and the factors are those of ``predict.FACTORS``.
+
+The second command counts the measured values inside the intervals of ``--predict``, for runs with
+the default profile. These contain more values, because they begin with a range of simulations.
 """
 
 import sys
@@ -38,8 +39,9 @@ from fairbench_studies.validation.serving.unanswered import with_unanswered
 
 PERCENT = 95.0
 GOAL = 0.1  # relative error that a goal of the project allows
-OLD = "0.8"  # releases of vLLM whose runs count, but set no factor: their queue is not modelled
-FEWEST_RUNS = 3  # of a server whose profile is calibrated with one run
+# Runs of this release of vLLM count, but set no factor, because its queue is not modelled.
+OLD = "0.8"
+FEWEST_RUNS = 3  # fewest runs of a server whose profile is calibrated with one of them
 
 
 def server_of(run):
@@ -78,7 +80,7 @@ def calibrated_with(run, start):
 
 
 def errors_of(run, profile):
-    """Yield each metric of a run with the simulated and the measured value."""
+    """Yield the simulated and the measured value of each metric of a run."""
     sent, recorded = with_unanswered(run)
     simulated = metrics_of(replay(sent, with_host_cost(profile, run.policy)), recorded)
     measured = metrics_of(run, np.ones(len(run), bool))
@@ -130,13 +132,13 @@ def interval_hits(files):
 
 
 def factor_of(metric, simulated, measured):
-    """Return the factor by which a simulated value is off, beside the room of a TTFT."""
+    """Return the factor by which a simulated value is off, apart from the room of a TTFT."""
     room_s = ROOM_S.get(metric, 0.0)
     return max(1.0, (measured - room_s) / simulated, simulated / (measured + room_s))
 
 
 def largest(servers):
-    """Return the largest of the servers' 95th percentiles; ``servers`` has lists of factors."""
+    """Return the largest of the servers' 95th percentiles. ``servers`` has lists of factors."""
     logs = (np.percentile(np.log(factors), PERCENT) for factors in servers)
     return float(np.exp(max(logs, default=np.nan)))
 

@@ -44,10 +44,10 @@ def test_one_pod_has_the_cliff_and_a_gate_keeps_throughput_beyond_it(run):
 def test_the_hit_rate_falls_between_48_and_192_sessions(run):
     found = {users: run("baseline", users) for users in (48, 96, 192)}
     assert found[48].hit == pytest.approx(measured("baseline", 48)["hit_window"], abs=0.03)
-    # the time at which memory is full depends on the sessions, which cannot be fetched
+    # The time at which memory is full depends on the sessions, which cannot be fetched.
     assert found[96].hit == pytest.approx(measured("baseline", 96)["hit_window"], abs=0.1)
     assert found[96].late_hit < found[96].hit
-    # the simulation has more hits than the measured pods while the first prompts arrive
+    # While the first prompts arrive, the simulation has more hits than the measured pods.
     assert measured("baseline", 192)["hit_steady"] < 0.03
     assert found[192].late_hit < 0.03
 
@@ -77,6 +77,6 @@ def test_p99_of_the_default_beyond_the_cliff_is_within_a_factor_of_one_and_a_hal
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", ["most-room", "origin-only"])
 def test_at_192_sessions_the_measured_p99_of_a_gate_lies_between_the_bounds(run, arm):
-    # the P99 depends on whether requests that wait at the end of the run count
+    # The P99 depends on whether requests that wait at the end of the run count.
     found = run(arm, 192)
     assert found.p99_s < measured(arm, 192)["ttft_s"]["p99"] < found.p99_waiting_s

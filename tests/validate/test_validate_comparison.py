@@ -1,4 +1,4 @@
-"""Test measured beside simulated runs: errors, targets, order, table, files and figure."""
+"""Test measured against simulated runs: errors, targets, order, table, files and figure."""
 
 import csv
 import json
@@ -49,7 +49,7 @@ def comparison(name="VTC/overload", *, fitted=False, **changes):
 
 
 def trace(*, scale=1.0, clients=2, refused=()):
-    """Return four requests per client; TTFT 2 s and latency 4 s, times ``scale``."""
+    """Return four requests per client. TTFT is 2 s and latency 4 s, times ``scale``."""
     owner = np.repeat(np.arange(clients), 4)
     n = len(owner)
     ttft, latency = np.full(n, 2.0 * scale), np.full(n, 4.0 * scale)
@@ -103,7 +103,7 @@ def test_few_clients_are_shown_individually_and_many_by_halves():
         ({"refused": (94, 100)}, ["refused"]),
         ({"refused": (1, 0)}, ["refused"]),
         ({"p50_s": (1.4, 1.2)}, ["TTFT P50 of client 0"]),
-        ({"p50_s": (1.14, 1.0)}, []),  # above 1 s: in seconds
+        ({"p50_s": (1.14, 1.0)}, []),  # above 1 s
         ({"p50_s": (0.84, 1.0)}, ["TTFT P50 of client 0"]),
         ({"least_ttft_s": (0.1, 0.13)}, ["least TTFT"]),
         ({"least_ttft_s": (0.1, 0.2)}, []),  # measured on a busy server
@@ -137,7 +137,7 @@ def test_schedulers_are_ordered_if_measurements_differ_enough():
     better, worse = comparison("VTC/x"), comparison("FCFS/x", max_gap=(99_000, 90_000))
     (order,) = scheduler_orders([worse, better, comparison("VTC/alone")])
     assert (order.scenario, order.runs) == ("x", ("FCFS/x", "VTC/x"))
-    # The gaps differ; throughput, two rates, Jain, two latencies and refusals are equal.
+    # The gaps differ. Throughput, two rates, Jain, two latencies and refusals are equal.
     assert (order.same, order.close, order.inverted) == (1, 7, ())
 
 

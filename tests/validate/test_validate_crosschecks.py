@@ -1,4 +1,4 @@
-"""Test published numbers beside predictions."""
+"""Test predictions against published numbers."""
 
 import json
 

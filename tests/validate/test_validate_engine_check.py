@@ -82,7 +82,7 @@ def test_the_model_follows_the_release_of_the_code(engine, version, settings):
 @pytest.mark.slow
 def test_the_command_exits_with_1_after_a_difference(monkeypatch):
     def stand_in(spec, interrupted=None):
-        """Simulate a code whose chunks are smaller than the model's."""
+        """Simulate an engine whose chunks are smaller than the model's."""
         if spec.engine_code is None:
             return simulate(spec)
         own = {"settings": {**spec.settings, "engine.chunked_prefill_size": 512}}

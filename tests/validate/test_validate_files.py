@@ -124,7 +124,7 @@ def test_a_run_without_answers_after_the_warm_up_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("seconds", "counted"), [(0.0, 40), (19.9, 40), (20.0, 20), (39.0, 30)])
 def test_a_short_open_loop_counts_as_a_whole(tmp_path, seconds, counted):
-    # forty requests at equal intervals: without the first 10 of 20 s, 20 requests remain
+    # 20 of 40 requests at equal intervals remain without the first 10 of 20 s.
     sent_s = np.linspace(0, seconds, 40).tolist()
     record = tenants(columns={**tenants()["columns"], "submit_s": sent_s})
     assert int(serving_run(record, "f").steady.sum()) == counted
@@ -138,7 +138,7 @@ def test_answers_of_one_token_have_no_time_per_token(tmp_path):
     result = validate(write(tmp_path, run))
     assert result.exit_code == 0
     assert re.search(r"\bnan\b", result.stdout) is None
-    assert "time per output token" not in result.stdout  # no target
+    assert "time per output token" not in result.stdout  # there is no target
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_gateway_that_refuses_every_client_serves_no_token():
         ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
         ("NVIDIA H100 80GB HBM3", "h100-80gb"),
         ("h100-sxm5-80gb", "h100-80gb"),
-        ("A100-PCIE-80GB", "a100-pcie-80gb"),  # another clock
+        ("A100-PCIE-80GB", "a100-pcie-80gb"),  # a GPU with another clock
         ("l40s-48gb", "l40s-48gb"),
     ],
 )

@@ -50,7 +50,7 @@ def test_a_run_states_cache_and_pool():
     cold, warm = (serving_run(record(warm=warm), "x") for warm in (False, True))
     assert (cold.warm, warm.warm) == (False, True)
     profile = profile_of(cold.gpu, cold.model, cold.tp, cold.engine)
-    # 100 tokens are computed, or one: the last token of a prompt is always computed.
+    # 100 tokens are computed, or one, because the last token of a prompt is always computed.
     saved_s = replay(cold, profile).ttft_s - replay(warm, profile).ttft_s
     assert (saved_s > 0).all()
     # A pool that holds one prompt and its answer keeps only the last one.

@@ -1,4 +1,4 @@
-"""The DLPM paper's setting, measured on an H100 (tests/gpu), beside the simulator."""
+"""Test the simulator against the DLPM paper's setting, measured on an H100 (tests/gpu)."""
 
 import re
 from dataclasses import replace
@@ -22,7 +22,7 @@ SCHEDULERS, SEEDS, CLIENTS = ("lpm", "vtc", "dlpm"), (0, 1), 3
 MAKESPAN, SERVICE = "time_to_100pct_s", "service_rate_tok_s"
 JAIN, HITS = "jain_index_paper_window", "cache_hit_rate"
 PROFILE = named_profile(MEASURED_H100)
-# A profile with the launch of a prefill before the queue, not in the step.
+# A profile in which the launch of a prefill is before the queue, and not in the step.
 DELAYED = replace(
     PROFILE,
     frontend=replace(PROFILE.frontend, delay_ms=19.0),
@@ -111,7 +111,7 @@ def test_the_plugin_costs_no_measurable_time():
 
 
 def waits_of_follow_ups(requests):
-    """Return the seconds that merges and scores of the light clients wait for admission."""
+    """Return how many seconds merges and scores of the well-behaved clients wait for admission."""
     columns = {key: list(requests[key]) for key in ("client", "depth", "arrival_s", "admitted_s")}
     rows = zip(*columns.values(), strict=True)
     return [admitted - at for client, depth, at, admitted in rows if depth and client != "client-0"]

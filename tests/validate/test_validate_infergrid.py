@@ -1,4 +1,4 @@
-"""Test InferGrid's gateway queue: no better than FIFO or worse, as published, and the reason."""
+"""Test InferGrid's gateway queue: not better than FIFO, or worse, as published, and the reason."""
 
 from functools import cache
 
@@ -37,7 +37,7 @@ def test_with_16_in_flight_latency_rises_because_clients_queue_for_connections(p
     name = f"{policy}, 16"
     assert quiet_s(name) == pytest.approx(44.0, rel=0.25)
     assert quiet_s(name, 99) == pytest.approx(53.6, rel=0.05)
-    assert played(name).lost["gave up"] > 1_000  # at the 60 s after which clients give up
+    assert played(name).lost["gave up"] > 1_000  # clients give up after 60 s
 
 
 def test_if_clients_queue_at_the_gateway_the_same_policy_helps():

@@ -92,8 +92,8 @@ def test_arrivals_are_even_and_begin_at_the_delay():
 
 
 def test_the_numbers_of_a_run_equal_hand_computed_values():
-    # User 0 ends at 4 and 10, user 1 at 8: both are active until 8. By then, user 0 has 100 tokens
-    # of service and user 1 has 50: Jain = 150^2 / (2 * (100^2 + 50^2)) = 0.9.
+    # User 0 ends at 4 and 10, user 1 at 8, so both are active until 8. By then, user 0 has 100
+    # tokens of service and user 1 has 50: Jain = 150^2 / (2 * (100^2 + 50^2)) = 0.9.
     made = Replay(*map(np.array, (
         [0, 0, 1], [4.0, 10.0, 8.0], [100.0, 60.0, 50.0],
         [0, 0, 1], [4.0, 10.0, 8.0], [4.0, 8.0, 5.0],
@@ -104,7 +104,7 @@ def test_the_numbers_of_a_run_equal_hand_computed_values():
     run = compare_programs(program_run(record(), "f"), made, "p")
     assert run.service.simulated == 21  # 210 / 10
     assert run.as_dict()["fitted"] is False
-    (note,) = run.as_dict()["notes"]  # the cost on the host of lpm_mdrr
+    (note,) = run.as_dict()["notes"]  # the host's cost of lpm_mdrr
     assert note.endswith("from two other runs")
     assert run.service_all_active.simulated == 150 / 8
     assert (run.p50_s["user0"].simulated, run.p50_s["user1"].simulated) == (6, 5)

@@ -207,14 +207,14 @@ def test_a_replay_uses_other_hardware_and_another_pool(tmp_path):
 
 
 def test_a_lone_request_equals_a_hand_computation(tmp_path):
-    """256 tokens were sent as 258; the times are relative to the first arrival."""
+    """256 tokens were sent as 258. Times are relative to the first arrival."""
     (run,) = load_measured(write(tmp_path, record()))
     assert ADDED_PROMPT_TOKENS == 2
     assert run.recorded == "2023-12"
     profile = fitted_profile("2023-12")
     replayed = replay_run(run)
-    # two tiles of 256 rows The others end after 4 s, so it finds the server idle, which checks for
-    # arrivals every 10 ms.
+    # Two tiles of 256 rows are computed. The others end after 4 s, so the request finds the server
+    # idle, which checks for arrivals every 10 ms.
     prefill_s = profile.prefill_ps([(0, 258)], 512) / 1e12 + PREFILL_OVERHEAD_MS / 1e3
     least_s = prefill_s + RESPONSE_MS / 1e3
     assert least_s <= replayed.first_token_latency_s[2] <= least_s + 0.01
@@ -234,7 +234,7 @@ def test_a_replay_is_deterministic_and_keeps_the_order_of_the_records(tmp_path):
         one, other = getattr(first, field.name), getattr(second, field.name)
         assert one.tobytes() == other.tobytes()
     assert first.req_time_s.tolist() == [9.0, 3.0, 6.0]
-    # Client 0 arrives at an idle server; the others find it at work.
+    # Client 0 arrives at an idle server. The others find it at work.
     prefill_s = load_profile(FITTED_PROFILE).prefill_ps([(0, 66)], 128) / 1e12
     alone_s = prefill_s + (PREFILL_OVERHEAD_MS + RESPONSE_MS) / 1e3
     assert first.first_token_latency_s[1] == pytest.approx(alone_s, rel=1e-9)
@@ -256,7 +256,7 @@ def test_the_fitted_profile_exists_but_is_never_the_default():
 
 
 def test_the_calibration_finds_the_constants_of_made_up_servers(monkeypatch):
-    """A minibatch takes 14 ms; a running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
+    """A minibatch takes 14 ms. A running request costs 0.1 ms a step in 2023, 0.04 ms in 2024."""
     monkeypatch.setattr(calibrate, "OVERHEADS_MS", (10.0, 14.0, 18.0))
     monkeypatch.setattr(calibrate, "STEPS_MS", (0.04, 0.07, 0.1))
     n = 60
@@ -312,7 +312,7 @@ def minibatches(trace):
     ],
 )
 def test_minibatches_form_as_they_did_on_the_server(name, cycle):
-    """Under overload the server enters a cycle of minibatches, and so does the simulator.
+    """Under overload, the server enters a cycle of minibatches, and so does the simulator.
 
     Without the adapters' share of the pool, all three would settle at 1, 8 and 11.
     """
@@ -326,8 +326,9 @@ def test_minibatches_form_as_they_did_on_the_server(name, cycle):
 
 @needs(VTC_RUNS)
 def test_the_last_request_of_a_cycle_waits_for_room_as_long_as_on_the_server():
-    """The request fits at that progress of the others; if the prompt were one token shorter, a
-    third earlier.
+    """The request fits when the others have progressed this far.
+
+    If the prompt were one token shorter, it would fit a third earlier.
     """
     (run,) = [run for run in load_measured(VTC_RUNS) if run.name == "FCFS/overload"]
     waits_s = []

@@ -156,8 +156,8 @@ def test_a_token_bucket_equals_a_hand_computation():
     def accepts(client, now_s):
         return bucket.accepts(Request(0, client, 0, 0, prompt, 1, 1), now_s)
 
-    # Two together, then one a second; half a second gives half a token; an idle time gives at most
-    # two.
+    # Two tokens come together, then one a second. Half a second gives half a token, and an idle
+    # time at most two.
     times_s = [0, 0, 0, 0.5, 1.0, 1.5, 2.0, 10.0, 10.0, 10.0]
     assert [accepts("a", at) for at in times_s] == [
         True, True, False, False, True, False, True, True, True, False
@@ -198,7 +198,7 @@ def test_a_gateway_queues_requests_over_its_limit():
     ],
 )
 def test_infergrids_drr_takes_the_client_with_the_fewest_requests(policy, order):
-    # Client a sends three requests, then b one: a's second counts 2, b's first counts 1.
+    # Client a sends three requests, then b one. a's second counts 2, and b's first counts 1.
     fleet = OneWorker()
     queue = gateway_queue(policy, fleet)
     for number, client in enumerate("aaab"):
@@ -393,8 +393,8 @@ def test_the_fit_gives_the_bundled_profile():
 
 
 def test_a_prompt_over_the_limit_of_the_server_spends_a_token_of_the_gateway(tmp_path):
-    # Two tokens: the long prompt takes the first and is refused by the server, and one other prompt
-    # gets the second. Without the long prompt, both others would be served.
+    # There are two tokens. The long prompt takes the first and is refused by the server, and one
+    # other prompt gets the second. Without the long prompt, both others would be served.
     columns = {
         "client": ["a"] * 3, "submit_s": [0.0, 0.001, 0.002], "prompt_tokens": [8_192, 100, 100],
         "output_tokens": [0, 10, 10], "ttft_s": [0, 0.1, 0.1], "latency_s": [0, 0.2, 0.2],

@@ -88,7 +88,7 @@ def test_a_pool_that_a_run_with_the_same_settings_contradicts_is_not_used():
 
 
 def test_a_client_with_a_constant_number_in_flight_is_at_its_limit():
-    # Three requests at 0, 1 and 2 s last 4 s each; after that, each is sent when another ends.
+    # Three requests at 0, 1 and 2 s last 4 s each. After that, each is sent when another ends.
     submit_s = np.array([0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 8.0, 9.0, 10.0])
     assert observed_limit(submit_s, np.full(9, 4.0)) == (3, 2)
     # If they last 2 s each, at most two are in flight, with pauses.
@@ -115,7 +115,7 @@ def test_a_replay_keeps_the_limit_of_a_client_and_follows_its_own_answers():
     ("version", "first_steps"), [("0.13.0", 1), ("0.14.1", 2), ("0.23.0", 2), ("", 2)]
 )
 def test_vllm_schedules_a_step_ahead_from_0_14(version, first_steps):
-    """A request that arrives during another's first step joins the next one, or the one after."""
+    """A request that arrives during another's first step joins the next step, or the one after."""
     profile = load_profile("h100-80gb/qwen3-14b/tp1/vllm-0.24.0")
     columns = {
         "client": ["a", "b"], "submit_s": [0.0, 0.001], "prompt_tokens": [4_000, 10],
@@ -136,14 +136,14 @@ def test_latencies_and_shares_of_each_tenant():
     found = compare_tenants(run, replayed, ALL, "p")
     assert [one.name for one in found.tenants] == ["a", "b"]
     assert found.tenants[1].p50_s.measured == 0.15
-    # No request waits: service equals the load, (500 + 40) to (1,000 + 40), on both sides.
+    # No request waits, so service equals the load, (500 + 40) to (1,000 + 40), on both sides.
     assert found.share_off[0] < 0.01
     same = compare_tenants(run, run, ALL, "p")
     assert (same.misses, same.share_off, same.jain_off) == ([], (0, 0), 0)
 
 
 def turns(missing=(), idle_until=0, n=60):
-    """Return requests of four numbered users in rotation, every 0.5 s; user-4 starts later."""
+    """Return requests of four numbered users in rotation, every 0.5 s. user-4 starts later."""
     sent = [turn for turn in range(n) if turn % 4 != 3 or turn >= idle_until]
     kept = [turn for turn in sent if turn not in missing]
     columns = {
@@ -346,7 +346,7 @@ def test_runs_of_several_tenants_come_out():
     for run in load_serving(RESIDENCY):
         profile = profile_of(run.gpu, run.model, run.tp, run.engine)
         sent, recorded = with_unanswered(run)
-        assert recorded.all()  # tenants at random times, so that nothing is added
+        assert recorded.all()  # tenants send at random times, so nothing is added
         found = compare_tenants(run, replay(sent, profile), recorded, profile.profile_id)
         assert found.throughput.within(5)
         assert found.share_off[0] < 0.03

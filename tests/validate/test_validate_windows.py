@@ -1,4 +1,4 @@
-"""Test service in windows: the rule by hand, and that a wrong scheduler fails it."""
+"""Test service in windows by hand, and that a wrong scheduler misses its targets."""
 
 from itertools import pairwise
 
@@ -20,8 +20,8 @@ from fairbench_studies.validation.windows import Window, service_between, window
 from tests.shared_data import VTC_RUNS, needs
 
 WEIGHTS = ServiceWeights()
-# Client 0 sends 10 input and 5 output tokens: first token at 2 s, end at 6 s; client 1 does so 10 s
-# later.
+# Client 0 sends 10 input and 5 output tokens, with the first token at 2 s and the end at 6 s.
+# Client 1 does so 10 s later.
 TWO = Trace(
     np.array([0, 1]),
     np.array([10, 10]),
@@ -63,9 +63,7 @@ def test_service_of_a_request_of_one_token_and_of_a_refused_request():
 
 
 def overloaded(scheduler, *, seconds=150):
-    """Return two clients at 1.5 and 3 requests a second of 256 input and output tokens; the server
-    serves 1.7.
-    """
+    """Return two clients at 1.5 and 3 requests/s of 256 input and output tokens; 1.7 are served."""
     arrivals = np.concatenate([np.arange(0, seconds, 1 / 1.5), np.arange(0.1, seconds, 1 / 3)])
     client = np.repeat([0, 1], [int(1.5 * seconds), len(arrivals) - int(1.5 * seconds)])
     lengths = np.full(len(arrivals), 256)
@@ -154,9 +152,7 @@ def test_jain_may_differ_by_the_tolerance_of_the_rates():
 
 
 def test_columns_that_rank_schedulers_can_differ_between_them(by_vtc, by_fcfs):
-    """Whole-run service rates and their Jain's index could not differ, because they are those of
-    the trace.
-    """
+    """Whole-run service rates could not differ, because the trace alone decides them."""
     runs = [
         compare_run(f"{name}/x", "x", side, side, fitted=False)
         for name, side in (("VTC", by_vtc), ("FCFS", by_fcfs))

@@ -1,8 +1,8 @@
 """Compare the simulated vLLM engine with vLLM's scheduler on many random streams.
 
 Run in the environment of install.sh: ``python -m tests.vllm_cpu.differential [--async] [--plugin]
-[FIRST] [STREAMS]``. With --async, both schedule asynchronously. With --plugin the streams have
-three clients, and vLLM's scheduler contains fairbench's. With --evictions it also evicts by
+[FIRST] [STREAMS]``. With --async, both schedule asynchronously. With --plugin, the streams have
+three clients, and vLLM's scheduler contains fairbench's. With --evictions, it also evicts by
 fairbench's policies, and every overwritten block is compared.
 """
 
@@ -16,7 +16,7 @@ from tests.sim.vllm_streams import ask_ours, ask_vllm, assert_alike, random_stre
 
 
 def main(first: int, streams: int, *, asynchronous: bool) -> None:
-    """Run all streams; stop with an AssertionError at the first difference."""
+    """Run all streams. Stop with an AssertionError at the first difference."""
     seen = Counter()
     for seed in range(first, first + streams):
         stream = random_stream(seed, asynchronous)

@@ -48,7 +48,7 @@ class Reading(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The figures of one block. ``tokens_a_step`` is 0 where the engine does not count steps."""
+    """The results of a block. ``tokens_a_step`` is 0 if the engine does not count steps."""
 
     modest_share: float
     tokens_a_second: float
@@ -63,7 +63,7 @@ def cpu_seconds(server):
 
 
 async def block(session, url, server, process, seconds, **load):
-    """Measure one block, whose answers ``server`` computes."""
+    """Measure a block, whose answers ``server`` computes."""
 
     async def read():
         async with session.get(f"{server}/metrics") as answer:
@@ -91,7 +91,7 @@ def interval(values):
 
 
 def told_of(values):
-    """Return the text of median and interval."""
+    """Return the median and its interval as text."""
     low, high = interval(values)
     return f"{statistics.median(values):.3f} ({low:.3f} to {high:.3f})"
 

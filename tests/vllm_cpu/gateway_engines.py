@@ -30,7 +30,7 @@ DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 
 @contextlib.contextmanager
 def served(engine, folder):
-    """Start a stock server; yield its URL."""
+    """Start a stock server. Yield its URL."""
     if engine == "vllm":
         with stock_vllm(folder, f"--max-num-seqs={AT_ONCE}", environment=DEVELOPMENT) as url:
             for _ in range(20):  # the first time, it examines its whole machine
@@ -51,7 +51,7 @@ async def most_at(url):
 
 
 def who_listens(url):
-    """Return the process, among those started for the server, that listens there."""
+    """Return the process that listens there, among those started for the server."""
     port = url.rpartition(":")[2]
     mine = psutil.Process().children()
     return next(one.pid for one in mine if f"--port={port}" in one.cmdline())
@@ -59,7 +59,7 @@ def who_listens(url):
 
 @contextlib.contextmanager
 def gateway_before(url, flags):
-    """Run ``fairbench serve``; yield its URL."""
+    """Run ``fairbench serve``. Yield its URL."""
     command = [sys.executable, "-m", "fairbench", "serve", "--port", "0", "--worker-url", url]
     command += ["--no-client-limit"]  # the gateway process alone
     command += ["--router", "least-loaded", *flags]

@@ -64,7 +64,7 @@ def published(theirs, batches):
 
 
 def main(wheels):
-    """Check each release; stop with an AssertionError at a wrong reading."""
+    """Check each release. Stop with an AssertionError at a wrong reading."""
     for wheel in map(Path, wheels):
         theirs = module_of(wheel)
         told = [events_of(theirs, name) for name in (2**64 - 1, b"\x01" * 32)]

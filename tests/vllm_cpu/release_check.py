@@ -41,7 +41,7 @@ def evicts_as_simulated(seeds):
 
 
 def main(seeds):
-    """Play the streams; print and record the results."""
+    """Play the streams. Print and record the results."""
     from tests.sim.vllm_seam import vllm
 
     scheduler = vllm().scheduler.Scheduler

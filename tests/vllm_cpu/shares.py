@@ -1,8 +1,8 @@
-"""Measure a flooded server's service by client: ``python shares.py URL [SECONDS [SERVERS]]``.
+"""Measure service by client on a flooded server: ``python shares.py URL [SECONDS [SERVERS]]``.
 
-On each server, the flooder keeps 32 requests in flight and the modest client 4, both more than a
-server of four slots runs at a time. Prompts have 48 random tokens, answers 16; tokens are counted
-as answers arrive.
+On each server, the heavy client keeps 32 requests in flight and the well-behaved client 4, both
+more than a server of four slots runs at a time. Prompts have 48 random tokens, and answers 16.
+Tokens are counted as answers arrive.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from aiohttp import ClientSession, ClientTimeout
 
 UNDER_WAY = {"flooder": 32, "modest": 4}
 PROMPT, OUTPUT, VOCABULARY = 48, 16, 2048
-WARM_UP = 0.2  # seconds at the start, before anything is counted
+WARM_UP = 0.2  # the first part of the time, which does not count
 
 
 async def ask(session, url, client, model, output=OUTPUT, spread=0, headers=None):
-    """Send one request; return its tokens, prompt and answer."""
+    """Send a request. Return its tokens, of prompt and answer."""
     draw = random.Random()
     output += draw.randint(-spread, spread)
     body = {
@@ -49,9 +49,8 @@ async def clock():
 async def flood(session, url, seconds, *, servers=1, output=OUTPUT, spread=0, read=clock):
     """Return tokens and requests by client after the warm-up, and both values of ``read``.
 
-    Answers have ``output`` tokens, give or take ``spread``.
-
-    Returns at the end of the time and abandons requests in flight.
+    Answers have ``output`` tokens, plus or minus ``spread``. At the end of the time, requests in
+    flight are abandoned.
     """
     got, done, counts = Counter(), Counter(), False
     model = await model_at(session, url)

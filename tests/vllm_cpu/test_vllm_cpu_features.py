@@ -59,7 +59,7 @@ def counted(url, name, client):
 
 
 def wait_for(url, state, number):
-    """Return once so many requests of the server are running or waiting."""
+    """Return once ``number`` requests of the server are running or waiting."""
     pattern = rf"vllm:num_requests_{state}{{.*}} {number}\.0"
     deadline_s = time.monotonic() + READY_S
     while time.monotonic() < deadline_s:
@@ -70,7 +70,7 @@ def wait_for(url, state, number):
 
 
 def test_drafts_are_free_and_the_tokens_of_a_session_stay(tmp_path):
-    """Other requests would overwrite them in the order of their last use."""
+    """Otherwise, other requests overwrite cached tokens in the order of their last use."""
     flags = ("--num-gpu-blocks-override=60", "--max-model-len=1024")
     flags += (f"--speculative-config={json.dumps(NGRAM)}",)
     first, chat = range(1000, 1600), {"session_id": "chat"}
@@ -96,7 +96,7 @@ def test_embeddings_are_served_in_order_of_arrival_and_the_server_says_so(tmp_pa
 
 
 def test_a_prompt_that_another_server_computed_counts_as_cached(tmp_path):
-    """One server prefills and stores, and then another one loads and decodes."""
+    """A server prefills and stores, and then another loads and decodes."""
     charged = []
     for role in ("kv_producer", "kv_consumer"):
         (folder := tmp_path / role).mkdir()
@@ -160,7 +160,7 @@ def test_structured_output_is_served_and_charged(server, grammar):
 
 
 def mean_wait_s(url, client):
-    """Return a client's mean time in the engine's queue; answers may reach us in another order."""
+    """Return a client's mean time in the engine's queue. Answers may reach us in another order."""
     name = "fairbench_client_queue_time_seconds"
     return counted(url, f"{name}_sum", client) / counted(url, f"{name}_count", client)
 

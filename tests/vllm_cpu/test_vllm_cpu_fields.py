@@ -1,6 +1,6 @@
-"""Test bodies that pass the router on vLLM's own classes: served or refused, never a crash.
+"""Test on vLLM's own classes that bodies which pass the router are served or refused, never fatal.
 
-Runs in the environment of install.sh, without a server: ``DIR/bin/python -m pytest -m slow`` of
+Runs in the environment of install.sh, without a server: ``DIR/bin/python -m pytest -m slow`` with
 this file.
 """
 
@@ -23,7 +23,7 @@ BODIES = 600
 
 
 def read_by_vllm(path, body):
-    """Return vLLM's reading of a body; a ValueError is a 400 of its server."""
+    """Return vLLM's reading of a body. A ValueError is a 400 of its server."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 

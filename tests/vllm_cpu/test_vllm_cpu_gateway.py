@@ -43,7 +43,7 @@ def test_the_modest_client_gets_its_share_of_a_stock_server(tmp_path):
     development = {"VLLM_SERVER_DEV_MODE": "1"}
     with stock_vllm(tmp_path, f"--max-num-seqs={AT_ONCE}", environment=development) as url:
         most = None
-        # the first time, it examines its whole machine, which takes long on a busy one
+        # the first time, vLLM examines its whole machine, which takes long on a busy one
         for _ in range(20):
             most = most or asyncio.run(most_at(url))
         assert most == AT_ONCE

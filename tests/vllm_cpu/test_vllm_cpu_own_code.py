@@ -1,4 +1,4 @@
-"""Test runs whose every decision an installed vLLM's own code takes (replica.inside.vllm_seam)."""
+"""Test runs in which an installed vLLM's own code decides everything (replica.inside.vllm_seam)."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ pytestmark = [
 SCHEDULER = "v1/core/sched/scheduler.py"
 CHAT = next(one for one in CELLS if one[1] == "least-loaded+fcfs")
 FULL = ("tot", "fcfs", 0.44, 2, 8, 5, 1_200)  # with preemptions
-# with preemptions, and with evictions of which the router of d2lpm hears
+# with preemptions, and with evictions that are reported to the router of d2lpm
 INSIDE = [("tot", name, 0.66, 2, 8, 5, 1_200) for name in ("vtc", "dlpm", "d2lpm")]
 EVICTING = next(one for one in CELLS if one[1] == "d2lpm+fcfs")
 

@@ -21,9 +21,9 @@ OUTPUT, SECONDS = 64, 60
 
 
 async def flooded(url):
-    """Return tokens by client, and the metrics; all of the light client is at rank 0.
+    """Return tokens by client, and the metrics. All of the light client's requests are at rank 0.
 
-    The light client has enough connections that some of its requests always wait.
+    The light client has so many connections that some of its requests always wait.
     """
     got = Counter()
 
@@ -45,7 +45,7 @@ async def flooded(url):
 
 
 def test_a_client_at_one_rank_gets_its_share_of_the_server(tmp_path):
-    """Without the shared account the light client would get a quarter."""
+    """Without the shared account, the light client would get a quarter."""
     environment = plugin_config("vtc", {}).environment()
     with stock_vllm(
         tmp_path, *FLAGS, environment=environment, module="fairbench_engines.vllm"

@@ -1,15 +1,15 @@
-"""A LoRA adapter for the tiny model, of random numbers."""
+"""A LoRA adapter for the tiny model, with random numbers."""
 
 import json
 import sys
 from pathlib import Path
 
 RANK = 8
-WIDTH, VALUES = 64, 128  # of the model's hidden states, and of its two key and value heads
+WIDTH, VALUES = 64, 128  # width of the model's hidden states, and of its two key and value heads
 
 
 def write_adapter(folder, seed):
-    """Write an adapter of the value projections; the Python needs torch and safetensors."""
+    """Write an adapter for the value projections. The Python needs torch and safetensors."""
     import torch
     from safetensors.torch import save_file
 

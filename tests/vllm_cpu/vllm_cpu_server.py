@@ -13,7 +13,7 @@ from fairbench.live.processes.addresses import free_ports
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()
 WHY_ABSENT = "" if VLLM else f"{PYTHON} names no Python with vLLM (tests/vllm_cpu/install.sh)"
-READY_S = 900  # a long limit, because machines are busy
+READY_S = 900  # long, because the machine may be busy
 # Each server has one thread and one GiB, on whatever core is free.
 ALWAYS = {
     "OMP_NUM_THREADS": "1",
@@ -26,7 +26,7 @@ CPU_FLAGS += ("--num-gpu-blocks-override=500", "--max-model-len=4096")
 
 @contextlib.contextmanager
 def stock_vllm(folder, *flags, environment=None, module="vllm.entrypoints.openai.api_server"):
-    """Yield the URL of a ready server; its processes are gone afterwards, whatever happens."""
+    """Yield the URL of a ready server. Its processes are gone afterwards, whatever happens."""
     (port,) = free_ports(1)
     url, log = f"http://127.0.0.1:{port}", folder / "server.log"
     command = [VLLM, "-m", module, "--model", MODEL]

@@ -31,7 +31,7 @@ def test_rates_follow_the_rule(cell):
 
 
 def mean_context(kind, params, programs=100):
-    """Return the mean tokens of a request, prompt and output."""
+    """Return the mean tokens of a request, of prompt and output."""
     made = program_class(kind)
     known = make_params(kind, params, kind)
     demands = [

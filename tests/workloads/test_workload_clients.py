@@ -34,7 +34,7 @@ PAPERS = [name for name in workload_names() if not name.startswith("vtc-")]
 
 
 class TestTable3:
-    """Client 0 is heavy in exactly one way; the others are equal."""
+    """Client 0 is heavy in exactly one way, and the others are equal."""
 
     @pytest.mark.parametrize(
         ("workload", "scenario", "expected"),
@@ -112,7 +112,7 @@ class TestRatesAndCounts:
         ]
 
     def test_counts_of_a_client_that_returns_to_normal_midway(self):
-        # 100 programs at 2/s are 50 s: 25 s at 8/s and 25 s at 2/s make 250 programs.
+        # 100 programs at 2/s take 50 s: 25 s at 8/s and 25 s at 2/s make 250 programs.
         plan = plans("chat", num_programs=100, request_rate=2.0)[2]
         assert plan.arrivals.num_programs == 250
         assert plan.arrivals.rates == (Rate(0.0, 8.0), Rate(25.0, 2.0))
@@ -158,7 +158,7 @@ class TestExpectedPrograms:
             ({"num_programs": 7}, [7, 7, 7]),
             ({"num_programs": 7, "request_rate": inf}, [7, 7, 7]),
             ({"num_programs": 700, "request_rate": 2.0, "duration_s": 50.0}, [100, 100, 100]),
-            # Four times the rate, and one client only for the first half.
+            # four times the rate, and one client only for the first half
             ({"workload": "chat", "request_rate": 1.0, "duration_s": 40.0}, [40, 40, 100, 160]),
             ({"workload": "chat", "request_rate": inf, "num_programs": 4}, [4, 4, 10, 16]),
         ],
@@ -238,7 +238,7 @@ def test_a_machine_may_have_a_separate_rate_and_the_longest_prefix_wins():
 
 
 class TestMix:
-    """Clients that run programs of different kinds, at rates of their own."""
+    """Clients that run programs of different kinds, at their own rates."""
 
     def test_each_client_has_its_own_program_and_rate(self):
         talks, also_talks, trees, judge = plans("mix", dp=2)

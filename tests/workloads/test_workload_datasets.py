@@ -26,7 +26,7 @@ from tests.workloads.workload_fakes import calls_of, demand_of, shared_data
 
 
 def text_of(tokens):
-    """Return a text with the given number of tokens by the approximation."""
+    """Return a text that has ``tokens`` tokens by the approximation."""
     return "x" * int(tokens * 4.6)
 
 
@@ -90,13 +90,13 @@ class TestLayouts:
         assert item.exchanges == ((3, 9), (4, 8))
 
     def test_articles_are_joined_to_the_nearest_total(self, write):
-        # From each start: 1000, 2000, 3000 (nearer to 2677 than 2000), not 4000.
+        # From each start, there are 1000, 2000, 3000 (nearer to 2677 than 2000), not 4000.
         path = write(*[json.dumps(text_of(1000))] * 3, {"text": text_of(1000)})
         assert [item.text_tokens for item in items(load_source("judge", path))] == [3000] * 4
 
     def test_joining_continues_at_the_beginning_and_stops_where_it_began(self, write):
         path = write({"text": text_of(100)}, {"text": text_of(2500)}, {"text": text_of(40)})
-        # 100+2500+40 is the whole file; so are 2500+40+100 and 40+100+2500.
+        # 100+2500+40 is the whole file, and so are 2500+40+100 and 40+100+2500.
         assert [item.text_tokens for item in items(load_source("judge", path))] == [2640] * 3
 
     def test_a_long_article_stays_alone(self, write):
@@ -212,7 +212,7 @@ class TestWrongFiles:
 
 
 REACHES = datasets.reaches_hub
-# The columns are those of the data sets' cards; long texts are replaced by texts of known length.
+# The columns are those of the data sets' cards. Texts of known length replace long texts.
 ROWS_OF = {
     "openai/gsm8k": {"question": text_of(46), "answer": "48 / 2 = <<48/2=24>>24 #### 24"},
     "bigai-nlco/LooGLE": {

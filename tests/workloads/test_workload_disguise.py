@@ -17,7 +17,7 @@ from fairbench.workloads.spec import load_workload, workload_names
 from tests.sim.memory_pool import Pool
 from tests.workloads.workload_fakes import calls_of, demand_of
 
-# One workload for each kind of program; replayed files are not bundled.
+# a workload for each kind of program; replayed files are not bundled.
 OF_EACH_KIND = {spec.program: spec for spec in map(load_workload, workload_names())}
 
 

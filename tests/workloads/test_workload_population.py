@@ -139,7 +139,7 @@ class TestGroups:
 
 
 def test_a_heavier_group_gets_proportionally_more_when_all_wait():
-    """By virtual counters a client of weight 3 gets three times the service of weight 1."""
+    """With virtual counters, a client of weight 3 gets three times the service of weight 1."""
     even = {"input_min": 200, "input_max": 200, "output_min": 50, "output_max": 50}
     data = {
         **{"name": "tiers", "program": "single", "latency": "ttft", "clients": 6, "params": even},

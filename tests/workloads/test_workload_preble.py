@@ -15,7 +15,7 @@ from fairbench.workloads.programs.tool_use import ToolUse, _tools
 from fairbench.workloads.spec import load_workload
 from tests.workloads.workload_fakes import calls_of
 
-# [Preble] Table 1: prompt, output, shared prefix, key portion, requests that share one (means).
+# [Preble] Table 1: prompt, output, shared prefix, key portion, requests that share a prefix (means)
 TABLE_1 = {
     "tool-use": (1835, 43, 0.85, 0.76, 39),
     "agent": (2285, 16, 0.97, 0.76, 48),
@@ -47,7 +47,7 @@ def first_calls(workload, count, **changes):
 
 
 def statistics_of(calls):
-    """Return Table 1's means over requests, of the prefix tree of all prompts."""
+    """Return Table 1's means over requests, computed from the prefix tree of all prompts."""
     tree, ends, shared = PrefixTree(Node), [], []
     for call in calls:
         tokens = call.input_tokens

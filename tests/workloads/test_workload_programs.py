@@ -73,7 +73,7 @@ class TestTreeOfThought:
     def test_siblings_share_one_prompt_and_cousins_do_not(self):
         calls = calls_of(build("tot", branches=3))
         groups = Counter(call.prompt for call in calls)
-        # One root prompt, then one prompt per thought of the three upper levels.
+        # a root prompt, then one prompt per thought of the three upper levels.
         assert len(groups) == 1 + 3 + 9 + 27
         assert set(groups.values()) == {3}
 
@@ -89,7 +89,8 @@ class TestTreeOfThought:
 
     def test_demand_of_a_tree_equals_a_hand_computation(self):
         program = build("tot", question_tokens=480.0, question_sigma=0.0)
-        # Root 546; levels of 2, 4, 8, 16 calls with 288 more tokens each: 30*546 + 288*(4+16+48).
+        # The root has 546. Levels of 2, 4, 8, 16 calls have 288 more tokens each: 30*546 +
+        # 288*(4+16+48).
         assert program.demand == Demand(30, 30 * 546 + 288 * 68, 30 * 256)
 
     def test_question_scale_is_ten_times_the_question(self):
@@ -125,7 +126,8 @@ class TestJudge:
 
     def test_demand_of_a_judge_equals_a_hand_computation(self):
         program = build("judge", article_sigma=0.0)
-        # Root 2701. Judgements 2*(2701+48); merge 2701+512+16 = 3229; score 3229+256+20 = 3505.
+        # The root has 2701, judgements 2*(2701+48), the merge 2701+512+16 = 3229, and the score
+        # 3229+256+20 = 3505.
         assert program.demand == Demand(4, 5498 + 3229 + 3505, 2 * 256 + 256 + 2)
 
     def test_extra_tokens_are_fresh_and_before_the_article(self):
@@ -204,7 +206,7 @@ class TestChat:
 
 
 class TestTable2:
-    """Average prefix and output within 3%, over well-behaved programs ([DLPM] Table 2)."""
+    """Mean prefix and output are within 3% of [DLPM] Table 2, over well-behaved programs."""
 
     @staticmethod
     def check(calls, prefix, prefix_mean, output_mean):

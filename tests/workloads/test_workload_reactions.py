@@ -1,4 +1,4 @@
-"""Test reactions: a client's conclusions from its own requests, on hand-computed examples."""
+"""Test the conclusions that a client draws from its own requests, on hand-computed examples."""
 
 from pathlib import Path
 

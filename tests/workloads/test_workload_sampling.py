@@ -1,4 +1,4 @@
-"""Test clipped lognormal lengths."""
+"""Test lengths drawn from clipped lognormal distributions."""
 
 import random
 from statistics import fmean

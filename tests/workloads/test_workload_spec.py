@@ -36,7 +36,7 @@ misbehaving = [{ client = 1, rate_multiple = 2.0 }]
 
 
 def toml(value):
-    """Return a value as inline TOML; tables of strings, numbers and arrays only."""
+    """Return a value as inline TOML. Tables may hold only strings, numbers and arrays."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):

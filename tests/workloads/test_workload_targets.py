@@ -1,4 +1,4 @@
-"""Test targets and classes of workload files, overriding flags, and a run judged by them."""
+"""Test targets and classes of workload files, flags that override them, and a judged run."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def documented(tmp_path):
 
 
 def targets_of(flags):
-    """Return each client's targets, by name, after comparing the stored experiment."""
+    """Return each client's targets, by name, after a comparison of the stored experiment."""
     spec = resolve(flags)
     again = resolve({}, {}, tomllib.loads(to_toml(spec)))
     assert again == spec
@@ -180,7 +180,7 @@ def test_a_comparison_has_goodput_in_its_columns_and_tables(tmp_path, documented
 
 
 def test_the_classes_of_the_bundled_workload():
-    """The flooder is in the interactive class, so deadlines do not single it out."""
+    """The heavy client is in the interactive class, so deadlines do not single it out."""
     spec = load_workload("three-class")
     classes = class_of_client(spec)
     assert [classes[name] for name in spec.client_names] == [

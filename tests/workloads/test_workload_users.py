@@ -68,7 +68,7 @@ def test_no_user_begins_after_the_end_and_refused_users_retry_rarely():
 
 
 def test_a_loop_without_thinking_lasts_for_hours():
-    """In seconds, a third of a clock's times at ten hours would be a picosecond too early."""
+    """Converted to float seconds, a third of all times at ten hours would be 1 ps too early."""
     _, users = loops(users=20, think_s=0.0)
     cluster = Cluster(Clock(), RoundRobin(RoundRobin.Params(), 1), [], ["client-0"])
     for number, user in enumerate(users):

@@ -20,9 +20,9 @@ from fairbench.workloads.spec import load_workload, workload_names
 
 NAMES = [name for name in workload_names() if name.startswith("vtc-")]
 EVEN = (256, 256)
-ADDED = 2  # for a prompt of repeated "Hello ": a mark before it, a blank after it
-# (workload, scenario) -> number and lengths of each client's requests. The numbers are rates
-# times durations of the experiments ([VTC-artifact], exp_suite.py).
+ADDED = 2  # a mark before and a blank after a prompt of repeated "Hello "
+# For each workload and scenario, the number and lengths of each client's requests. The numbers are
+# rates times durations of the experiments ([VTC-artifact], exp_suite.py).
 SENT = {
     ("vtc-overload", "s1"): [(900, EVEN), (1_800, EVEN)],
     ("vtc-proportional", "s1"): [(150, EVEN), (300, EVEN), (900, EVEN)],
@@ -128,5 +128,5 @@ def test_the_trace_has_27_clients(tmp_path, monkeypatch):
     monkeypatch.setenv("FAIRBENCH_DATA", str(tmp_path))
     plans = plan_clients(load_workload("vtc-arena"), "s1")
     assert len(plans) == 27
-    # the last request at 600 s
+    # the last request is at 600 s
     assert sum(plan.arrivals.expected_programs() for plan in plans) == 6_001

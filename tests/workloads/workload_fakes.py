@@ -1,4 +1,4 @@
-"""A cluster with room for all calls, each of which takes ``service_s``; time is kept per branch."""
+"""A cluster with room for all calls. A call takes ``service_s``, and each branch has its time."""
 
 from dataclasses import dataclass
 

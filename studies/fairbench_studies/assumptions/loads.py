@@ -1,11 +1,11 @@
-"""The choice of the loads of the bundled workloads, by one rule, from runs under LPM and VTC.
+"""The choice of the bundled workloads' loads, by one rule, from runs under LPM and VTC.
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
-The script writes results/tables/default-loads.csv (for another GPU, default-loads-GPU.csv). The
-script takes half an hour on two cores. docs/studies/assumptions.md explains the rule and its
-reasons. The search begins with the arrival rates of the workload files. At three times the arrival
-rates of the workload files, one replica must be overloaded.
+The script takes half an hour on two cores, and writes results/tables/default-loads.csv (for another
+GPU, default-loads-GPU.csv). docs/studies/assumptions.md explains the rule and its reasons. The
+search begins with the arrival rates of the workload files; three times these rates must overload a
+replica.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ CELLS = (
 MULTIPLES = tuple(round(1.25 - 0.05 * step, 2) for step in range(24))
 SEEDS = (0, 1, 2)
 REPLICAS = 4
-# A replica is overloaded for ``FLOOD_S`` seconds at ``FLOOD`` times the rate in the workload's
-# file.
+# To overload a replica, ``FLOOD`` times the rate in the workload's file arrives for ``FLOOD_S``
+# seconds.
 FLOOD_S, FLOOD = 300.0, 3.0
-# Floods in the workloads of ``LONG_FLOODS_S`` last longer, because a single answer takes five
-# minutes.
+# These overloads last longer, because a single answer takes five minutes.
 LONG_FLOODS_S = {"reasoning.s2": 1200.0}
 MOST_EMPTY = 0.05
 
@@ -58,7 +57,7 @@ class Choice(NamedTuple):
 
 
 def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[str, Any]:
-    """Simulate a configuration and return the summary of the run."""
+    """Simulate a configuration, and return the summary of the run."""
     workload, scenario = cell.split(".")
     return fairbench.run(
         workload=workload,
@@ -80,9 +79,8 @@ def file_rate(cell: str, machine: Machine) -> float:
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
     """Return how many programs/s per well-behaved client a replica completes under overload.
 
-    Every client sends more than the replica can serve. The result is the number of programs that
-    arrive in at least five minutes, divided by the time until the last of these programs has
-    finished.
+    Every client sends more than the replica can serve, for at least five minutes. The programs that
+    arrived in this time are divided by the time until the last of them has finished.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -92,14 +90,14 @@ def capacity(cell: str, machine: Machine, scheduler: str) -> float:
 
 
 def two_digits(rate: float) -> float:
-    """Return a rate that is rounded to two digits."""
+    """Return a rate, rounded to two digits."""
     return round(rate, 1 - floor(log10(rate)))
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
     """Return the highest P99 latency (s) under VTC, and the window (s).
 
-    The P99 is of the well-behaved clients, for the worst seed. The P99 is infinite if, for any
+    The P99 is that of the well-behaved clients with the worst seed. It is infinite if, for any
     seed, requests remain unfinished or all queues are empty.
     """
     worst = window_s = 0.0
@@ -119,7 +117,7 @@ def choose(cell: str, machine: Machine) -> Choice:
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
-    # The loop is a binary search, which works because the latency falls with the load.
+    # a binary search, because a lower load has a lower latency
     while low < high:
         middle = 0 if not found else (low + high) // 2
         found[middle] = latency_s(cell, machine, two_digits(MULTIPLES[middle] * lpm))

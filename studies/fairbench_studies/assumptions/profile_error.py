@@ -1,10 +1,10 @@
-"""The main conclusions of fairbench under errors of the timing profile: which still hold.
+"""Which of fairbench's main conclusions still hold if the timing profile is wrong.
 
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
 
-The script writes results/tables/profile-error.csv. Each comparison uses runs of the same seed, in
-which all schedulers have the same random error.
+The script writes results/tables/profile-error.csv. Schedulers are compared in runs of the same
+seed, in which the timing profile has the same random error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Seeds = Mapping[str, Mapping[int, Summary]]
 
 
 def column_of(summary: Summary) -> str:
-    """Return the timing profile of a run and the error that was added to it."""
+    """Return the timing profile of a run, and the error that was added to it."""
     if not summary["timing_profile"].endswith(MEASURED):
         return OTHER
     return LEVELS[float(summary.get("timing_error_pct") or 0.0)]
@@ -82,7 +82,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Return a text that the conclusion holds under all errors, or which errors reverse it."""
+    """Say that the conclusion holds under all errors, or name the errors that reverse it."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])

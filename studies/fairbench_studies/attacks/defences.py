@@ -8,8 +8,8 @@ from fairbench_studies.kit.rows import ROOT
 
 PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
-# Rows with client limits use seeds from ``LIMITED_SEED`` on, because the limits were designed when
-# the other rows were known.
+# Rows with client limits use seeds from here on, because the limits were designed when the other
+# rows were known.
 LIMITED_SEED = 105
 DEFENDED = (
     *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
@@ -17,23 +17,21 @@ DEFENDED = (
 )
 D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
 LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
-# With the setting ``REQUESTS``, each client may have as many requests in progress as a worker can
-# run.
+# Each client may have as many requests in progress as a worker can run.
 REQUESTS = "gateway.client_requests=64"
-# The setting ``LOWER`` limits a client to three units of KV memory; the default "auto" gives five
-# units.
+# three units of KV memory per client; the default "auto" gives five
 LOWER = "gateway.client_limit=420000"
-# The reserve keeps capacity for absent clients, as if two more clients were present.
+# keeps capacity for absent clients, as if two more clients were present
 RESERVE = "gateway.client_reserve=2"
-# The gateway "fcfs" without a saturation detector has no effect, so that only the client limits
-# act.
+# The gateway "fcfs" without a saturation detector has no effect of its own, so only the client
+# limits act.
 LIMITING = {"gateway": "fcfs", "saturation": "none"}
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
     """Return a mean and half the width of its interval as text.
 
-    If the mean is a bound, its sign comes first.
+    ``sign`` stands before a mean that is a bound.
     """
     if not row[f"{measure}_mean"]:
         return "-"

@@ -26,7 +26,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 PAGE = ROOT / "docs/studies/memory-attacks.md"
 TABLE = ROOT / "results/memory-attacks.csv"
-# The seeds of the table begin with ``FIRST_SEED``; the loads were chosen with seed 100.
+# The loads were chosen with seed 100, so the table uses other seeds.
 FIRST_SEED, SEEDS = 200, 5
 DURATION_S = 3600.0
 NONE = "none"
@@ -53,7 +53,7 @@ def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
 
 
 def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
-    """Simulate one attack, and return its row of the table."""
+    """Simulate an attack, and return its table row."""
     spec = spec_of(workload, eviction, seed)
     made = attack_workload(spec.workload, "none", ATTACKS[attack], Stakes())
     honest, attacked = pair(spec, made)
@@ -79,7 +79,7 @@ def simulate() -> Iterator[dict[str, str]]:
 
 
 def table(rows: Sequence[Row], workload: str) -> str:
-    """Return the table of a workload, which has a row per eviction policy."""
+    """Return the table of a workload, with a row per eviction policy."""
     header = ["eviction", "hits, no attack, %", "lost to scan, points", "lost to pinning, points"]
     header += ["P95, no attack, s", "P95, scan, s", "P95, pinning, s"]
     cells = []
@@ -112,7 +112,7 @@ def _p95(rows: Sequence[Row]) -> str:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's tables, by the name of their block in the page."""
+    """Return the documentation page's tables, keyed by the names of their blocks in the page."""
     return {f"memory-attacks/{workload}": table(rows, workload) for workload in WORKLOADS}
 
 

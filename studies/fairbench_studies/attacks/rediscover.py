@@ -20,15 +20,14 @@ from fairbench_attacks.store import SearchPlan, SearchStore
 from fairbench_attacks.workload import Stakes
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
-# Each search has ``TRIALS`` trials; a run lasts ``DURATION_S`` seconds (whole periods of the known
-# bursts).
+# trials of each search, and the length of a run (whole periods of the known bursts)
 TRIALS, DURATION_S = 192, 120.0
 
 
 def sought_all(
     given_flags: Mapping[str, Any], result_dir: Path, context: RunContext, as_json: bool
 ) -> None:
-    """Search for attacks under each scheduler and print the results.
+    """Search for attacks under each scheduler, and print the results.
 
     Exit with code 1 if a known attack was not found.
     """

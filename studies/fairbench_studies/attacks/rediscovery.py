@@ -1,6 +1,6 @@
-"""Rediscovery of attacks: tests of whether a search finds the known attacks without hints.
+"""Tests of whether a search finds the known attacks without hints.
 
-If the search finds all known attacks, its results under other schedulers deserve trust.
+A search that finds all known attacks deserves trust in its results under other schedulers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from fairbench_attacks.measure import AttackHarm
 from fairbench_attacks.search import Search
 from fairbench_attacks.store import Trial
 
-# An attack that the search finds must do at least the fraction ``PART`` of the known attack's harm.
+# An attack counts as found if it does at least this fraction of the known attack's harm.
 PART = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A known attack that a search should find: name, scheduler, and defining choice."""
+    """A known attack that a search should find: its name, scheduler, and defining choice."""
 
     attack: str
     scheduler: str
     choice: str
 
 
-# Attacks on the same scheduler are neighbours, because one search per scheduler looks for all of
-# them.
+# Attacks on the same scheduler are neighbours, because one search per scheduler looks for them.
 SOUGHT = (
     Sought("sybil", "vtc", "identities"),
     Sought("padding-3k", "lpm", "padding_tokens"),
@@ -44,7 +43,7 @@ MAKES = frozenset(one.choice for one in SOUGHT)
 
 
 def by_scheduler() -> Iterator[tuple[str, list[Sought]]]:
-    """Yield each scheduler together with the known attacks on it."""
+    """Yield each scheduler with the known attacks on it."""
     for scheduler, group in groupby(SOUGHT, key=lambda one: one.scheduler):
         yield scheduler, list(group)
 
@@ -55,7 +54,7 @@ def loss(harms: Iterable[AttackHarm]) -> float:
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Return whether a behaviour makes the defining choice of this known attack only."""
+    """Return whether a behaviour makes the defining choice of only this known attack."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

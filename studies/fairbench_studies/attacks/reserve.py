@@ -1,12 +1,12 @@
-"""The effect of a reserve for absent clients, which is a table of docs/appendix/attacks.md.
+"""The effect of a reserve for absent clients: a table of docs/appendix/attacks.md.
 
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The script runs the known attacks on the workload judge, and five attacks that a search found. The
-other tables of docs/appendix/attacks.md have three victims. This table has fifteen victims that
-each send a fifth as much, so that the load per replica is the same. The script writes
-results/attack-reserve.csv and the table of the page.
+The script runs the known attacks on the workload judge, and five attacks that a search found. It
+writes results/attack-reserve.csv and the table of the page. Instead of three victims, as in the
+page's other tables, there are fifteen that each send a fifth as much, so the load per replica is
+equal.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
 from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attack-reserve.csv"
-# The seeds of the table begin with ``FIRST_SEED``; the size of the reserve was chosen with seeds
-# 110 to 112.
+# The size of the reserve was chosen with seeds 110 to 112, so the table uses later seeds.
 FIRST_SEED = 115
 DURATION_S = 120.0
 VICTIMS, TIMES_FEWER = 15, 5
@@ -125,7 +124,7 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, by the name of its block in the page."""
+    """Return the documentation page's table, keyed by the name of its block in the page."""
     heads = (f"P95, {f'a reserve of {n}' if n else 'no reserve'}" for n in RESERVES)
     body = []
     for name in SHOWN:

@@ -34,7 +34,7 @@ from fairbench_studies.kit.table_text import as_markdown, write_tables
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
-FIRST_SEED = 100  # first seed of the table; the defences were chosen with seed 0
+FIRST_SEED = 100  # the defences were chosen with seed 0
 LIMITED = "limited"
 WIDTH_IN, HEIGHT_IN = 14.0, 7.2
 GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
@@ -100,7 +100,7 @@ ATTACKS: Mapping[float, Sequence[str]] = {
 }
 MEASURES = ("finished", "kept", "p95", "gain")
 HARMLESS = ("leave-and-rejoin", "large-reservations", "one-at-a-time", "bursts")
-COLUMNS = (  # Measures in the page's table; results/attacks.csv contains all measures.
+COLUMNS = (  # measures in the page's table; results/attacks.csv has all
     *("fcfs", "lpm", "vtc", "fair-finish, defended"),
     "fair-finish, defended, limited with a reserve",
 )
@@ -109,7 +109,7 @@ COLUMNS = (  # Measures in the page's table; results/attacks.csv contains all me
 def simulate(folder: Path) -> list[dict[str, str]]:
     """Return a table row per attack and scheduler.
 
-    Runs that are missing in ``folder`` are simulated.
+    Runs that ``folder`` lacks are simulated.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -138,7 +138,7 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the documentation page's table, which has a row per attack that harms victims."""
+    """Return the documentation page's table, with a row per attack that harms victims."""
     found: dict[str, dict[str, str]] = {}
     for row in (row for row in rows if row["attack"] not in HARMLESS):
         found.setdefault(row["attack"], {})[row["scheduler"]] = cell(row, "kept")
@@ -148,7 +148,7 @@ def tables(rows: Sequence[Row]) -> dict[str, str]:
 
 def draw(rows: Sequence[Row]) -> None:
     """Draw the victims' finished programs and the attacker's gain, with a column per attack."""
-    # The import is in this function because the tables need no matplotlib.
+    # imported here because the tables need no matplotlib
     from seaborn import heatmap
 
     from fairbench.figures.style import panels, paper_style, save

@@ -1,1 +1,1 @@
-"""The trade-off between deadlines and fair shares: what meeting deadlines costs in shares."""
+"""The trade-off between deadlines and fair shares: meeting deadlines costs shares."""

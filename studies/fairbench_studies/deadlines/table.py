@@ -3,10 +3,10 @@
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
-The table has a row for each scheduler of the sweep. The script also accepts another sweep of the
-same load with different schedulers. The script writes results/tables/deadlines.csv (means over
-seeds) and plots/deadlines.svg. The figure shows, by load, the fraction of requests that meet their
-deadlines, for the worst well-behaved client and for the heavy client.
+The script writes results/tables/deadlines.csv (means over seeds, with rows for each scheduler) and
+plots/deadlines.svg. By load, the figure shows the fraction of requests that meet their deadlines,
+for the worst well-behaved client and for the heavy client. Another sweep of the same load with
+different schedulers can be given.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fairbench_studies.kit.rows import ROOT, write_rows
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
-# At ``CAPACITY`` conversations per second of each interactive client, lpm saturates a replica.
+# the rate (conversations/s of each interactive client) at which lpm saturates a replica
 CAPACITY = 0.37
-KEPT = 0.9  # A client collapses if less than this fraction of its requests meets the deadlines.
-ORDER = (  # In tables, these schedulers come first, and all others follow by name.
+KEPT = 0.9  # a client collapses if a smaller fraction of its requests meets the deadlines
+ORDER = (  # these schedulers come first in tables, all others follow by name
     *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
     *("edf-textbook", "edf", "edf-dlpm", "niyama"),
 )
-SHOWN = {  # for each metric, its name and number format in the table
+SHOWN = {  # name and number format of each metric in the table
     "kept_worst": ("in time, worst well-behaved", ".0%"),
     "kept_flood": ("in time, the flood", ".0%"),
     "worst_share": ("min. fair share of goodput", ".2f"),
@@ -53,7 +53,7 @@ CLIENTS = {
 def name_of(spec: ExperimentSpec) -> str:
     """Return the name of the local scheduler, with its settings that differ from defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
-    # The value 0 means that a rule chooses the quantum.
+    # With the value 0, a rule chooses the quantum.
     quantum = spec.settings.get("dlpm-hold.quantum") or None
     told = {"within": within if within != "client" else None, "quantum": quantum}
     set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
@@ -77,7 +77,7 @@ def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
 Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
 """The means by scheduler and load.
 
-The means are over the seeds for which all schedulers have a run.
+They are over the seeds for which all schedulers have a run.
 """
 
 
@@ -87,14 +87,14 @@ def ordered(names: set[str]) -> list[str]:
 
 
 def curves(store: Path, sweep: Path) -> Curves:
-    """Return the means of the sweep's runs by scheduler and load."""
+    """Return the means of the sweep's runs, by scheduler and load."""
     specs = {identity(spec): spec for spec in points(read_sweep(str(sweep)))}
     names = ordered({name_of(spec) for spec in specs.values()})
     found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in names}
     for run in runs_in(store / "runs"):
         spec = specs.get(run.manifest["spec_identity"])
         if spec is None:
-            continue  # The run does not belong to the sweep of the table.
+            continue  # the run does not belong to this sweep
         load = round((spec.request_rate or 0.0) / CAPACITY, 2)
         found[name_of(spec)].setdefault(load, {})[spec.seed] = numbers(run.summary)
     made = [of for of in found.values() if of]
@@ -123,7 +123,7 @@ def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
 
 
 def write(found: Curves) -> None:
-    """Write the table, which has a row per scheduler and metric, and a column per load."""
+    """Write the table, with a row per scheduler and metric, and a column per load."""
     loads = next(iter(found.values()))
     rows = [
         {

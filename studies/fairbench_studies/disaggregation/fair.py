@@ -4,9 +4,9 @@
     python studies disaggregation-fair                         # the table of the stored runs
 
 The script appends its runs to results/disaggregation.csv, and writes
-results/tables/disaggregation-fair.csv. The scheduler was chosen with short runs of seed 0;
-therefore the table uses other seeds. The number of decode slots in the workload tot was chosen
-after a full run of seed 1.
+results/tables/disaggregation-fair.csv. The scheduler was chosen with short runs of seed 0, so the
+table uses other seeds. For the workload tot, the number of decode slots was chosen after a full run
+of seed 1.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from fairbench_studies.kit.table_text import differs, plus_minus
 OURS = "fair-finish+vtc-match"
 UNSEEN = ("1", "2", "3", "4")
 SETTINGS = {"disaggregation.reserve": "admission", "disaggregation.charge_outputs": True}
-# All decode workers together run as many requests as four colocated replicas with the default.
+# All decode workers together run as many requests as four colocated replicas by default.
 REQUESTS = 4 * 64
-# ``RATIOS`` holds the numbers of prefill and decode workers, by workload.
+# numbers of prefill and decode workers, by workload
 RATIOS = {"sessions": (2, 2), "judge": (2, 2), "tot": (1, 3), "long-qa": (2, 2)}
 
 
@@ -46,7 +46,7 @@ def ratio(workload: str) -> str:
 
 
 def run(workload: str, scheduler: str, form: str, seed: int) -> dict[str, Any]:
-    """Simulate scenario s1 on colocated replicas or on separate workers, and return a table row."""
+    """Simulate scenario s1 on colocated replicas or on separate workers. Return a table row."""
     if form == COLOCATED:
         return measured(workload, scheduler, form, seed, *FORMS[form])
     prefill, decode = RATIOS[workload]

@@ -1,12 +1,12 @@
-"""The ranking of ratios of prefill to decode workers, simulated and measured on eight GPUs.
+"""The ranking of prefill-to-decode ratios, simulated and measured on eight GPUs.
 
     python studies disaggregation-order results.csv
 
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
 06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. The
-script writes results/tables/disaggregation-order.csv, which has for each pair of lengths and metric
-the number of pairs of ratios that the simulation puts in the measured order. The script takes about
-ten seconds of CPU time.
+script takes ten seconds of CPU, and writes results/tables/disaggregation-order.csv. For each metric
+and pair of prompt and output length, the table counts the pairs of ratios that the simulation ranks
+as measured.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from fairbench.sim.run import simulate
 from fairbench_studies.kit.rows import read_rows
 from fairbench_studies.kit.table_store import write
 
-# A profile of tensor parallelism 1 is used, because no profile of size 2 exists.
+# a profile of tensor parallelism 1, because none of size 2 exists
 GPU = "h200-141gb/gpt-oss-120b/tp1/sglang-0.5.14"
 NVLINK_GB_S = 450.0
-# ``RATIOS`` lists the ratios of prefill to decode replicas on eight GPUs each; the ratio 1:1 was
-# measured on four GPUs.
+# Ratios of prefill to decode replicas that were measured on eight GPUs. The ratio 1:1 used only
+# four.
 RATIOS = ("1:3", "2:2", "3:1")
-ALIKE = 0.05  # Two values that differ by less than this fraction count as equal.
+ALIKE = 0.05  # two values that differ by less than this fraction count as equal
 METRICS = {"output_throughput": "throughput", "median_ttft_ms": "TTFT", "median_tpot_ms": "TPOT"}
 
 
@@ -62,7 +62,7 @@ def measured(file: Path) -> Points:
 def simulated(shape: Shape, ratio: str, answer: float) -> Values:
     """Simulate one load with one ratio.
 
-    The lengths of answers are uniform around the measured mean.
+    Output lengths are uniform around the measured mean.
     """
     prefill, decode = map(int, ratio.split(":"))
     params = {"input_min": shape.input_tokens, "input_max": shape.input_tokens}
@@ -98,7 +98,7 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
 
 
 class Agreement(NamedTuple):
-    """How many pairs of ratios the measurements order, and how many the simulation orders alike."""
+    """How many pairs of ratios the measurements rank, and how many the simulation ranks alike."""
 
     pairs: int
     alike: int
@@ -108,7 +108,7 @@ class Agreement(NamedTuple):
 
 
 def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Values]) -> Agreement:
-    """Compare the measured and the simulated ranking of the ratios of workers by one metric."""
+    """Compare the measured and the simulated ranking of the ratios by one metric."""
     pairs = [
         (one, other)
         for one, other in combinations(sorted(measured), 2)

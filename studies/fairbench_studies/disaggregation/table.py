@@ -3,9 +3,9 @@
     python studies disaggregation WORKLOAD,... SEED ...   # missing runs; needs FAIRBENCH_DATA
     python studies disaggregation                         # table and picture of the stored runs
 
-The script appends a row to results/disaggregation.csv as soon as a run has ended. The script also
-writes results/tables/disaggregation.csv and plots/disaggregation.svg. The table has the
-configurations with a run of every seed on colocated replicas.
+The script appends a row to results/disaggregation.csv as soon as a run has ended, and writes
+results/tables/disaggregation.csv and plots/disaggregation.svg. A configuration is in the table if
+it has a run for each seed of its colocated runs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ WORKLOADS = ("sessions", "judge", "tot", "long-qa")
 SCHEDULERS = ("vtc", "d2lpm", "fair-finish")
 COLOCATED, VLLM = "colocated", "vLLM"
 APART = {"prefill": 2, "decode": 2}
-# ``FORMS`` holds the flags and settings of each form of the cluster (separate or combined prefill
-# and decode).
+# flags and settings of each form of the cluster (separate or colocated prefill and decode)
 FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     COLOCATED: ({"dp": 4}, {}),
     "SGLang": (APART, {}),
@@ -66,7 +65,7 @@ def measured(
     flags: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Simulate scenario s1 on a cluster that ``flags`` and ``settings`` describe.
+    """Simulate scenario s1 on the cluster that ``flags`` and ``settings`` describe.
 
     Return the run's table row.
     """
@@ -85,9 +84,9 @@ Found = Mapping[Configuration, Sequence[Row]]
 
 
 def complete(rows: Sequence[Row]) -> Found:
-    """Return the configurations with a run of every seed on colocated replicas.
+    """Return the configurations that have a run for each seed of their colocated runs.
 
-    A configuration is left out if only its colocated replicas have a run of every seed.
+    A workload and scheduler that ran only on colocated replicas is left out.
     """
     runs: dict[Configuration, list[Row]] = {}
     for row in sorted(rows, key=lambda row: int(row["seed"])):
@@ -108,9 +107,8 @@ def _seeds(rows: Sequence[Row]) -> list[str]:
 def table(found: Found) -> Iterator[dict[str, str]]:
     """Yield a row per configuration.
 
-    The values are means over seeds, and throughput is relative to colocated replicas. vLLM's
-    simulated engine counts a request as served from its prefill on; therefore shares have little
-    meaning for it.
+    Values are means over seeds, and throughput is relative to colocated replicas. Shares say little
+    for vLLM, whose simulated engine counts a request as served from its prefill on.
     """
     for (workload, scheduler, form), rows in found.items():
         base = found[workload, scheduler, COLOCATED]

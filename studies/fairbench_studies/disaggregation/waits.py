@@ -1,9 +1,9 @@
-"""Waits of requests on separate prefill and decode workers, for long-qa s2 under d2lpm.
+"""The waits of requests on separate prefill and decode workers, for long-qa s2 under d2lpm.
 
     python studies disaggregation-waits
 
-The script simulates 180 s of arrivals with seed 0, and writes means from 60 s to 180 s into
-results/tables/disaggregation-waits.csv. The script takes ten seconds of CPU time.
+The script simulates 180 s of arrivals with seed 0 in ten seconds of CPU. It writes means over the
+time from 60 to 180 s to results/tables/disaggregation-waits.csv.
 """
 
 from __future__ import annotations

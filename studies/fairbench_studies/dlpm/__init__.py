@@ -1,1 +1,1 @@
-"""The DLPM paper: its figures and claims, and configurations in which claims hold."""
+"""The DLPM paper: its figures, its claims, and a map of the settings in which the claims hold."""

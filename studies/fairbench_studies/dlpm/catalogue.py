@@ -1,6 +1,6 @@
 """The reproduced figures of the DLPM paper by name, and the sources of their numbers.
 
-A new figure needs a module and a sweep with the figure's name; no list has to be changed.
+A new figure needs only a module and a sweep with the figure's name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairbench_studies.kit.pictures import write_figure
 
 
 def read_cells(folder: Path) -> Any:
-    """Return the results of a sweep's directory, by configuration and scheduler.
+    """Return the results stored in a sweep's directory, by configuration and scheduler.
 
     Raises DataError if no run of the sweep is finished.
     """
@@ -56,7 +56,7 @@ class PaperFigure:
     """A figure of the paper. The module with its name has the functions ``draw`` and ``rows``.
 
     The bundled sweep with the figure's name (or NAME-PRESET for a ``preset``) makes the runs. Only
-    the figure fig4 has no sweep.
+    fig4 has no sweep, because it shows timings.
     """
 
     name: str
@@ -65,14 +65,14 @@ class PaperFigure:
 
     @property
     def sweep(self) -> str:
-        """The common name of the bundled sweep, the directory of runs, and the drawn files."""
+        """The name shared by the bundled sweep, the directory of runs, and the drawn files."""
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw the runs in ``folder``; write pictures and numbers to ``output``.¶Returns the files.
+        """Draw the runs in ``folder``. Write the pictures and their numbers to ``output``.
 
-        Raises DataError if the folder cannot be read or belongs to another figure. Raises
-        UsageError if a file cannot be written.
+        Returns the written files. Raises DataError if the folder cannot be read or belongs to
+        another figure, and UsageError if a file cannot be written.
         """
         check_drawable()
         module = import_module(f"fairbench_studies.dlpm.{self.name}")
@@ -112,7 +112,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
 
 
 def figures_of(preset: str) -> Mapping[str, PaperFigure]:
-    """Return the figures, by name, for which a preset has settings.
+    """Return the figures for which a preset has settings, keyed by name.
 
     Raises UsageError if the preset is unknown.
     """

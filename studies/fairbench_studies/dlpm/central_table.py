@@ -1,4 +1,4 @@
-"""A comparison of one queue for the whole cluster (central-dlpm) with a queue per replica (d2lpm).
+"""A comparison of one queue for the whole cluster (central-dlpm) with one per replica (d2lpm).
 
     python studies central
 
@@ -16,9 +16,9 @@ from fairbench_studies.kit.values import mean_of
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, whose values are means over the seeds.
+    """Return a row of the table, with means over the seeds.
 
-    Service and Jain's index are for the time in which all clients are active.
+    Service and Jain's index cover only the time in which all clients are active.
     """
     one = cell.combined
 

@@ -1,8 +1,8 @@
-"""Figure 1: throughput against fairness on one A10G, for quanta of DLPM, and for LPM and VTC.
+"""Figure 1 ([DLPM] §1): throughput against fairness on one A10G, under DLPM, LPM and VTC.
 
-[DLPM] §1. In figure 1, points further up and to the right are better. The points of DLPM should lie
-beyond the line from VTC's point to LPM's point. In a second curve of DLPM, newcomers join with the
-credit of one quantum ([gaps] A13).
+DLPM has a point for each quantum. Points further up and to the right are better, and DLPM's should
+lie beyond the line from VTC to LPM. A second curve shows DLPM when newcomers join with the credit
+of one quantum ([gaps] A13).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def joins_with_quantum(cell: SchedulerResults) -> bool:
-    """Return whether newcomers join with one quantum. In Algorithm 1, they join without credit.
+    """Return whether newcomers join with one quantum of credit, instead of none as in Algorithm 1.
 
     A run that does not state how newcomers join counts as following Algorithm 1.
     """
@@ -57,7 +57,7 @@ def _join(cell: SchedulerResults) -> str | None:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw two panels, one with the paper's fairness measure and one that suits unequal demand."""
+    """Draw two panels: the paper's fairness measure, and one that suits unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
@@ -75,7 +75,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 def _range(table: Sequence[dict[str, Any]]) -> str:
     quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
-    if not quanta:  # No run under DLPM has finished, so the figure has no points.
+    if not quanta:  # no run under DLPM has finished
         return ""
     least, most = min(quanta), max(quanta)
     return f" DLPM: the number beside a point (left) is Q^u, {least:,} to {most:,} tokens."
@@ -111,7 +111,7 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def _name(axes: Axes, place: tuple[float, float], quantum: int, number: int) -> None:
-    """Write a quantum beside its point, alternately below on the left and above on the right."""
+    """Label a point with its quantum, alternately below left and above right of the point."""
     side = 1 if number % 2 else -1
     axes.annotate(
         f"{quantum / 1000:g}k", place, (6 * side, 5 * side), textcoords="offset points",

@@ -1,7 +1,4 @@
-"""Figure 11: service rate with 5 to 50 clients on one A10G, at a constant total rate.
-
-[DLPM] §7.3.
-"""
+"""Figure 11 ([DLPM] §7.3): service rate with 5 to 50 clients at a constant total request rate."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ COLUMNS = {
 
 
 def clients_of(cell: SchedulerResults) -> int:
-    """Return the number of clients in the runs of a configuration."""
+    """Return the number of clients in a configuration."""
     return len(cell.combined["clients"])
 
 
@@ -41,7 +38,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
         for scheduler in dict.fromkeys(row["scheduler"] for row in table):
             plot_rows(panel, scaled, "clients", metric, scheduler)
         low, high = panel.get_ylim()
-        # The upper limit leaves space for the marks at the top.
+        # leave space for the marks at the top
         panel.set_ylim(0, high + 0.05 * (high - min(low, 0)))
         panel.set(xlabel="clients", ylabel=label)
     caption(

@@ -1,7 +1,7 @@
-"""Figure 12: four clients on one A10G.
+"""Figure 12 ([DLPM] §7.4): four clients with different workloads on one A10G.
 
-Clients 0 and 1 chat, client 2 sends trees of thought, and client 3 judges. As in [DLPM] §7.4, the
-figure shows response time and computed service of each client over time.
+Clients 0 and 1 chat, client 2 sends trees of thought, and client 3 judges. The figure shows the
+response time and computed service of each client over time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw one column of panels per scheduler and one line per client."""
+    """Draw a column of panels per scheduler and a line per client."""
     title = "DLPM Fig. 12: a mix of workloads on one A10G"
     return draw_over_time(cells, rows(cells), title, MEASURES, ROLES)

@@ -1,7 +1,7 @@
-"""Figure 4: the cost of one central DLPM scheduler, by replicas and queue length.
+"""Figure 4 ([DLPM] §5.1): the cost of a central scheduler, by replicas and queue length.
 
-[DLPM] §5.1. The parts of the cost are measured on the machine that ran ``fairbench reproduce
-fig4``; the decode step is simulated.
+The parts of the cost are measured on the machine that ran ``fairbench reproduce fig4``. The decode
+step with which they are compared is simulated.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = "timings.json"
-QUEUE = 200  # queue length in the panel that varies the number of replicas ([DLPM] Fig. 4)
-REPLICAS = 8  # number of replicas in the panel that varies the queue length
+QUEUE = 200  # queued requests in the panel that varies the replicas ([DLPM] Fig. 4)
+REPLICAS = 8  # replicas in the panel that varies the queue length
 
 BASIS = ("timing_profile", "host", "seed", "rounds")
 PARTS = {
@@ -35,7 +35,7 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Timings of a central scheduler: machine, rounds, and the duration of each part.
+    """Timings of a central scheduler, with the machine and the number of rounds.
 
     Each of ``points`` has ``workers``, ``waiting``, the times of all ``PARTS``, ``update_ms`` and
     ``decode_step_ms``.
@@ -73,17 +73,17 @@ def read_values(path: Path) -> Timings:
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:
-    """Return the sum of all parts in percent of one decode step, as in [DLPM] §5.1."""
+    """Return the sum of all parts in percent of a decode step, as in [DLPM] §5.1."""
     return 100 * sum(float(point[part]) for part in PARTS) / float(point["decode_step_ms"])
 
 
 def rows(timings: Timings) -> list[dict[str, Any]]:
-    """Return one row for each number of replicas and queue length."""
+    """Return a row for each number of replicas and queue length."""
     return [dict(point) | {"overhead_pct": overhead_pct(point)} for point in timings.points]
 
 
 def draw(timings: Timings) -> Figure:
-    """Draw the parts of the cost stacked, by replicas (left) and by queue length (right)."""
+    """Draw stacked bars of the parts, by replicas (left) and by queue length (right)."""
     table = rows(timings)
     figure, axes = panels(1, 2, 8.0, 3.6, sharey=True)
     left = [row for row in table if row["waiting"] == QUEUE]
@@ -119,4 +119,4 @@ def _bars(axes: Axes, table: Sequence[dict[str, Any]], x: str, label: str) -> No
     axes.set_xticks(places, [str(row[x]) for row in table])
     axes.set_xlabel(label)
     axes.grid(axis="x", visible=False)
-    axes.margins(y=0.1)  # The margin leaves space for the percentages above the bars.
+    axes.margins(y=0.1)  # leave space for the percentages above the bars

@@ -1,7 +1,7 @@
-"""Figure 7: three workloads, two scenarios with heavy clients, four schedulers, 1 to 8 replicas.
+"""Figure 7 ([DLPM] §6.2): four schedulers on 1 to 8 replicas, in workloads with heavy clients.
 
-[DLPM] §6.2. The figure has a row of panels per workload and scenario: the service rate, its Jain's
-index, and the latency of the well-behaved clients.
+Three workloads have two scenarios each. A row of panels per workload and scenario shows the service
+rate, its Jain's index, and the latency of the well-behaved clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = {
 }
 PREBLES = ("preble", "preble-code")
 REACHABLE = "jain_index_maxmin"
-POOL = "pool_tokens"  # column with the size of the KV pool, for runs in which the size was set
+POOL = "pool_tokens"  # column for the KV pool's size, in runs that set it
 X_AXES = {"dp": "replicas", POOL: "KV pool, 1000 tokens"}
 
 GREY = (
@@ -52,9 +52,8 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
     """Return the metrics that the figure draws, with their titles.
 
-    Over a whole run of a fixed set of programs, every client gets the same service under any
-    scheduler. Therefore, for whole runs, Jain's index is over the time in which all clients were
-    active.
+    For whole runs, Jain's index covers only the time in which all clients were active. By the end,
+    every client has received the same service under any scheduler, because the programs are fixed.
     """
     if not _whole(cells):
         return COLUMNS
@@ -63,7 +62,7 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
 
 
 def _whole(cells: Sequence[SchedulerResults]) -> bool:
-    """Return whether the metrics of the runs cover whole runs and not only a window."""
+    """Return whether the metrics cover whole runs instead of a window."""
     return all(run.experiment.get("window") == "whole" for cell in cells for run in cell.runs)
 
 
@@ -75,7 +74,7 @@ def _pool(cell: SchedulerResults) -> dict[str, int]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw the figure, with latencies on a logarithmic axis."""
+    """Draw the figure. Latencies have a logarithmic axis."""
     table, titles = rows(cells), columns(cells)
     places = list(dict.fromkeys((row["workload"], row["scenario"]) for row in table))
     figure, axes = panels(len(places), len(titles), 9.5, 0.8 + 1.55 * len(places))
@@ -102,7 +101,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 
 def _x_axis(table: Sequence[dict[str, Any]]) -> str:
-    """Return the key in which a workload's rows differ: replicas or KV memory."""
+    """Return the key by which a workload's rows differ: the replicas or the KV memory."""
     pools = {row.get(POOL) for row in table}
     return POOL if len(pools) > 1 and len({row["dp"] for row in table}) == 1 else "dp"
 
@@ -114,7 +113,7 @@ def _lacks_preble(table: Sequence[dict[str, Any]]) -> bool:
 
 
 def _has(row: dict[str, Any], x: str, tick: float, metric: str) -> bool:
-    """Return whether a row has a value of the metric at the tick of the x axis."""
+    """Return whether a row has a value of the metric at a tick of the x axis."""
     return row[x] == tick and row[metric] is not None
 
 

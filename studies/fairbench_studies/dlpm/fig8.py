@@ -1,6 +1,7 @@
-"""Figure 8: conversations on two A10G with two heavy clients, one of them half of the time.
+"""Figure 8 ([DLPM] §6.3): conversations on two A10G, with two heavy clients.
 
-As in [DLPM] §6.3, the figure shows response time and service rate of each client over time.
+One of them is heavy for only half of the time. The figure shows the response time and service rate
+of each client over time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,6 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw one column of panels per scheduler and one line per client."""
+    """Draw a column of panels per scheduler and a line per client."""
     title = "DLPM Fig. 8: conversations; clients 2 and 3 flood, client 2 until half of the arrivals"
     return draw_over_time(cells, rows(cells), title, MEASURES)

@@ -1,7 +1,7 @@
-"""Figure 9: trees of thought on four A10G until all end. The prefix of client 0 is longer.
+"""Figure 9 ([DLPM] §7.1): trees of thought on four A10G, run to completion.
 
-As in [DLPM] §7.1, the figure shows response time, computed service and service rate of each client
-over time.
+Client 0 has a longer prefix than the others. The figure shows the response time, computed service
+and service rate of each client over time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw one column of panels per scheduler and one line per client."""
+    """Draw a column of panels per scheduler and a line per client."""
     title = "DLPM Fig. 9: trees of thought until all are done; client 0 has 10 times the prefix"
     return draw_over_time(cells, rows(cells), title, MEASURES)

@@ -1,4 +1,4 @@
-"""Newcomers under Algorithm 1 of the DLPM paper, and how long a client that joins late waits.
+"""How long a client that joins late waits under DLPM's Algorithm 1 and other rules.
 
     python studies newcomers
 
@@ -22,14 +22,14 @@ from fairbench_studies.kit.seeds import completed_cells, derived, value_at, writ
 from fairbench_studies.kit.table_store import write
 from fairbench_studies.kit.values import mean_of
 
-LATE = 12  # Of the 30 clients, this number joins last.
+LATE = 12  # the number of clients, of 30, that count as joining late
 
 
 def first_waits(run: StoredRun) -> Floats:
-    """Return each client's first arrival, and its wait for the first token of the first answer.
+    """Return when each client first sent a request, and how long it waited for the first token.
 
-    The result has the shape (clients, 2) and is in seconds. If a client received no answer, its
-    wait is NaN.
+    The result has shape (clients, 2) and is in seconds. The wait of a client that got no answer is
+    infinite.
     """
     found: Floats = derived(run, "first waits", lambda: _first_waits(run))
     return found
@@ -48,13 +48,13 @@ def _first_waits(run: StoredRun) -> Floats:
 
 
 def late_waits(run: StoredRun) -> list[float]:
-    """Return the waits (s) of the clients that joined last, in ascending order."""
+    """Return the waits of the clients that joined last, ascending, in seconds."""
     waits = first_waits(run)
     return sorted(float(wait) for _, wait in waits[np.argsort(waits[:, 0])][-LATE:])
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, with the scheduler and means over the seeds."""
+    """Return a row of the table: the scheduler, and means over the seeds."""
     waits = [late_waits(one.run) for one in cell.runs]
     experiment = cell.runs[0].experiment
     quantum = value_at(experiment, "settings.dlpm.quantum")
@@ -71,7 +71,7 @@ def row(cell: SchedulerResults) -> dict[str, str]:
 
 
 def table(cells: Sequence[SchedulerResults]) -> list[dict[str, str]]:
-    """Return the table, which has a row per scheduler and setting."""
+    """Return the table, with a row per scheduler and setting."""
     return [row(cell) for cell in cells]
 
 

@@ -1,4 +1,4 @@
-"""Figures over time, with a column per scheduler, a row per measure, and a line per client."""
+"""Figures over time: a column per scheduler, a row per measure, and a line per client."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ INTERVALS = 40
 
 
 class Measure(NamedTuple):
-    """A row of panels.
+    """A measure over time, drawn as a row of panels.
 
-    The function ``of`` computes a run's values, of shape (clients, intervals).
+    ``of`` computes a run's values, of shape (clients, intervals).
     """
 
     label: str
@@ -78,14 +78,14 @@ def draw_over_time(
     names: Sequence[str],
     roles: Mapping[int, str] = MappingProxyType({}),
 ) -> Figure:
-    """Draw the rows.
+    """Draw the values over time.
 
     Args:
-        cells: The results, from which the caption gets the hardware.
+        cells: The results, which give the caption its hardware.
         rows: The values that ``rows_over_time`` returned.
         title: The title of the figure.
         names: The names of the measures.
-        roles: For the legend, what each client does, by its number.
+        roles: Each client's role for the legend, by client number.
     """
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
     height_in = 1.0 + 1.7 * len(names)
@@ -113,7 +113,7 @@ def draw_over_time(
 
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
-    """Return a text that says when the run ended, and whether all programs finished."""
+    """Say when a run ended, and whether all programs finished."""
     summary = _cell_of(cells, scheduler).runs[0].summary
     return (
         f"{'all done' if not summary['unfinished'] else 'cut off'} at {summary['duration']:,.0f} s"

@@ -1,4 +1,4 @@
-"""A variant of DLPM that prefers calls whose output many later calls need ([DLPM] §9)."""
+"""A variant of DLPM that prefers calls on whose output many later calls wait ([DLPM] §9)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from fairbench.schedulers.local.dlpm_bases import ReorderedDLPM
 class UpstreamDLPM(ReorderedDLPM):
     """A DLPM scheduler that, among clients with credit, serves the most upstream call first.
 
-    A call is upstream if later calls need its output. [DLPM] §9 suggests for future work that a
-    call whose output many other calls need should go first, even at the expense of prefix sharing
-    or strict fairness. This scheduler gives up only prefix sharing, because credit and bound are
-    the same as in DLPM. Among equally upstream calls, the call with the longest cached prefix goes
-    first.
+    A call is upstream if later calls need its output. [DLPM] §9 suggests serving such calls first
+    as future work, even at the expense of prefix sharing or strict fairness. This scheduler gives
+    up only prefix sharing, because credits and bounds stay those of DLPM. Among equally upstream
+    calls, the one with the longest cached prefix goes first.
     """
 
     name = "dlpm-upstream"
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """The parameters of DLPM, and the rule by which a call counts as upstream.
+        """The parameters of DLPM, and the rule that ranks calls from most to least upstream.
 
-        ``calls_left`` prefers the program with the most calls yet to make, and ``few_left`` prefers
-        the program with the fewest. ``depth`` prefers the call that follows the shortest chain of
-        earlier calls. A real server does not know the number of remaining calls; therefore only
-        ``depth`` works there.
+        ``calls_left`` prefers the program with the most remaining calls, and ``few_left`` the one
+        with the fewest. ``depth`` prefers the call that follows the shortest chain of earlier
+        calls. A real server does not know the number of remaining calls, so only ``depth`` works
+        there.
         """
 
         constants: ClassVar[tuple[str, ...]] = ("charge", "tenants", *KEPT_AS_IN_DLPM)

@@ -1,4 +1,4 @@
-"""The order of one client's calls: DLPM, and three rules by a call's place in its program.
+"""A comparison of rules that order one client's calls: DLPM's rule and three upstream rules.
 
     python studies upstream
 
@@ -24,7 +24,7 @@ FIRST = {
 
 
 def row(cell: SchedulerResults) -> dict[str, str]:
-    """Return a row of the table, whose values are means over the seeds."""
+    """Return a row of the table, with means over the seeds."""
     rule = value_at(cell.runs[0].experiment, "settings.dlpm-upstream.upstream")
     if "upstream" in cell.combined["scheduler"]:
         rule = rule or "calls_left"

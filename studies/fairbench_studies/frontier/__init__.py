@@ -1,1 +1,1 @@
-"""The frontier study: fair-finish against scheduler pairs as published, capped, and tuned."""
+"""The frontier study: fair-finish against other scheduler pairs as published, capped, and tuned."""

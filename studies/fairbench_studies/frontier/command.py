@@ -41,8 +41,8 @@ def reproduce_frontier(
 ) -> None:
     """Run the missing simulations, then write the picture, the tables and the verdict.
 
-    Raises Interrupted after a signal. If simulations failed, RunFailed is raised after the finished
-    runs are drawn.
+    Raises Interrupted after a signal. If simulations failed, the finished runs are drawn before
+    RunFailed is raised.
     """
     settings = frozen(size.preset)
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)

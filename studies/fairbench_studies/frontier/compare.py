@@ -1,4 +1,4 @@
-"""Comparison of fair-finish with every other pair: dominance in each configuration, and tests."""
+"""Comparison of fair-finish with every other scheduler pair: dominance, and statistical tests."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, no
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 
-# Lower values are better for the fields ``LESS`` of ``Measured``, and higher values for all other
-# fields.
+# the fields of ``Measured`` in which lower values are better
 LESS = ("to_90_s", "to_100_s", "p95_s")
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "worst_minute", "service_tok_s", "output_tok_s")
-LEAST = 1e-9  # In logarithms, this number replaces 0.
+LEAST = 1e-9  # replaces 0 before a logarithm is taken
 
 
 class Relation(StrEnum):
     """Whether fair-finish dominates a rival in a configuration or is dominated by it.
 
-    The primary measures decide.
+    Only the primary measures count.
     """
 
     DOMINATES = "dominates"
@@ -38,7 +37,7 @@ class Mark(StrEnum):
 
     BETTER = "+"
     NOT_WORSE = "="
-    A_LITTLE_WORSE = "=!"  # This mark means "worse by at most the margin".
+    A_LITTLE_WORSE = "=!"  # worse, but by at most the margin
     WORSE = "!"
     OPEN = "?"
 
@@ -52,7 +51,7 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """Return in how many configurations the given relation holds."""
+        """Count the configurations in which the given relation holds."""
         return sum(one is relation for one in self.relations.values())
 
 
@@ -63,10 +62,10 @@ def gain(name: str, ours: float, rival: float) -> float:
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return which of two schedulers dominates, if one does.
+    """Return which of two schedulers dominates the other, if one does.
 
-    The dominating scheduler must be better in some measure, and in no measure worse by more than
-    ``margin``. A scheduler counts as better in a measure if it is ahead by more than the margin.
+    The dominating scheduler is better in at least one measure by more than ``margin``, and in none
+    worse by more than ``margin``.
     """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)
@@ -105,7 +104,7 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """Return the measures that in some configuration are only lower bounds."""
+    """Return the measures that are only lower bounds in some configuration."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 
@@ -135,8 +134,8 @@ def _marks(
 ) -> Mapping[Key, Mark]:
     """Test each question as its own family, with Holm's correction over rivals and measures.
 
-    A value that is only a lower bound, such as a censored latency, never counts in favour of the
-    scheduler that has it.
+    A value that is only a lower bound, such as a censored latency, never counts in favour of its
+    scheduler.
     """
     pairs = [
         (one, name in bounds[rival][0], name in bounds[rival][1])

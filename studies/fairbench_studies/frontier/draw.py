@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMNS = 5
-MOST_CELLS = 6  # With more panels, the marks of the figure would overlap.
+MOST_CELLS = 6  # with more panels, marks would overlap
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
-# ``COLOURS`` lists colours by Okabe and Ito, in the order of the scheduler pairs.
+# colours by Okabe and Ito, in the order of the scheduler pairs
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
 LABELS = ("P95 of the\nwell-behaved, s", "min. fair share of best, %")
 OF_LIMIT = "service, % of the limit"
@@ -33,11 +33,11 @@ TITLES = {
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw a panel of latencies and a panel of shares per configuration.
+    """Draw a panel of latencies and a panel of shares for each configuration.
 
-    Hollow marks are dominated pairs. Shares are left out if every client of every run received all
-    of its due service; the limit is left out if every run reached it. If there are many
-    configurations, they share panels that show ratios to the best value in each.
+    Hollow marks are dominated pairs. Shares are left out if every client of every run got all
+    service that was due to it. The limit is left out if every run reached it. Many configurations
+    share panels, which show ratios to the best value in each.
     """
     cells = list(found)
     if len(cells) > MOST_CELLS:
@@ -83,8 +83,7 @@ MEASURES = {
     "share": "min. fair share,\nparts of the largest",
     "limit": "service,\nparts of the limit",
 }
-# ``OFFSETS`` holds the vertical offsets, in rows of the figure, of the three forms of a scheduler
-# pair.
+# vertical offsets of a scheduler pair's three forms, in rows of the figure
 OFFSETS = {PUBLISHED: 0.24, CAPPED: 0.0, TUNED: -0.24}
 
 
@@ -119,8 +118,7 @@ def _together(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
 def _ratios(found: Outcomes, configuration: Configuration, measure: str) -> list[float]:
     """Return a measure in each configuration, divided by the best value of any scheduler pair.
 
-    The limit is not a value of any scheduler pair, so that fractions of the limit are returned
-    unchanged.
+    Fractions of the limit are returned as they are, because the limit does not depend on a pair.
     """
     best = max if measure == "share" else min
     return [
@@ -165,7 +163,7 @@ def _panels(own: list[Axes], here: Mapping[Configuration, Outcome], frozen: Froz
 def _looks(
     configuration: Configuration, here: Mapping[Configuration, Outcome], frozen: Frozen
 ) -> dict[str, Any]:
-    """Return the form and colour of a scheduler pair's mark, which is hollow if it is dominated."""
+    """Return the look of a scheduler pair's mark: form, colour, and hollow if dominated."""
     colour = COLOURS[frozen.pairs.index(configuration.pair) % len(COLOURS)]
     is_dominated = _is_dominated(here[configuration], here, frozen.margin)
     return {
@@ -178,7 +176,7 @@ def _looks(
 
 
 def _limit_panel(axes: Axes, here: Mapping[Configuration, Outcome], frozen: Frozen) -> None:
-    """Draw the service against the minimum fair share, and the highest possible service."""
+    """Draw service against minimum fair share, with the highest possible service as a curve."""
     for configuration, outcome in here.items():
         if outcome.curve:
             shares, limits = ([100 * one for one in part] for part in (FAIRNESS, outcome.curve))

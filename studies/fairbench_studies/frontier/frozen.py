@@ -1,6 +1,6 @@
-"""The frontier study's scheduler pairs, workloads and seeds, which files fixed before the runs.
+"""The frontier study's scheduler pairs, workloads and seeds, fixed in files before the runs.
 
-``frozen.toml`` is for the default settings, and ``frozen_dlpm_paper.toml`` is for the preset
+``frozen.toml`` is for the default settings, ``frozen_dlpm_paper.toml`` for the preset
 ``dlpm-paper``.
 """
 
@@ -19,7 +19,7 @@ from fairbench.files.reader import MIB, opened
 
 NAME = "frontier"
 FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
-"""The name of the frozen file for each preset. None stands for the default settings."""
+"""The frozen file for each preset. None stands for the default settings."""
 
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
@@ -38,11 +38,10 @@ class Configuration(NamedTuple):
 
 
 class Cell(BaseModel):
-    """A workload in a scenario, with the seeds of the load in the order of the runs.
+    """A workload in a scenario, with its seeds in the order of the runs.
 
-    ``full`` is the default number of seeds, and ``quick`` is the number of seeds with ``--quick``.
-    Settings were tuned on development cells (workloads in scenarios), and never on the seeds of
-    test cells.
+    ``full`` is the default number of seeds, and ``quick`` the number with ``--quick``. Settings
+    were tuned on the cells of the part ``development``, and never on seeds of the part ``test``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -60,11 +59,9 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The content of a file with frozen settings, which were fixed before the runs.
+    """The content of a frozen file.
 
-    ``capped`` holds the settings of all capped pairs, and ``tuned`` holds the settings of each
-    tuned pair.
-
+    ``capped`` holds the settings of all capped pairs, and ``tuned`` those of each tuned pair.
     ``preset`` names the settings of a paper under which everything runs, or is None for the default
     settings.
     """
@@ -82,12 +79,12 @@ class Frozen(BaseModel):
 
     @property
     def name(self) -> str:
-        """The common name of the directory of runs, of the tables, and of the picture."""
+        """The name shared by the directory of runs, the tables, and the picture."""
         return f"{NAME}-{self.preset}" if self.preset else NAME
 
     @property
     def configurations(self) -> list[Configuration]:
-        """Return all forms (published, capped, tuned) of all scheduler pairs, pair by pair."""
+        """All forms (published, capped, tuned) of all scheduler pairs, pair by pair."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:
@@ -104,15 +101,15 @@ class Frozen(BaseModel):
 def frozen(preset: str | None = None) -> Frozen:
     """Return the study's scheduler pairs, settings, workloads and seeds under a preset.
 
-    A frozen file holds these choices. The file was fixed before the first test run, so that no
-    result could influence the choices. Raises UsageError if the preset has no frozen file.
+    They are read from a frozen file, which was fixed before the first test run, so that no result
+    could influence the choices. Raises UsageError if the preset has no frozen file.
     """
     file = _file(preset)
     return Frozen.model_validate(read_toml(files(__package__) / file, file))
 
 
 def digest(preset: str | None = None) -> str:
-    """Return the hash of a frozen file, which a test compares with a fixed value."""
+    """Return the hash of a frozen file. A test compares it with a fixed value."""
     file = _file(preset)
     with opened(files(__package__) / file, file) as stream:
         return hashlib.sha256(stream.read(MIB)).hexdigest()

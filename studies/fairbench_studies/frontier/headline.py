@@ -1,4 +1,4 @@
-"""The study's main claim, a comparison of fair-finish with the published D2LPM and Preble."""
+"""The study's main claim: fair-finish against D2LPM and Preble as published."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """A row of the main claim.
+    """The main claim for one configuration and rival.
 
-    The claim is that fair-finish's throughput is within a margin of the rival's and that its P99 is
-    lower. ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better than
-    the rival. ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the
-    margin, after Holm's correction over the rows of the claim. The P99 latencies are in seconds,
-    with that of fair-finish first; a P99 is NaN if there are too few latencies.
+    It says that fair-finish's throughput is within a margin of the rival's, and its P99 lower.
+    ``service``, ``output`` and ``makespan`` are factors by which fair-finish is better.
+    ``p_service`` is the p-value of the hypothesis that fair-finish is worse by the margin, after
+    Holm's correction over all rows. ``p99_s`` holds the P99 latencies of fair-finish and of the
+    rival in seconds, NaN if there are too few latencies.
     """
 
     cell: Cell
@@ -36,18 +36,18 @@ class Claimed(NamedTuple):
 
     @property
     def throughput_holds(self) -> bool:
-        """Return whether the means satisfy the throughput part of the claim."""
+        """Whether the means satisfy the throughput part of the claim."""
         return self.service.gain >= log(1 - self.margin)
 
     @property
     def latency_holds(self) -> bool:
-        """Return whether the P99 of fair-finish over all seeds is lower than the rival's."""
+        """Whether the P99 of fair-finish over all seeds is lower than the rival's."""
         ours, rival = self.p99_s
         return ours < rival
 
 
 def headline(found: Outcomes, ours: Configuration, margin: float) -> list[Claimed]:
-    """Return the rows of the main claim for the configurations that have finished runs."""
+    """Return the rows of the main claim, for the configurations that have finished runs."""
     pairs = [
         (cell, here, rival)
         for cell, here in found.items()

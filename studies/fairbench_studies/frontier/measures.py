@@ -28,7 +28,7 @@ from fairbench.results.comparison import compared_summary
 from fairbench.results.run_facts import engine_prices, read_tables, stored_facts
 from fairbench.results.store import EXPERIMENT, StoredRun
 
-ENOUGH_FOR_P99 = 300  # A P99 is computed from at least this number of latencies.
+ENOUGH_FOR_P99 = 300  # fewest latencies from which a P99 is computed
 Samples = Mapping[str, Sample]
 
 
@@ -36,18 +36,18 @@ class Measured(NamedTuple):
     """The measures of a run in which all programs should have finished.
 
     - ``to_90_s`` and ``to_100_s`` are the times (s) by which 90% and 100% of the programs that
-      arrived in warm-up and window had finished. If some of the programs never finished, the end of
-      the run is used as a lower bound.
+      arrived in warm-up and window had finished. If some never finished, the end of the run is a
+      lower bound.
     - ``p95_s`` is the mean P95 latency of the well-behaved clients, or NaN if a P95 lies among
       refused requests.
-    - ``served`` is the lowest ratio, over well-behaved clients, of received service to due service
-      in the window.
+    - ``served`` is the service of the worst-off well-behaved client in the window, as a fraction of
+      the service that it asked for.
     - ``share`` is the lowest ratio of a client's service to its max-min fair share of the best
       total of any scheduler pair.
-    - Rates are in tokens/s and count cached input, except ``computed_tok_s``, which does not.
+    - Rates are in tokens/s. They count cached input, except ``computed_tok_s``.
     - ``worst_minute`` is the lowest fraction of its fair share that a client received in any
       minute.
-    - ``limit`` is the service divided by the most service that any scheduler could give in the
+    - ``limit`` is the service as a fraction of the most that any scheduler could give in the
       window.
     """
 
@@ -94,7 +94,7 @@ def _part(got: float | None, due: float | None) -> float:
 
 
 def victims(run: StoredRun) -> Samples:
-    """Return each well-behaved client's latencies in the window, in the workload's metric."""
+    """Return each well-behaved client's latencies in the window, by the workload's metric."""
     tables, stored = read_tables(run), run.summary
     window = Window(stored["window_start_s"], stored["window_end_s"])
     facts = stored_facts(run, window)
@@ -107,14 +107,14 @@ def victims(run: StoredRun) -> Samples:
 
 
 FAIRNESS = tuple(number / 10 for number in range(11))
-"""The minimum fair shares for which the limit of the service is drawn as a curve."""
+"""The minimum fair shares at which the curve of the highest possible service is computed."""
 
 
 def limit_curve(run: StoredRun) -> tuple[float, ...]:
-    """Return the limit (highest possible service) at each share in ``FAIRNESS``.
+    """Return the highest possible service at each minimum fair share in ``FAIRNESS``.
 
-    The limits are relative to the limit without fairness. If the limit of the run is unknown, the
-    result is empty.
+    Values are relative to the highest possible service without fairness. The result is empty if it
+    is unknown.
     """
     tables, stored = read_tables(run), run.summary
     if not stored.get("limit_service_tok_s"):
@@ -136,7 +136,7 @@ class Outcome:
     """A scheduler pair in one configuration, with its runs by seed and their latencies.
 
     ``bounds`` names the fields of ``Measured`` that are only lower bounds in some run. ``curve``
-    holds the highest possible service at each share in ``FAIRNESS``, or is empty if it is unknown.
+    holds the result of ``limit_curve``.
     """
 
     runs: Mapping[int, Measured]
@@ -152,7 +152,7 @@ class Outcome:
 
     @cached_property
     def p95(self) -> Percentile:
-        """Return the mean of the well-behaved clients' P95 latencies, each over all seeds."""
+        """The mean of the well-behaved clients' P95 latencies, each over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]
@@ -165,5 +165,5 @@ class Outcome:
 
     @cached_property
     def p99(self) -> Percentile | None:
-        """Return the P99 over all seeds' latencies, or None if there are too few latencies."""
+        """The P99 of the latencies of all seeds, or None if there are too few."""
         return percentile(self.together, 99) if self.together.n >= ENOUGH_FOR_P99 else None

@@ -1,9 +1,9 @@
 """Tests of fair-finish against a rival, paired by seed and corrected for multiple comparisons.
 
-A gain is the logarithm of a ratio, positive where fair-finish is better. The seed determines the
-load; therefore both schedulers of a pair had the same load. The configurations (cells) were chosen
-in advance, and gains may differ between them. The tests are about the mean over cells
-(configurations), whose variance comes from the seeds within the cells.
+A gain is the logarithm of a ratio, positive where fair-finish is better. Runs with the same seed
+have the same load, so gains are taken seed by seed. Configurations were chosen in advance, and
+gains may differ between them. The tests are about the mean gain over configurations; its variance
+comes from the seeds within each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""The gains in each configuration, by seed."""
+"""The gains of the seeds in each configuration."""
 
 
 class Estimate(NamedTuple):
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
         return exp(self.gain - reach), exp(self.gain + reach)
 
     def p_above(self, least: float) -> float:
-        """Return the one-sided p-value for the hypothesis that a gain is at most ``least``."""
+        """Return the one-sided p-value of the hypothesis that the gain is at most ``least``."""
         beyond = self.gain - least
         if not self.degrees:
             return 1.0
@@ -49,16 +49,16 @@ class Estimate(NamedTuple):
         return half if beyond > 0 else 1 - half
 
     def p_below(self, most: float) -> float:
-        """Return the one-sided p-value for the hypothesis that a gain is at least ``most``."""
+        """Return the one-sided p-value of the hypothesis that the gain is at least ``most``."""
         return Estimate(-self.gain, self.error, self.degrees).p_above(-most)
 
 
 def estimate(gains: Gains) -> Estimate:
-    """Return the mean over the configurations of each configuration's mean over its seeds.
+    """Average each configuration's gains over its seeds, and then over the configurations.
 
     A configuration with a single seed counts in the mean but not in the standard error. The degrees
-    of freedom follow Satterthwaite's formula, and are rounded down. If a gain is not finite, the
-    result is NaN and not significant.
+    of freedom follow Satterthwaite's formula, rounded down. If a gain is not finite, the result is
+    NaN and not significant.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
     if not isfinite(mean):

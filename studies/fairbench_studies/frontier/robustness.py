@@ -1,13 +1,17 @@
-"""The robustness of fair-finish to changed settings, and the contribution of its parts.
+"""Whether fair-finish's advantage survives changed settings, and what each part of it adds.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
 
 The script writes results/frontier-robustness.csv, with a row per configuration, and two tables of
-geometric means over the configurations. results/tables/frontier-robustness.csv holds the factor by
-which fair-finish is better than each rival, for each value of a varied setting.
-results/tables/frontier-levers.csv holds the factor by which fair-finish is better than fair-finish
-without one of its parts. If runs are missing, the rows of the tables are incomplete.
+geometric means over the configurations:
+
+- results/tables/frontier-robustness.csv has the factor by which fair-finish is better than each
+  rival, for each value of a varied setting.
+- results/tables/frontier-levers.csv has the factor by which fair-finish is better than itself
+  without one of its parts.
+
+If runs are missing, the rows of the tables are incomplete.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ AXES = SWEEP.with_suffix(".csv")
 LEVERS = SWEEP.with_name("frontier-levers.csv")
 DEFAULT, CAPPED = "default", "capped as it is"
 RIVALS = ("d2lpm", "preble-dlpm", "preble")
-# In the configurations ``EVERYWHERE``, fair-finish also runs without each one of its parts.
+# the configurations in which fair-finish also runs without each of its parts
 EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")
 SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
 KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
@@ -49,7 +53,7 @@ def ours() -> Configuration:
 
 
 def found(folder: Path) -> Tagged:
-    """Return the outcomes in a folder of runs, by the tag of the run (varied setting and value)."""
+    """Return the outcomes in a folder of runs, by tag (varied setting and value)."""
     stored = SweepStore(Path(folder)).finished()
     by_tag: dict[str, dict[Point, StoredRun]] = {}
     for spec in points(read_sweep(str(SWEEP))):
@@ -64,13 +68,16 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Return, by measure, the geometric mean of the first outcomes divided by the second ones."""
+    """Return for each measure the factor by which the first outcomes are better, as text.
+
+    Factors are geometric means over the pairs.
+    """
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row for each tag (varied setting and value) under which a rival was run."""
+    """Yield a row for each tag (varied setting and value) under which a rival was run."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -86,7 +93,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row per part of fair-finish, with the factor gained over the form without it."""
+    """Yield a row per part of fair-finish, with the factor that the part gains."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -95,7 +102,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
         pairs = [
             (whole[cell][ours()], without)
             for cell, here in cells.items()
-            # Each entry is the scheduler fair-finish with one of its parts switched off.
+            # each is fair-finish with one of its parts switched off
             for without in here.values()
             if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
         ]
@@ -106,7 +113,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
 
 
 def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
-    """Return a row per tag (varied setting and value) and configuration."""
+    """Yield a row per tag (varied setting and value), configuration and scheduler pair."""
     for tag, cells in tagged.items():
         for cell, here in cells.items():
             for configuration, outcome in here.items():

@@ -1,4 +1,4 @@
-"""The runs of the frontier study: planned, missing and finished runs."""
+"""The runs of the frontier study: planned, missing and finished."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Point(NamedTuple):
 
 
 class Plan:
-    """The runs of some scheduler pairs in some configurations, each with several seeds.
+    """The planned runs: every scheduler pair in every configuration, with several seeds.
 
     If ``seeds`` is given, it replaces the number of seeds of each configuration.
     """
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def cells(self) -> list[Cell]:
-        """The configurations (cells) of the plan in their order."""
+        """The configurations of the plan, in order."""
         return list(self.seeds)
 
     @cached_property
@@ -55,7 +55,7 @@ class Plan:
 
     @cached_property
     def identities(self) -> Mapping[str, list[Point]]:
-        """The runs by identity of the experiment.
+        """The runs by the identity of their experiment.
 
         Several forms of a scheduler pair may share an experiment.
         """
@@ -86,7 +86,7 @@ class Plan:
         }
 
     def left(self, folder: Path) -> Filling:
-        """Return the runs that are missing in the folder, which is created if needed.
+        """Find the runs that the folder lacks. Create the folder if it does not exist.
 
         Test configurations come first, and seeds are completed one by one, so that an interrupted
         study has usable results.
@@ -102,7 +102,7 @@ class Plan:
         return replace(lacking, jobs=jobs)
 
     def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
-        """Return the stored runs of those seeds that are finished in all configurations."""
+        """Return the stored runs of the seeds for which no scheduler pair lacks a run."""
         runs = {
             point: stored[key]
             for key, sharing in self.identities.items()

@@ -25,7 +25,7 @@ from fairbench_studies.frontier.outcomes import of_part
 from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
-COLUMNS = {  # for each field of ``Measured``, the column's name in the table of ratios
+COLUMNS = {  # column of the table of ratios for each field of ``Measured``
     "to_90_s": "90%",
     "to_100_s": "100%",
     "p95_s": "P95",
@@ -53,7 +53,7 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 
 
 def explanation(frozen: Frozen, cells: int) -> list[str]:
-    """Return an explanation of the columns, marks and counts in the table of ``against``."""
+    """Explain the columns, marks and counts in the table of ``against``."""
     points = (
         f"Numbers are factors by which {frozen.ours} as published beats the rival: means over "
         f"{cells} configurations.",
@@ -179,7 +179,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 
 
 def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
-    """Return sentences on how often fair-finish dominates each rival, both in published form."""
+    """Return how often fair-finish dominates each rival, both in published form, as sentences."""
     here = of_part(found, "test")
     ours = Configuration(frozen.ours, PUBLISHED)
     compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
@@ -193,7 +193,7 @@ def result_lines(found: Outcomes, frozen: Frozen) -> list[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield comparisons of fair-finish in one form (such as capped) with rivals in this form."""
+    """Yield comparisons of fair-finish in one form (such as capped) with rivals in that form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()
@@ -205,7 +205,7 @@ def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
 
 
 def _with_seeds(found: Outcomes) -> list[str]:
-    """Return the configurations with their numbers of seeds as text, such as ``tot s1 (3)``."""
+    """Return the configurations as text, each with its number of seeds, such as ``tot s1 (3)``."""
     return [f"{cell} ({len(next(iter(h.values())).runs)})" for cell, h in found.items()]
 
 

@@ -1,13 +1,15 @@
-"""The trials by which scheduler pairs of the frontier study were tuned, and the rule of choice.
+"""The trials by which the frontier study's scheduler pairs were tuned, and the rule of choice.
 
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
 The script writes results/frontier-tuning.csv, with a row per trial. A row has the time to 90%
 completion and the P95 latency of the well-behaved clients, as geometric means over the development
-configurations. Of a pair's trials whose time is within the margin of the pair's best time, the rule
-chooses the one with the lowest P95 latency. The file frozen.toml stores the chosen trials. For a
-preset such as dlpm-paper, the names of the files end in the preset's name.
+configurations.
+
+For each pair, the rule considers the trials whose time is within a margin of the pair's best, and
+chooses the one with the lowest P95 latency. Chosen trials are stored in frozen.toml. For a preset
+such as dlpm-paper, the files' names end in its name.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ NAME = "frontier-tuning"
 
 
 class Trial(NamedTuple):
-    """Settings of a scheduler pair for all configurations.
+    """Settings of a scheduler pair that are tried in all configurations.
 
     The value 0 keeps the workload's value or that of the default rule.
     """
@@ -45,7 +47,7 @@ class Means(NamedTuple):
 
 
 def trials(folder: Path, name: str) -> dict[Trial, Means]:
-    """Return the trials of a sweep, one for each value of the limit on running requests."""
+    """Return the results of all trials of a sweep."""
     sweep = read_sweep(str(ROOT / f"results/tables/{name}.toml"))
     stored = SweepStore(Path(folder)).finished()
     found: dict[Trial, list[Any]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The page of a paper's claims, with the outcomes of their parts at each setting side by side."""
+"""The results page of a paper's claims, with one column of verdicts for each setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench_studies.kit.parts import COUNTED, Claim, Part, score, total
 from fairbench_studies.kit.rows import write_rows
 
 NOT_RUN = "not run"
-HERE = "here"  # If claims are judged with a single setting, the setting has this title.
+HERE = "here"  # the title when claims are judged at only one setting
 UNDER = "holds under"
 RULE = (
     "A part is one statement of a claim. A direction *holds* or is *reversed* if the 95% interval "
@@ -28,9 +28,10 @@ RULE = (
 
 
 class Page(NamedTuple):
-    """The texts of a page: title, the rule by which parts of claims are judged, and remarks.
+    """The fixed texts of a claims page: title, rule and remarks.
 
-    The first remark stands after the counts of parts, and all other remarks stand at the end.
+    ``rule`` explains how the parts of a claim are judged. The first remark follows the summary of
+    verdicts, and the other remarks follow as paragraphs.
     """
 
     title: str
@@ -39,14 +40,14 @@ class Page(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """A setting (paper's or default) for verdicts on claims: a title, and the figures' data."""
+    """A group of runs, such as those with the paper's settings, and the data of each figure."""
 
     title: str
     sources: Mapping[str, Any]
 
 
 class Judged(NamedTuple):
-    """A claim and the verdicts on its parts, by the title of the setting."""
+    """A claim with the verdicts on its parts, keyed by the title of the setting."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]
@@ -89,7 +90,7 @@ def page_text(
 
 
 def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts of claims by outcome and setting."""
+    """Return a sentence that says how many parts of claims have each verdict, by setting."""
     said = []
     for title in titles:
         counts = total([part for one in judged for part in one.parts.get(title, ())])
@@ -101,7 +102,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts that hold at only one of two settings."""
+    """Return a sentence that counts the parts that hold at exactly one of two settings."""
     if len(titles) != 2:
         return ""
     pairs = [
@@ -119,11 +120,10 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def steady(parts: Iterable[Part]) -> tuple[int, int]:
-    """Return two counts of the parts that hold at a setting.
+    """Return how many parts hold under every reading of the paper, and how many were tested so.
 
-    The first count is of the parts that also hold under every other interpretation (reading) of the
-    paper's text that was tried, and the second is of all parts. Parts without a tried
-    interpretation are in neither count.
+    A reading is one interpretation of an unclear point of the paper. Only parts that hold and were
+    also judged under another reading are counted.
     """
     tried = [part for part in parts if part.under and part.outcome is Outcome.HOLDS]
     every = [part for part in tried if set(part.under.values()) == {Outcome.HOLDS}]
@@ -131,7 +131,7 @@ def steady(parts: Iterable[Part]) -> tuple[int, int]:
 
 
 def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return a sentence that counts the parts that hold under every interpretation of the paper."""
+    """Return a sentence that counts the parts that hold under every reading of the paper."""
     said = []
     for title in titles:
         every, tried = steady(part for one in judged for part in one.parts.get(title, ()))
@@ -146,7 +146,7 @@ def _steady(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Return the pairs of claim parts, one of each setting, that have the same text."""
+    """Pair the parts of two settings that make the same statement."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
@@ -160,7 +160,7 @@ def _row(one: Judged, titles: Sequence[str]) -> str:
 
 
 def _details(one: Judged, titles: Sequence[str]) -> list[str]:
-    """Return a table of a claim's parts, with a column per setting, and reasons for failures."""
+    """Return the section of a claim: a table of its parts, and the reason why some do not hold."""
     shown = [title for title in titles if title in one.parts]
     texts = dict.fromkeys(part.text for title in shown for part in one.parts[title])
     by_text = {title: {part.text: part for part in one.parts[title]} for title in shown}
@@ -184,7 +184,7 @@ def _details(one: Judged, titles: Sequence[str]) -> list[str]:
 
 
 def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
-    """Return the interpretations of the paper under which a part holds, by setting if several."""
+    """Return the readings of the paper under which a part holds, separately for each setting."""
     said = {title: readings(parts[text].under) for title, parts in by_text.items() if text in parts}
     several = len(by_text) > 1
     return "; ".join(
@@ -195,7 +195,7 @@ def _under(text: str, by_text: Mapping[str, Mapping[str, Part]]) -> str:
 
 
 def readings(under: Mapping[str, Outcome]) -> str:
-    """Return interpretations as text, such as ``all (a, b)``, ``a; not b``, or ``none (a, b)``."""
+    """Return readings of the paper as text: ``all (a, b)``, ``a; not b``, or ``none (a, b)``."""
     holds = [name for name, made in under.items() if made is Outcome.HOLDS]
     fails = [name for name in under if name not in holds]
     if not under:
@@ -220,10 +220,10 @@ def write_page(
     stem: str,
     bases: Mapping[tuple[str, str], str] = MappingProxyType({}),
 ) -> list[Path]:
-    """Write the text as ``STEM.md`` and the claims' parts as ``STEM.csv``. Return both files.
+    """Write the page as ``STEM.md`` and the claims' parts as ``STEM.csv``. Return both files.
 
-    ``bases`` describes the runs of each setting and figure. Raises UsageError if a file cannot be
-    written.
+    ``bases`` describes the runs behind a claim, by setting and figure. Raises UsageError if a file
+    cannot be written.
     """
     markdown, table = folder / f"{stem}.md", folder / f"{stem}.csv"
     try:

@@ -1,4 +1,4 @@
-"""The largest lead in service over a client with waiting requests, from a run's service log."""
+"""The largest service lead over a client with waiting requests, computed from a service log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from fairbench.metrics.waiting import merged, waits
 
 
 class ServiceHistory(NamedTuple):
-    """Cumulative service of clients; ``served`` has shape (n_times, n_clients), weighted tokens."""
+    """The service that each client has received up to each instant of a run.
+
+    ``served`` has shape (n_times, n_clients) and is in weighted tokens.
+    """
 
     times: Floats
     served: Floats
 
     @classmethod
     def of(cls, service: ServiceRows, clients: int) -> ServiceHistory:
-        """Return the history of the service.
+        """Sum up a service log.
 
-        Prompts count at admission, and outputs at the end of a log interval.
+        The tokens of a prompt count when the request is admitted. Output tokens count at the end of
+        the log interval in which they were produced.
         """
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
@@ -33,23 +37,22 @@ class ServiceHistory(NamedTuple):
         return cls(times, served.cumsum(axis=0))
 
     def between(self, start_s: float, end_s: float) -> Floats:
-        """Return the cumulative service from one instant to another.
+        """Return the cumulative service from ``start_s`` to ``end_s``.
 
-        The first row is the service before the time ``start_s``. An interval of the service log
-        that lies only partly in this time counts as a whole. Therefore a lead in service is too
-        large by at most the outputs in one interval of the service log.
+        The first row is the service before ``start_s``. A log interval that lies partly in this
+        period counts as a whole, so a lead can be overestimated by the output of one log interval.
         """
         first, after = self.span(start_s, end_s)
         return self.served[first - 1 : after]
 
     def span(self, start_s: float, end_s: float) -> tuple[int, int]:
-        """Return the slice of the times from ``start_s`` to ``end_s``, including both."""
+        """Return the index range of the instants from ``start_s`` to ``end_s``, including both."""
         first = int(np.searchsorted(self.times, start_s))
         return first, int(np.searchsorted(self.times, end_s, "right"))
 
 
 def largest_lead(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the largest service lead of any client over a client that stays backlogged.
+    """Return the largest lead that a client gains over a client with waiting requests.
 
     Args:
         requests: The requests that one worker served.

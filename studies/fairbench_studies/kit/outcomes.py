@@ -1,8 +1,8 @@
-"""Outcomes of a claim's parts, and comparisons of two schedulers seed by seed.
+"""Verdicts on a claim, and the comparison of two schedulers over paired seeds.
 
-A claim holds if the whole 95% interval of the paired difference lies on the claimed side of a
-threshold, such as a ratio of 1. The claim is reversed if the whole interval lies on the other side,
-and inconclusive otherwise. With a single seed, the difference itself decides.
+A claim holds if the 95% interval of the paired difference lies entirely on the claimed side of a
+threshold, such as a ratio of 1. It is reversed if the interval lies entirely on the other side, and
+inconclusive otherwise. With a single seed, the difference itself decides.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fairbench.results.summary import Value
 
 
 class Outcome(StrEnum):
-    """The outcome of a claim in one configuration or in all.
+    """The verdict on a claim, in one configuration or overall.
 
-    Only numbers can be ``OFF`` (too far from the paper's).
+    ``OFF`` applies only to numbers: the simulated number is too far from the paper's.
     """
 
     HOLDS = "holds"
@@ -31,11 +31,11 @@ class Outcome(StrEnum):
 
 
 class Seen(NamedTuple):
-    """The result of one measure in one configuration: its mean, confidence interval and outcome.
+    """The result of one measure in one configuration: verdict, mean and confidence interval.
 
     The ends ``low`` and ``high`` of the interval are None if unknown. ``bound`` is ``>`` or ``<``
-    if ``value`` is only a bound of the mean; ``value`` is None if the mean is unknown, or if the
-    result is about several pairs of schedulers.
+    if ``value`` is only a bound of the mean. ``value`` is None if the mean is unknown, or if the
+    result covers several pairs of schedulers.
     """
 
     outcome: Outcome
@@ -48,10 +48,10 @@ class Seen(NamedTuple):
 def compared(
     less: Sequence[Value], more: Sequence[Value], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare two lists of values, in the order of the seeds, by ratio or by difference.
+    """Judge whether ``more`` exceeds ``less``, given a value per seed of each.
 
-    ``flip`` is the ratio or difference of ``more`` to ``less`` (such as 1 or 0) beyond which the
-    claim holds. Ratios are averaged by their logarithms.
+    ``flip`` is the threshold for the ratio (or difference) of ``more`` to ``less``; the claim holds
+    above it. The mean ratio is the geometric mean.
     """
     if is_ratio:
         less, more, flip = [*map(_logarithm, less)], [*map(_logarithm, more)], log(flip)
@@ -73,7 +73,7 @@ def compared(
 def exceeds(
     less: Iterable[float], more: Iterable[float], flip: float = 1.0, *, is_ratio: bool = True
 ) -> Seen:
-    """Compare plain numbers as ``compared`` does. NaN and infinite numbers count as unknown."""
+    """Judge plain numbers as ``compared`` does. NaN and infinite numbers count as unknown."""
     first, second = (
         [Value(one if isfinite(one) else None) for one in side] for side in (less, more)
     )
@@ -81,7 +81,7 @@ def exceeds(
 
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the joint outcome of several conditions, which is the worst of their outcomes."""
+    """Return the verdict on several conditions together: the worst of their verdicts."""
     worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
     return min(outcomes, key=worst_first.index)
 

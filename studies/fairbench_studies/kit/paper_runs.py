@@ -1,4 +1,4 @@
-"""``fairbench reproduce`` for papers with their own experiments: runs, figures and claims."""
+"""``fairbench reproduce`` for the VTC and Preble papers: missing runs, figures and claims."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ from fairbench_studies.kit.rows import Row, read_rows, write_rows
 
 
 class Experiment(Protocol):
-    """An experiment that can be run with any seed."""
+    """An experiment that can be repeated with any seed."""
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """Return the complete specification of the experiment with a seed."""
+        """Return the complete specification of the experiment with the given seed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper, and the functions that turn its runs into figures and claims.
+    """A paper to reproduce, with the functions that turn its runs into figures and claims.
 
-    ``experiments`` is a function that returns the experiments for which all data files exist.
-    ``read`` is a function that returns a folder's results of the first seeds. ``plot`` is a
-    function that draws the results and returns the files. ``basis`` is a function that returns the
-    hardware and the seeds of results as text. The functions that judge ``claims`` take the results,
-    and raise KeyError if a run is missing. ``keep`` returns rows with the per-seed values that were
-    judged, and ``recall`` returns the results in such rows.
+    ``experiments`` returns the experiments whose data files exist. ``read`` returns the results in
+    a folder, for the given number of seeds. ``plot`` draws results and returns the files. ``basis``
+    describes the hardware and the seeds of results. The judges of ``claims`` take results and raise
+    KeyError if a run is missing. ``keep`` returns the judged values as rows, one per seed, and
+    ``recall`` restores results from such rows.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Paper:
         return [Judged(claim, _parts(claim, results)) for claim in self.claims]
 
     def page(self, judged: Sequence[Judged], results: Any) -> str:
-        """Return the page that shows the judged claims."""
+        """Return the results page of the judged claims."""
         title = Page(f"Claims of the {self.title} paper")
         return page_text(title, judged, [HERE], [self.basis(results)])
 
@@ -107,9 +106,9 @@ def reproduce_paper(
 
 
 def judge_stored(paper: Paper, source: Path, claims_dir: Path) -> None:
-    """Judge a paper's claims from stored per-seed values, without any run.
+    """Judge a paper's claims from the stored values of each seed, without any simulation.
 
-    Raises DataError if the folder contains no per-seed values.
+    Raises DataError if the folder contains no such values.
     """
     path = _seeds_path(paper, source)
     try:
@@ -129,7 +128,7 @@ def _seeds_path(paper: Paper, folder: Path) -> Path:
 
 
 def _write_page(paper: Paper, judged: Sequence[Judged], results: Any, claims_dir: Path) -> None:
-    """Write and print the page of a paper's judged claims."""
+    """Write the results page of a paper's claims, and print it."""
     text = paper.page(judged, results)
     for path in write_page(judged, text, claims_dir, f"{paper.name}-claims"):
         typer.echo(path)
@@ -139,7 +138,7 @@ def _write_page(paper: Paper, judged: Sequence[Judged], results: Any, claims_dir
 def fill(
     experiments: Iterable[Experiment], folder: Path, context: RunContext, *, seeds: int
 ) -> None:
-    """Simulate the missing runs of the first seeds in parallel.
+    """Simulate the runs of the first ``seeds`` seeds that the folder lacks, in parallel.
 
     If a run fails, its error is raised.
     """
@@ -151,11 +150,11 @@ def fill(
 
 
 def listed_seeds(count: int) -> str:
-    """Return the first seeds as text, such as ``seeds 0 to 2``."""
+    """Return the first ``count`` seeds as text, such as ``seeds 0 to 2``."""
     return f"seeds 0 to {count - 1}" if count > 1 else "seed 0"
 
 
 def stored(folder: Path) -> dict[str, StoredRun]:
-    """Return the complete runs in a folder, by the identity of their experiments."""
+    """Return the complete runs in a folder, keyed by the identity of their experiments."""
     runs = runs_in(folder) if folder.is_dir() else []
     return {run.manifest["spec_identity"]: run for run in runs if run.manifest["complete"]}

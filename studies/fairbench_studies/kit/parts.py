@@ -1,8 +1,8 @@
-"""A claim of a paper and its parts, on each of which there is a separate verdict.
+"""A claim of a paper, and the statements ("parts") into which it is split for judging.
 
-A direction *holds*, is *reversed*, or is *inconclusive* (which is not a failure). A number in the
-paper *holds* if fairbench's number is near it, and is *off* otherwise. A part of a claim is *not
-contended* if no client competed for service, and *not testable* if the paper says too little.
+A claimed direction *holds*, is *reversed*, or is *inconclusive* (which is not a failure). A claimed
+number *holds* if the simulated number is near it, and is *off* otherwise. A part is *not contended*
+if clients never competed for service, and *not testable* if the paper says too little.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from fairbench.results.summary import Value
 from fairbench_studies.kit.outcomes import Outcome, Seen, exceeds, joined
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
-"""The outcomes of claim parts that count as tested, from best to worst."""
+"""The verdicts that count as tested, from best to worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A single statement of a claim, with the outcome of testing it.
+    """A statement of a claim, and the verdict on it.
 
-    ``ours`` is a text with the numbers that fairbench found. ``beside`` holds outcomes by measures
-    that the paper does not use; the page reports them but does not count them. ``elsewhere`` names
-    the configurations in which the statement does not hold. ``under`` holds the outcome under each
-    interpretation (reading) of an unclear point of the paper. ``interval`` is the 95% interval of
-    the number that decides, if the outcome depends on one number.
+    ``ours`` reports the numbers that fairbench found. ``beside`` holds the verdicts by measures
+    that the paper does not use; they are reported but not counted. ``elsewhere`` names the
+    configurations in which the statement does not hold. ``under`` holds the verdict under each
+    reading of an unclear point of the paper. ``interval`` is the 95% interval of the number that
+    decides the verdict, if there is exactly one.
     """
 
     text: str
@@ -44,10 +44,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of the paper at the place ``source``; ``paper`` is the claimed number or the wording.
+    """A claim of the paper, and how to judge it.
 
-    ``judge`` is a function that takes the data of the figure ``figure`` and returns the parts of
-    the claim. ``cause`` says why some parts of the claim do not hold.
+    ``source`` is the section or figure of the paper, and ``paper`` the claimed number or wording.
+    ``judge`` takes the data of ``figure`` and returns the claim's parts. ``cause`` says why some
+    parts do not hold.
     """
 
     number: int
@@ -60,16 +61,13 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Return a part of a claim that holds if ``value`` is between ``low`` and ``high``."""
+    """Judge that ``value`` lies between ``low`` and ``high``. ``shown`` is the value as text."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 
 
 def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
-    """Return a part of a claim, which holds if every seed shows it.
-
-    If none does, it is reversed.
-    """
+    """Judge a statement that must hold in every seed. It is reversed if it holds in none."""
     there = sum(found)
     outcome = Outcome.INCONCLUSIVE
     if there in (0, len(found)):
@@ -79,9 +77,9 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
 
 
 def mean_within(text: str, found: Iterable[float], low: float, high: float, form: str) -> Part:
-    """Return a part of a claim that holds if the mean over seeds is between ``low`` and ``high``.
+    """Judge that the mean over seeds lies between ``low`` and ``high``.
 
-    ``form`` is the format of the mean, such as ``{:.1f} s``.
+    ``form`` formats the mean, such as ``{:.1f} s``.
     """
     values = list(found)
     mean = fmean(values)
@@ -90,7 +88,7 @@ def mean_within(text: str, found: Iterable[float], low: float, high: float, form
 
 
 def _interval(values: Sequence[float], form: str) -> str:
-    """Return the 95% interval of a mean over seeds in the mean's format, or "" for one seed."""
+    """Return the 95% interval of the mean over seeds as text, or "" for a single seed."""
     if len(set(values)) < 2:
         return ""
     zero = [Value(0.0)] * len(values)
@@ -106,10 +104,10 @@ def rising(
     *,
     is_ratio: bool = True,
 ) -> Part:
-    """Return a part of a claim that each value exceeds the previous one (see ``exceeds``).
+    """Judge that each list of values exceeds the previous list (see ``exceeds``).
 
-    The part holds if every step holds, and is reversed if any step is reversed. ``form`` is the
-    format of the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
+    The part holds if every step holds, and is reversed if any step is reversed. ``form`` formats
+    the means over seeds, such as ``FCFS {1:.0f}, VTC {0:.0f}``.
     """
     pairs = [([*less], [*more]) for less, more in pairwise([[*side] for side in sides])]
     steps = [exceeds(less, more, flip, is_ratio=is_ratio) for less, more in pairs]
@@ -127,7 +125,7 @@ def interval_of(seen: Seen, *, is_ratio: bool = True) -> str:
 
 
 def score(parts: Sequence[Part]) -> str:
-    """Return a text on the tested parts, such as ``3 of 4 parts hold, 1 inconclusive``."""
+    """Return a summary of the tested parts, such as ``3 of 4 parts hold, 1 inconclusive``."""
     counts = Counter(part.outcome for part in parts)
     tested = sum(counts[outcome] for outcome in COUNTED)
     if not tested:
@@ -138,5 +136,5 @@ def score(parts: Sequence[Part]) -> str:
 
 
 def total(parts: Sequence[Part]) -> Mapping[Outcome, int]:
-    """Return how many parts have each outcome."""
+    """Count the parts with each verdict."""
     return Counter(part.outcome for part in parts)

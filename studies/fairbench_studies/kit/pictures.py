@@ -1,4 +1,4 @@
-"""A function that writes a study's figure, and the figure's numbers as CSV."""
+"""Saving a study's figure, and the numbers behind it as CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_figure(
     formats: Sequence[str],
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Path]:
-    """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for the rows. Return all paths.
+    """Save the figure as ``STEM.FORMAT`` in each format, and its rows as ``STEM.csv``.
 
     Raises UsageError if a file cannot be written.
     """

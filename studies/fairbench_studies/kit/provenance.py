@@ -1,4 +1,4 @@
-"""Provenance lines of figures: simulated or measured, hardware, and seeds."""
+"""Captions that say how a figure's runs were made: simulated or measured, hardware, and seeds."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fairbench.results.summary import basis
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Return a text such as ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval``."""
+    """Return a caption such as ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval``."""
     return origin_of([run.summary for cell in cells for run in cell.runs])
 
 
 def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
-    """Return where values come from that are of the first run of each configuration."""
+    """Return the caption for a figure that shows only the first run of each configuration."""
     return origin_of([cell.runs[0].summary for cell in cells])
 
 
 def origin_of(summaries: Sequence[Any]) -> str:
-    """Return a text on how and on what hardware the runs of the summaries were made."""
+    """Return the caption for the runs of the given summaries: hardware and seeds."""
     bases = "; ".join(sorted({basis(summary) for summary in summaries}))
     seeds = sorted({summary["seed"] for summary in summaries})
     return f"{bases}; {seed_text(seeds)}" + (f", {METHOD}" if len(seeds) > 1 else "")

@@ -1,4 +1,4 @@
-"""Functions that read and write rows of CSV files, and the path of the repository."""
+"""Reading and writing rows of CSV files, and the path of the repository."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Row = Mapping[str, str]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file as dictionaries by column name."""
+    """Return the rows of a CSV file as dictionaries keyed by column name."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def read_cells(path: Path) -> list[list[str]]:
-    """Return the values of a CSV file, row by row with the header. Column names may repeat."""
+    """Return the values of a CSV file row by row, including the header. Column names may repeat."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows with equal keys as CSV. Numbers have 6 digits, and undefined values are empty."""
+    """Write rows with equal keys as CSV: numbers with 6 digits, undefined values as ""."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows[0])
@@ -35,12 +35,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def stored_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file that a study extends, or no rows without the file."""
+    """Return the rows of a CSV file, or no rows if the file does not exist yet."""
     return read_rows(path) if path.exists() else []
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a CSV file, which gets a header with its first row."""
+    """Append a row to a CSV file. The first row also writes the header."""
     is_new = not path.exists()
     with path.open("a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -55,9 +55,10 @@ def extend_rows(
     points: Iterable[Sequence[Any]],
     measured: Callable[..., Mapping[str, Any]],
 ) -> None:
-    """Append the rows that a CSV file lacks, each as soon as it is measured.
+    """Measure the points that a CSV file lacks, and append each row as soon as it is measured.
 
-    A point is a tuple of values for the columns ``identity``, with which ``measured`` is called.
+    A point is a tuple of values for the columns ``identity``. ``measured`` is called with these
+    values and returns the row.
     """
     known = {tuple(row[name] for name in identity) for row in stored_rows(path)}
     for point in points:

@@ -1,8 +1,7 @@
-"""Per-seed values in ``results/seeds/NAME.csv``, from which claims can be judged without runs.
+"""Values of every seed in ``results/seeds/NAME.csv``, from which claims are judged without runs.
 
-A row contains a run's settings, the metrics on which verdicts rest, and values that were derived
-from the run's records, such as response times over time. A run that is read from a file of per-seed
-values has no records.
+A row holds a run's settings, the metrics that verdicts use, and values derived from the run's
+records, such as response times over time. The records themselves are not stored.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ FACTS = (
     "jain_index_maxmin", "min_entitlement_ratio", "victim_p50_s", "victim_p99_s",
     "cache_hit_rate", "queue_empty_share", "max_service_gap", "service_gap_bound",
 )  # fmt: skip
-"""The keys of a summary that verdicts on claims, and figures, use."""
+"""The keys of a run's summary that verdicts and figures use."""
 VARIED = (
     "window", "burstiness", "workload.params.question_tokens", "settings.dlpm.quantum",
     "settings.dlpm.join", "settings.d2lpm.worker_quantum", "settings.engine.max_total_tokens",
     "settings.engine.batch_is_full",
 )  # fmt: skip
-"""The keys, besides ``PLACE``, in which the experiments of judged runs may differ."""
-MOST_ROWS = 400  # rows of a file, so that files are small
+"""The settings, besides ``PLACE``, in which the experiments of judged runs may differ."""
+MOST_ROWS = 400  # rows per file, which keeps files small
 DIGITS = 7  # significant digits of a derived value
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRun(StoredRun):
-    """A run that keeps the values that were derived from its records for verdicts on claims."""
+    """A run that remembers the values that were derived from its records."""
 
     derived: dict[str, Any]
 
 
 def derived(run: StoredRun, name: str, derive: Callable[[], Any]) -> Any:
-    """Return a value that is derived from a run's records, or that a ``JudgedRun`` already has."""
+    """Return a remembered value of a run, or compute it from the run's records."""
     if not isinstance(run, JudgedRun):
         return derive()
     if name not in run.derived:
@@ -74,7 +73,7 @@ def _rounded(value: Any) -> Any:
 
 
 def keeping(cells: Iterable[SchedulerResults]) -> list[SchedulerResults]:
-    """Return the configurations with runs that keep derived values for ``write_seeds``."""
+    """Return results whose runs remember derived values, so that ``write_seeds`` can store them."""
     return [replace(cell, runs=tuple(map(_keeping, cell.runs)), known=None) for cell in cells]
 
 
@@ -84,9 +83,9 @@ def _keeping(one: ComparedRun) -> ComparedRun:
 
 
 def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
-    """Write a file of per-seed values with a row for each run.
+    """Write the values of every seed, one row per run.
 
-    If there are many runs, several files are written.
+    Many runs are split into several files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in _files(path):
@@ -97,14 +96,14 @@ def write_seeds(path: Path, cells: Iterable[SchedulerResults]) -> None:
 
 
 def _names(path: Path) -> Iterator[Path]:
-    """Yield the path of a file of per-seed values, and the paths of further such files."""
+    """Yield the path of the first file, then those of its continuations, such as fig7.2.csv."""
     yield path
     for number in count(2):
         yield path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the path of a file of per-seed values, and of continuations such as fig7.2.csv."""
+    """Return the path of the first file, and the continuations that exist."""
     return list(takewhile(lambda one: one == path or one.exists(), _names(path)))
 
 
@@ -123,7 +122,7 @@ def _row(one: ComparedRun) -> dict[str, str]:
 
 
 def value_at(experiment: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key of an experiment, or None if the key is missing."""
+    """Return the value at a dotted key of an experiment, or None if the key is missing."""
     found: Any = experiment
     for name in key.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -137,9 +136,9 @@ def _text(value: Any) -> str:
 
 
 def read_seeds(path: Path) -> list[SchedulerResults]:
-    """Read a file of per-seed values, in the order of rows.
+    """Read the values that ``write_seeds`` wrote, in the order of rows.
 
-    Raises DataError if the file is invalid.
+    Raises DataError if a file is invalid.
     """
     cells: dict[tuple[str, ...], list[ComparedRun]] = {}
     try:
@@ -179,7 +178,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def completed_cells(sweep: str) -> tuple[str, list[SchedulerResults]]:
-    """Make the missing runs of a sweep, and return its name and all results."""
+    """Make the missing runs of a sweep. Return the sweep's name and all its results."""
     read = read_sweep(sweep)
     folder = RUNS / read.name
     with run_context(None, executor_named(LOCAL)) as context:

@@ -1,4 +1,4 @@
-"""The runs that a figure of a paper shows, in a directory with the figure's name."""
+"""The directory that holds the runs of a paper's figure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fairbench.execute.simulations import FailedPoint, SimulationJob, jobs_left,
 from fairbench.execute.tasks import RunContext
 from fairbench.results.store import SweepStore
 
-# A simulation takes about ``SECONDS_PER_RUN`` seconds of processor time per run and
-# ``SECONDS_PER_REQUEST`` per request, measured with the bundled workloads.
+# Processor seconds of a simulation: ``SECONDS_PER_RUN`` for each run plus ``SECONDS_PER_REQUEST``
+# for each request. Both were measured with the bundled workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The directory of a sweep's runs, with the points (experiments) whose runs are missing."""
+    """The simulations that a sweep's directory lacks. ``points`` counts all runs of the sweep."""
 
     store: SweepStore
     points: int
@@ -28,19 +28,19 @@ class Filling:
 
     @property
     def cpu_minutes(self) -> float:
-        """Estimate the minutes that one processor needs, from the expected number of requests."""
+        """Estimate the processor time of the missing runs (minutes) from their requests."""
         requests = sum(job.requests for job in self.jobs)
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
     def run(self, context: RunContext) -> list[FailedPoint]:
-        """Make the missing runs, and return the points whose runs failed."""
+        """Make the missing runs. Return the points of the sweep whose runs failed."""
         return run_jobs(self.store, self.jobs, context)
 
 
 def fill_store(
     name: str, folder: Path, context: RunContext, *, quick: bool = False
 ) -> list[FailedPoint]:
-    """Make the missing runs of a bundled sweep, and return the failed points.
+    """Make the missing runs of a bundled sweep. Return the points of the sweep whose runs failed.
 
     Raises UsageError if the folder contains a different sweep.
     """
@@ -54,17 +54,17 @@ def fill_store(
 
 
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
-    """Return the runs of a sweep that are missing in the folder, which is created if needed.
+    """Find the runs of a sweep that the folder lacks. Create the folder if it does not exist.
 
-    Runs of an earlier version of the sweep are used again. ``specs`` are the sweep's experiments,
-    if the caller has already computed them.
+    Runs of an earlier version of the sweep are reused. ``specs`` are the sweep's experiments, if
+    the caller has already computed them.
     """
     specs = points(sweep) if specs is None else specs
     if not folder.exists():
         store = SweepStore.create(folder.parent, sweep, specs)
     else:
         store = SweepStore(folder)
-        store.sweep()  # ``sweep`` raises DataError if the path is not the directory of a sweep.
+        store.sweep()  # raises DataError if the folder holds no sweep
         store.extend(sweep, specs)
         store.discard_partial()
     return Filling(store, len(specs), jobs_left(store, specs, with_alone=False))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-# The lists below give the order of rows, and the columns of a run: first the identity of the run,
-# then its numbers.
+# Rows are sorted in the order of the next two lists. A row consists of the columns that identify a
+# run, followed by its numbers.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
 IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")
@@ -35,10 +35,7 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return the row of a run in a table.
-
-    The label ``of`` distinguishes runs of the same scheduler.
-    """
+    """Return a run as a table row. The label ``of`` tells runs of the same scheduler apart."""
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {
@@ -61,7 +58,7 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
 
 
 def collect_sweep(folder: Path) -> list[dict[str, str]]:
-    """Return the rows of a stored sweep, with means over seeds, in the columns of figure 7."""
+    """Return the rows of a stored sweep, in figure 7's columns. Numbers are means over seeds."""
     cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
     rows = []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Texts of the numbers of runs, for Markdown tables."""
+"""Numbers of runs as text, for Markdown tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown. A column that contains numbers is aligned to the right."""
+    """Return a Markdown table. Columns that contain numbers are aligned to the right."""
     body = [list(row) for row in rows]
     marks = [
         "--:" if all(map(is_number, column)) and any(column) else "---"
@@ -31,83 +31,77 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a text is a number as printed, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
+    """Return whether a table cell is a number, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
     return not cell or (len(cell) < 30 and re.match(r"[*>~<+ -]*\d|-$", cell) is not None)
 
 
 def bounded(row: Row, name: str) -> str:
-    """Return a time in seconds as text, which begins with ``> `` if the time is a lower bound."""
+    """Return a time in seconds as text. A lower bound begins with ``> ``."""
     if not row[name]:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
     digits = 0 if value >= 100 else 1
-    if at_least:  # A lower bound is rounded down, so that the sentence stays true.
+    if at_least:  # A lower bound is rounded down, because rounding up could make it false.
         value = floor(value * 10**digits) / 10**digits
     return f"{'> ' if at_least else ''}{value:,.{digits}f}"
 
 
 def tail_of(rows: Iterable[Row]) -> str:
-    """Return the percentile that a table shows, 99 if each row has enough latencies or else 95."""
+    """Return the latency column to show: P99 if each row has enough latencies, otherwise P95."""
     known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
     tail = shown_tail(known)
     return f"victim_p{tail}_s"
 
 
 def _number_of(row: Row) -> str | None:
-    """Return how many latencies a row is computed from, or None for older runs."""
+    """Return how many latencies a row is based on, or None for older runs."""
     return row.get("victim_n")
 
 
 def percentile_of(name: str) -> str:
-    """Return the heading for a column of latencies."""
+    """Return the heading of a latency column, such as ``P95``."""
     return name.removeprefix("victim_").removesuffix("_s").upper()
 
 
 def whole(row: Row, name: str) -> str:
-    """Return a value of a row as text, as a whole number."""
+    """Format a row's value as a whole number."""
     return f"{float(row[name]):,.0f}"
 
 
 def percent(row: Row, name: str) -> str:
-    """Return a value of a row as text, as a percentage. The value is a fraction."""
+    """Format a row's value, a fraction, as a percentage."""
     return f"{float(row[name]):.0%}"
 
 
 def min_share(row: Row) -> str:
-    """Return the minimum fair share of own total, or a text if every client got its demand."""
+    """Format the minimum fair share of own total. Without contention, the text says so."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )
 
 
 def index(row: Row, name: str) -> str:
-    """Return a value of a row as text with three digits.
-
-    The value is an index, such as Jain's index.
-    """
+    """Format an index, such as Jain's index, with three digits."""
     return f"{float(row[name]):.3f}"
 
 
 def plus_minus(values: Sequence[float], digits: int, sign: str = "+") -> str:
-    """Return a mean as text with half the width of its 95% interval.
-
-    A single value has no interval.
-    """
+    """Format a mean with half the width of its 95% interval. A single value has no interval."""
     found = t_interval(values)
     mean = f"{found.mean:{sign},.{digits}f}"
     return mean if found.high is None else f"{mean} ± {found.high - found.mean:,.{digits}f}"
 
 
 def differs(changes: Sequence[float]) -> bool:
-    """Return whether the 95% interval of the mean change excludes zero."""
+    """Return whether a mean change is significant: its 95% interval excludes zero."""
     _, low, high = t_interval(changes)
     return low is not None and high is not None and not low <= 0 <= high
 
 
 def filled(page: str, render: Callable[[str], str | None]) -> str:
-    """Return a page in which the table of each marked block is rendered again.
+    """Render the table in each marked block of a page again, and return the page.
 
-    A block for which ``render`` returns None stays unchanged.
+    ``render`` takes the name of a block. The block stays unchanged if it returns None.
     """
 
     def block(found: re.Match[str]) -> str:
@@ -118,5 +112,5 @@ def filled(page: str, render: Callable[[str], str | None]) -> str:
 
 
 def write_tables(page: Path, tables: Mapping[str, str]) -> None:
-    """Put tables into the marked blocks of a page, by block name."""
+    """Write tables into the marked blocks of a page. ``tables`` is keyed by block name."""
     page.write_text(filled(page.read_text(encoding="utf-8"), tables.get), encoding="utf-8")

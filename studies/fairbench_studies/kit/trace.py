@@ -1,4 +1,4 @@
-"""Runs of which only the latencies of requests are known, such as published measurements.
+"""Runs for which only the latencies of requests are known, such as published measurements.
 
 Runs that other projects measured have neither a service log nor admission times. Simulated replays
 are reduced to the same columns, so that the same functions evaluate both.
@@ -13,15 +13,15 @@ import numpy as np
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Flags, Floats, Ints
 
-_INSTANT_S = 1e-6  # The service of a request is spread over at least this time in seconds.
+_INSTANT_S = 1e-6  # shortest time in seconds over which a request's service is spread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """The requests of one run as arrays, with one entry for each request, in any order.
+    """The requests of one run as arrays with one entry per request, in any order.
 
-    ``req_time_s`` holds the arrival times in seconds. Both latencies (to the first and to the last
-    token) count from the arrival, and are NaN for refused requests.
+    ``req_time_s`` holds the arrival times in seconds. Latencies to the first and to the last token
+    count from the arrival, and are NaN for refused requests.
     """
 
     client: Ints
@@ -36,44 +36,38 @@ class Trace:
 
     @property
     def finished(self) -> Flags:
-        """A mask of the served requests; all other requests were refused."""
+        """A mask of the served requests. All other requests were refused."""
         return ~np.isnan(self.request_latency_s)
 
     @property
     def refused(self) -> int:
-        """The number of requests that the rate limit refused."""
+        """The number of requests that a rate limit refused."""
         return int(np.count_nonzero(~self.finished))
 
     @property
     def clients(self) -> list[int]:
-        """The numbers of all clients in ascending order, including clients without service."""
+        """All client numbers in ascending order, including clients that were never served."""
         return [int(client) for client in np.unique(self.client)]
 
     @property
     def duration_s(self) -> float:
-        """The time in seconds from the first arrival to the last completion.
-
-        At least one request must have been served.
-        """
+        """The seconds from the first arrival to the last completion. Requires a served request."""
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 
     def service_tokens(self, weights: ServiceWeights) -> Floats:
-        """Return each request's weighted tokens, including cached input.
-
-        Refused requests have 0.
-        """
+        """Return each request's weighted tokens with cached input, or 0 if it was refused."""
         cost = weights.extend * self.prompt_tokens + weights.output * self.output_tokens
         return np.where(self.finished, cost, 0.0)
 
 
 def throughput_tok_s(trace: Trace) -> float:
-    """Return input and output tokens served per second of the run's duration."""
+    """Return the throughput: input and output tokens of served requests per second of the run."""
     tokens = (trace.prompt_tokens + trace.output_tokens)[trace.finished].sum()
     return float(tokens / trace.duration_s) if tokens else 0.0
 
 
 def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
-    """Return a percentile (s) of the times to first token of the clients' served requests."""
+    """Return a percentile of the TTFT in seconds, over the served requests of the given clients."""
     chosen = np.isin(trace.client, clients) & trace.finished
     if not chosen.any():
         return float("nan")
@@ -81,11 +75,11 @@ def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
 
 
 def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
-    """Return the largest difference of two clients' cumulative service, up to the last arrival.
+    """Return the largest difference between two clients' cumulative service until the last arrival.
 
-    A request's service is spread evenly from its first to its last token, as in VTC-artifact
-    (192c2e2, plot_6.2_work_diff.py), because nothing else is known of a measured run. After the
-    last arrival, the difference only shows which clients still have queued requests.
+    More is not known of a measured run than each request's first and last token. Therefore, as in
+    VTC-artifact (192c2e2, plot_6.2_work_diff.py), its service is spread evenly between the two.
+    After the last arrival, the difference would only show which clients still have queued requests.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]
@@ -103,7 +97,7 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
 
 
 def _accumulated(times: Floats, start: Floats, end: Floats, service: Floats) -> Floats:
-    """Return the cumulative sum of ``service``, spread evenly over [start, end], at each time."""
+    """Spread each request's service evenly over [start, end], and add it up to each time."""
     rate = service / (end - start)
     events = np.concatenate([start, end])
     order = np.argsort(events, kind="stable")

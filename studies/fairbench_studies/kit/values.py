@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """A metric's mean over seeds with its interval. ``at_least`` marks a lower bound.
+    """A metric's mean over seeds with its confidence interval.
 
-    If there is only one seed, both ends of the interval equal the value.
+    ``at_least`` marks a lower bound. With a single seed, both ends of the interval equal the value.
     """
 
     mean: float
@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
 
 
 def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
-    """Return a metric's mean and interval over a configuration's seeds, or None if undefined."""
+    """Return a metric's mean over seeds with its interval, or None if the metric is undefined."""
     found = cell.combined[metric]
     if found is None:
         return None
@@ -35,19 +35,19 @@ def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
 
 
 def mean_of(cell: SchedulerResults, metric: str) -> float | None:
-    """Return the mean of a metric over the seeds, without its interval."""
+    """Return a metric's mean over seeds."""
     found = value_of(cell, metric)
     return None if found is None else found.mean
 
 
 def setting_of(cell: SchedulerResults, name: str) -> Any:
-    """Return a setting of the experiment of a configuration, such as ``dlpm.quantum``."""
+    """Return the value of a setting in a configuration's experiments, such as ``dlpm.quantum``."""
     part, _, parameter = name.partition(".")
     return cell.runs[0].experiment["settings"][part][parameter]
 
 
 def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerResults]:
-    """Return the results with a given scheduler, workload, scenario or number of replicas."""
+    """Return the results that match, such as those of one scheduler, workload or scenario."""
     return [c for c in cells if all(c.combined[key] == value for key, value in wanted.items())]
 
 
@@ -57,7 +57,7 @@ def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
 
 
 def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Return a CSV row with the experiment, the fields in ``more``, and metrics with intervals."""
+    """Return a CSV row: the experiment, the fields in ``more``, metrics and intervals."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
         found = value_of(cell, metric)
@@ -75,7 +75,7 @@ def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[d
 
 
 def label_on(scheduler: str, replicas: Iterable[int]) -> str:
-    """Return a scheduler's label. With a single replica, the label does not name the router."""
+    """Return a scheduler's label for plots. With a single replica, the router is not named."""
     label = scheduler_style(scheduler).label
     return label.removeprefix("RR + ") if set(replicas) == {1} else label
 
@@ -83,7 +83,7 @@ def label_on(scheduler: str, replicas: Iterable[int]) -> str:
 def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
-    """Plot a scheduler's line over ``x``, with intervals. Open marks are lower bounds."""
+    """Plot a scheduler's metric over ``x``, with error bars. Open marks are lower bounds."""
     style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
     ends = {row[x]: (row[metric], row[f"{metric}_low"], row[f"{metric}_high"]) for row in mine}
@@ -98,10 +98,10 @@ def plot_rows(
 def line_with_band(
     axes: Axes, ends: Mapping[float, tuple[float, float, float]], **look: Any
 ) -> None:
-    """Draw a line through means with a band of intervals. ``ends`` maps x to (mean, low, high).
+    """Draw a line through means, with a band for their intervals.
 
-    The three numbers may be in any order: the mean is their median, and the interval is their
-    range.
+    ``ends`` maps x to a mean and the two ends of its interval, in any order: the mean is always the
+    one in the middle.
     """
     from seaborn import lineplot
 

@@ -1,4 +1,4 @@
-"""The leaderboard's picture, with a numbered mark per row and a list of the rows' names."""
+"""The leaderboard's picture: a numbered mark per row, and a list of the rows' names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIGURE = ROOT / "plots/leaderboard.svg"
 BASELINE = "fcfs"
-# Kinds of schedulers have different shapes, so that colour is not needed to distinguish them.
+# Each kind of scheduler has its own shape, so that colour is not needed to tell kinds apart.
 KINDS = {
     "queue before the cluster": (VERMILION.colour, "s"),
     "fair local scheduler": (BLUE.colour, "o"),
@@ -35,7 +35,7 @@ PLAIN = (
 WIDTH_IN, HEIGHT_IN = 8.5, 8.4
 # The list below the plot has COLUMNS columns of LIST_IN inches, and lines of LINE_IN inches.
 COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15
-POINTS = 72  # number of typographic points in an inch
+POINTS = 72  # typographic points in an inch
 DIGIT_POINTS = 5.6  # width in points of a digit of 8-point type
 
 
@@ -55,7 +55,7 @@ class View(NamedTuple):
 
 
 WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
-# ``CLOSE`` is a dense region of the plot, which an inset shows enlarged.
+# A dense region of the plot, which an inset shows enlarged.
 CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)
 
 
@@ -68,7 +68,7 @@ class Point(NamedTuple):
 
 
 def kind(row: str) -> str:
-    """Return the kind of a leaderboard row, one of ``KINDS``."""
+    """Return the kind of scheduler in a row, one of ``KINDS``."""
     if " behind " in row:
         return "queue before the cluster"
     if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:
@@ -124,10 +124,11 @@ def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
 
 
 def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
-    """Yield the positions of the numbers in a view. Numbers cover neither marks nor each other.
+    """Place the numbers in a view so that they cover neither marks nor each other.
 
-    A position has x and y (in points, from the lower left corner), the number, and whether a line
-    joins the number to its mark. Points of the enlarged view have no number in the full view.
+    Yields for each number its x and y (in points, from the lower left corner), the number, and
+    whether a line joins it to its mark. Points of the enlarged view have no number in the full
+    view.
     """
     wide, high = POINTS * view.wide, POINTS * view.high
     spots = {
@@ -151,7 +152,7 @@ def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, 
 
 
 def named(point: Point) -> str:
-    """Return the name of a row for the list, with its values if its point is outside the axes."""
+    """Return a row's name for the list, with its values if its point is outside the axes."""
     name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
     return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
 

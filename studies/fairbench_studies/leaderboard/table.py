@@ -26,7 +26,7 @@ SHOWN = (
     *("fair-finish", "preble-dlpm", "d2lpm", "llm-d+fcfs behind dlpm by concurrency", "preble"),
     *("llm-d+fcfs", "dlpm", "vtc", "lpm", "fcfs"),
 )
-# ``Values`` holds means over seeds, by scheduler of the leaderboard and configuration.
+# means over seeds, by scheduler of the leaderboard and configuration
 Values = dict[str, dict[str, float]]
 
 
@@ -45,7 +45,7 @@ def values(name: str) -> Values:
 
 
 def points(shares: Values, services: Values) -> list[Point]:
-    """Return the rows as points in the order of the tables, with the fairest row first."""
+    """Return the rows as points in the order of the tables, the fairest first."""
     found = [
         Point(
             row,

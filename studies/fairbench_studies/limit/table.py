@@ -1,10 +1,10 @@
-"""The limit of the DLPM paper's workloads under seven schedulers on four replicas.
+"""How near seven schedulers come to the limit of the DLPM paper's workloads, on four replicas.
 
     python studies limit [SEED ...]
 
-The script simulates the runs that results/tables/limit.csv lacks, by default for seeds 0 and 1. The
-script prints the tables, and writes them into docs/studies/limit.md. The CSV file grows by a line
-per run, so that an interrupted study continues after its last line.
+The script simulates the runs that results/tables/limit.csv lacks, by default for seeds 0 and 1. It
+prints the tables, and writes them into docs/studies/limit.md. The CSV file grows by a line per run,
+so an interrupted study continues after its last line.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NUMBERS = (
 
 
 def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[str, Any]:
-    """Return the table row of a simulated run."""
+    """Simulate a run, and return its table row."""
     flags = {"workload": workload, "scenario": scenario, "dp": DP, "seed": seed}
     spec = resolve({**flags, "scheduler": scheduler})
     simulation = Simulation(spec, spec.client_plans(), None)
@@ -71,7 +71,7 @@ def measured(workload: str, scenario: str, scheduler: str, seed: int) -> dict[st
 
 
 def _without_names(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a stored table with indices in place of names."""
+    """Replace the names in the columns of a table by indices."""
     return {name: getattr(column, "indices", column) for name, column in columns.items()}
 
 
@@ -82,12 +82,12 @@ def points(seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int]]:
 
 
 def extend(seeds: Sequence[int]) -> None:
-    """Append the rows of runs that the table does not contain."""
+    """Simulate the runs that the stored table lacks, and append their rows."""
     extend_rows(TABLE, IDENTITY, points(seeds), measured)
 
 
 def tables() -> dict[str, str]:
-    """Return the Markdown tables of the page, whose values are means over the stored seeds."""
+    """Return the Markdown tables of the page. Values are means over the stored seeds."""
     return {
         "limit/share": share_table(),
         "limit/service": service_table(),
@@ -111,7 +111,7 @@ def share_table() -> str:
 
 
 def service_table() -> str:
-    """Return two schedulers' service as shares of the limit on service at max-min fair shares.
+    """Return two schedulers' service relative to the most service at max-min fair shares.
 
     The rows are the configurations in which fairness lowers the limit on service.
     """
@@ -145,7 +145,7 @@ def loss_table() -> str:
 
 
 def _is_bound(found: dict[str, list[dict[str, str]]]) -> bool:
-    """Return whether the necessary work, and not the arrival of requests, sets the limit."""
+    """Return whether the necessary work sets the limit, and not the arrival of requests."""
     return all(run["limit_cause"] == WORK for runs in found.values() for run in runs)
 
 

@@ -1,1 +1,1 @@
-"""The study of fair shares of KV memory."""
+"""Studies of eviction policies that give each client a fair share of KV memory."""

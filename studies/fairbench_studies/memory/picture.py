@@ -12,11 +12,11 @@ from fairbench_studies.kit.rows import ROOT
 
 FIGURE = ROOT / "plots/memory-share.svg"
 WIDTH_IN, HEIGHT_IN = 7.0, 1.8  # width and height of a row of panels, in inches
-COLUMNS = 2  # The picture has one column for each scenario.
-# ``STYLES`` holds the style of each eviction policy, in the order of the study's table.
+COLUMNS = 2  # a column for each scenario
+# the style of each eviction policy, in the order of the table
 STYLES: Sequence[Swatch] = (BLACK, ORANGE, GREEN, BLUE, VERMILION)
 FAR = 1e3  # a value beyond the panels
-MOST_LOST = -5.0  # the goal: throughput may be at most 5% below that of LRU eviction
+MOST_LOST = -5.0  # the goal: at most 5% less throughput than with LRU eviction
 PROVENANCE = (
     "Simulated: vtc, two A100 replicas. A mark is the mean over seeds of the well-behaved client "
     "that keeps least; bars are 95% intervals. Shaded: the goal"

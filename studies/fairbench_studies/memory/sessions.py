@@ -49,7 +49,7 @@ def table(rows: Sequence[Row]) -> Iterator[dict[str, str]]:
 
 
 def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> list[Row]:
-    """Return the rows of a scenario, scheduler and eviction policy in the order of the seeds."""
+    """Return the rows of a scenario, scheduler and eviction policy, in the order of the seeds."""
     chosen = [row for row in rows if [row[name] for name in KEY[:3]] == wanted]
     return sorted(chosen, key=lambda row: int(row["seed"]))
 
@@ -66,7 +66,7 @@ def _marked(changes: Sequence[float], digits: int) -> str:
 
 
 def _losers(rows: Sequence[Row]) -> str:
-    """Count the cases (run and client) whose hit rate was lower than that of the client alone."""
+    """Count how often a client's hit rate in a run was below its hit rate when alone."""
     return str(sum(one < 1 for one in kept(rows)))
 
 

@@ -3,8 +3,8 @@
     python studies memory-share                          # the table again, from the stored runs
     python studies memory-share WORKLOAD,... SEED ...    # missing runs; needs FAIRBENCH_DATA
 
-The script appends a row to results/memory-share.csv as soon as a run has ended. The script also
-writes results/tables/memory-share.csv and plots/memory-share.svg.
+The script appends a row to results/memory-share.csv as soon as a run has ended. It also writes
+results/tables/memory-share.csv and plots/memory-share.svg.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     SHARE: ("max-min", {"memory.share": True}),
 }
 """The eviction policy and the settings for each row of the table."""
-# The goal is that a well-behaved client keeps the fraction ``GOAL`` of the hit rate that it has
-# alone on 1/n of the KV pool.
+# The goal: a well-behaved client keeps this fraction of the hit rate that it has alone on 1/n of
+# the KV pool.
 GOAL = 0.9
 NUMBERS = (
     *("kept", "service_tok_s", "hit_rate", "victim_p95_s"),
@@ -97,7 +97,7 @@ def _groups(rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, list[Row]]]]:
 
 
 def _changes(rows: Sequence[Row], lru: Sequence[Row]) -> list[float]:
-    """Return how much throughput differs from LRU with the same seed, in percent."""
+    """Return the difference in throughput from LRU with the same seed, in percent."""
     pairs = zip(rows, lru, strict=True)
     return [100 * (float(a["service_tok_s"]) / float(b["service_tok_s"]) - 1) for a, b in pairs]
 

@@ -1,1 +1,1 @@
-"""The tables and pictures of README.md and docs/."""
+"""Scripts that make the tables and pictures of README.md and docs/."""

@@ -1,4 +1,4 @@
-"""Short tables for the pages of the studies; the tables in the appendices have all columns."""
+"""Short tables for the pages of the studies. The appendices have the tables with all columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INPUTS = {
     "sglang_judge_articles": "articles, judge s1",
     "mtbench101": "MT-Bench-101, chat s1",
 }
-"""The names of the files of real text, with the configurations that use each file."""
+"""The files of real text, with the configurations that use them."""
 
 
 def brief_runs(rows: Iterable[Row]) -> str:
@@ -80,7 +80,7 @@ def _across(shown: Callable[[Row, str], str]) -> str:
 
 
 def sharing_brief() -> str:
-    """Return a table of what clients gain or lose by sharing prefixes, by scheduler and charge."""
+    """Return a table of clients' gains and losses from sharing prefixes, by scheduler and rule."""
     header, *body = read_cells(TABLES / "sharing.csv")
     kept = [at for at, name in enumerate(header) if name != "Jain"]
     titles = (

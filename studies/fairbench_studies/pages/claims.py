@@ -1,4 +1,4 @@
-"""Tables of the papers' claims and of their outcomes."""
+"""Tables of the papers' claims and of the verdicts on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench_studies.kit.table_text import as_markdown, whole
 
 
 def claims() -> str:
-    """Return a table that counts the parts of the papers' claims by outcome and setting."""
+    """Return a table that counts the parts of the papers' claims by verdict and setting."""
     rows = read_rows(ROOT / "results" / "claims.csv")
     outcomes = ("holds", "reversed", "off", "inconclusive", "not contended", "not testable")
     settings = dict.fromkeys(row["setting"] for row in rows)

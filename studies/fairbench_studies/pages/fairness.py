@@ -1,7 +1,7 @@
 """The drawing of the example in docs/concepts/fairness.md: ``python studies fairness``.
 
-The script writes plots/fairness.svg, which shows demand, service in order of arrival, and fair
-share of three clients.
+The script writes plots/fairness.svg, which shows the demand, the service in order of arrival, and
+the fair share of three clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def series() -> dict[str, list[float]]:
 
 
 def drawn() -> str:
-    """Return the picture as SVG, with horizontal bars that are grouped by client."""
+    """Return the picture as SVG: horizontal bars, grouped by client."""
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 270" font-family="sans-serif"'
         ' font-size="13">',

@@ -1,7 +1,7 @@
-"""Simulation of reference shares under FCFS for the command `run`: ``python studies references``.
+"""Reference shares under FCFS, which the command `run` prints: ``python studies references``.
 
-The script writes bench/fairbench/results/references.csv, with the lowest shares for each bundled
-workload and scenario on 1, 2 and 4 replicas with seed 0.
+The script simulates each bundled workload and scenario on 1, 2 and 4 replicas with seed 0, and
+writes the lowest shares to bench/fairbench/results/references.csv.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
         for spec in points():
             try:
                 shares = reference_of(simulate(spec).summary).shares
-            # The workload reads a file in the folder FAIRBENCH_DATA, and this file does not exist.
+            # The workload reads a file that the folder FAIRBENCH_DATA does not contain.
             except DataError as error:
                 sys.stderr.write(f"{spec.workload.name} {spec.scenario}: {error}\n")
                 continue

@@ -1,4 +1,4 @@
-"""A script that makes a picture of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
+"""A screenshot of a stored run's report: ``python studies report-picture RUN_DIR OUT.png``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from fairbench.report.pages.html import as_html
 from fairbench.report.pages.run_page import run_page
 from fairbench.results.store import read_run
 
-# ``SIZE`` holds the width and height of the screenshot in pixels; the screenshot ends below the
-# report's figures.
+# width and height in pixels; the screenshot ends below the report's figures
 SIZE = "1100,1450"
 
 
@@ -22,6 +21,6 @@ def main(run: str, picture: str) -> None:
         page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")
         command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu"]
         looks = ["--hide-scrollbars", f"--window-size={SIZE}"]
-        # The browser flag selects the light colour scheme.
+        # select the light colour scheme
         looks += ["--blink-settings=preferredColorScheme=1"]
         subprocess.run([*command, *looks, f"--screenshot={picture}", page.as_uri()], check=True)

@@ -55,10 +55,9 @@ def headline() -> str:
 
 
 def frontier_limit() -> str:
-    """Return a table of the frontier study's test configurations.
+    """Return a table of the frontier study's test configurations, as means over the seeds.
 
-    The table has the parts of the limit and the worst minutes. The schedulers are in their
-    published form, and each value is a mean over the seeds.
+    It shows the fraction of the limit and the worst minute of a few schedulers as published.
     """
     cells: dict[str, dict[str, list[Row]]] = {}
     for row in read_rows(ROOT / "results/frontier.csv"):
@@ -130,7 +129,7 @@ def gaps() -> str:
 
 
 def incentive(row: Row) -> str:
-    """Return the sharing incentive as text with three digits, and ``> `` before a lower bound."""
+    """Return the sharing incentive with three digits. A lower bound begins with ``> ``."""
     value, name = float(row["sharing_incentive_p95"]), "sharing_incentive_p95"
     at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
     if at_least:
@@ -164,7 +163,7 @@ def fig7() -> str:
 
 
 def fig4() -> str:
-    """Return the table of a centralised DLPM's cost, from the CSV of figure 4."""
+    """Return the table of a central scheduler's cost, from the CSV of figure 4."""
     rows = read_rows(ROOT / "plots" / "fig4.csv")
     parts = ("synchronisation_ms", "update_ms", "match_ms", "dispatch_ms")
     return as_markdown(

@@ -13,7 +13,7 @@ from fairbench.report.pages.markdown import table
 from fairbench.schedulers.base import LocalScheduler, Parts, Router, RunningView, Scan, WaitingView
 from fairbench.schedulers.views import ClientLoad, FleetView, Running, WorkerLoad
 
-# ``VALUES`` lists the classes whose fields the page shows.
+# the classes whose fields the page shows
 VALUES: tuple[type, ...] = (Request, Segment, Running, ClientLoad, WorkerLoad)
 ALIASES = {"Prompt": "tuple[Segment, ...]"}
 FINAL = re.compile(r"Final\[(.*)\]")
@@ -37,7 +37,7 @@ PARTS = (
 
 
 def scheduler_interface() -> str:
-    """Return sections for the documents: one per class of values, and one on the views."""
+    """Return the page's sections: one per class of values, and one on the views."""
     sections = [*map(_values, VALUES), *(_section(*part) for part in PARTS)]
     return "\n".join(sections)
 

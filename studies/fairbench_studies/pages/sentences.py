@@ -1,8 +1,7 @@
-"""A script that draws sentences for a reading test: ``python studies sentences [SEED]``.
+"""A draw of sentences for a reading test: ``python studies sentences [SEED]``.
 
 The script prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A
-reader who does not know the project judges whether each sentence is natural, and clear at first
-sight.
+reader who does not know the project judges whether each is natural, and clear at first sight.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from fairbench_studies.kit.rows import ROOT
 CODE = ("bench", "studies")
 COUNTS = {"document": 15, "docstring": 10, "message": 10, "help": 5}
 ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
-SHORTEST, LONGEST = 30, 400  # The test draws sentences with 30 to 400 characters.
+SHORTEST, LONGEST = 30, 400  # lengths of the drawn sentences in characters
 
 
 def main(seed: str = "0") -> None:
-    """Print the sentences that a seed draws at random."""
+    """Print sentences that are drawn at random with the given seed."""
     rng = random.Random(seed)
     for kind, count in COUNTS.items():
         for text in rng.sample(sentences()[kind], count):
@@ -34,7 +33,7 @@ def main(seed: str = "0") -> None:
 
 @cache
 def sentences() -> dict[str, list[str]]:
-    """Return all sentences of the project by their kind, sorted."""
+    """Return all sentences of the project by kind, sorted."""
     found: dict[str, list[str]] = {kind: [] for kind in COUNTS}
     found["document"] += documents()
     for folder in CODE:
@@ -82,7 +81,7 @@ def help_text(node: ast.AST) -> Iterator[str]:
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """Return those constants of a module that are strings or numbers, by name."""
+    """Return the constants of a module that are strings or numbers, by name."""
     return {
         str(node.targets[0].id): str(node.value.value)
         for node in tree.body
@@ -100,7 +99,7 @@ def _usable(texts: list[str]) -> Iterator[str]:
 
 
 def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the text of a string literal with ``<name>`` in place of values, or else ""."""
+    """Return the text of a string literal with ``<name>`` in place of values, or "" for others."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):

@@ -1,12 +1,11 @@
-"""The rows and columns that pages show of large tables; the whole tables are in results/."""
+"""The rows and columns of large tables that pages show. The whole tables are in results/."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-# Each entry of ``PARTS`` consists of the name of a table, a regular expression that selects the
-# shown rows by their beginnings, and the shown columns.
+# for each table, a regular expression for the beginnings of the shown rows, and the shown columns
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "traces": (
         r"(mooncake|arena|reasoning-clients) \| (fcfs|vtc|d2lpm) \||agents \| (fcfs|preble) \|",

@@ -76,7 +76,7 @@ def rendered(text: str) -> str:
 
 
 def main(*arguments: str) -> None:
-    """Render all tables; the arguments ``collect`` and ``collect-sweep`` first write a CSV file."""
+    """Render all tables. ``collect`` and ``collect-sweep`` first write a CSV file."""
     match arguments:
         case []:
             for document in DOCUMENTS:

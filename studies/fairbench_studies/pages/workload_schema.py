@@ -1,4 +1,4 @@
-"""The JSON Schema of a workload file, by which editors complete keys and mark errors.
+"""The JSON Schema of a workload file. Editors use it to complete keys and mark errors.
 
 The schema has the parameters of every kind of program. Conditions that a schema cannot express,
 such as parameters that must agree, are checked when a workload file is loaded.

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
 PANEL_IN, HEIGHT_IN = 2.6, 4.4
 Runs = Mapping[Key, Sequence[Latency]]
-# If the largest value is more than ``FLAT`` times the smallest value, the axis is logarithmic.
+# The axis is logarithmic if the largest value exceeds the smallest by this factor.
 FLAT = 12
 METRICS = {"mean_s": "mean latency, s", "p99_s": "P99 latency, s"}
 
-# ``FIGURES`` holds the title and axis label of each figure; the label is "" for the steps of the
-# ablation.
+# Title and axis label of each figure. The steps of the ablation need no label.
 FIGURES = {
     "fig3": ("Preble Fig. 3: latency over the rate", "programs/s of a client and GPU"),
     "fig4": ("Preble Fig. 4: tool use and videos mixed, in bursts", "tool programs/s"),
@@ -38,7 +37,7 @@ FIGURES = {
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure, write its numbers as CSV, and return the files. Raises UsageError."""
+    """Draw each figure, and write its numbers as CSV. Return the files. Raises UsageError."""
     files: list[Path] = []
     for name in FIGURES:
         files += _plot_one(name, results, output, formats)
@@ -67,9 +66,9 @@ def rows(shown: Runs) -> list[dict[str, Any]]:
 
 
 def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
-    """Return the mean of a metric over the seeds with its 95% interval (Student's t).
+    """Return a metric's mean over the seeds with its 95% interval (Student's t).
 
-    An infinite mean, for which a request of some seed is unfinished, has no interval.
+    The mean is infinite, without an interval, if any seed left a request unfinished.
     """
     values = [getattr(one, metric) for one in runs]
     return (
@@ -80,7 +79,7 @@ def interval(runs: Sequence[Latency], metric: str) -> MeanInterval:
 
 
 def _figure(name: str, shown: Runs, origin: str) -> Figure:
-    """Draw the mean latency above the P99, with a column per workload and bars side by side."""
+    """Draw mean latency above P99, with a column per workload and bars for the systems."""
     if not FIGURES[name][1]:
         figure, grid = panels(1, 2, 2.6 * PANEL_IN, 2.4, sharey=True)
         for panel, (metric, label) in zip(grid[0], METRICS.items(), strict=True):
@@ -105,7 +104,7 @@ def _figure(name: str, shown: Runs, origin: str) -> Figure:
 
 
 def _scale(panel: Axes, values: Sequence[MeanInterval]) -> None:
-    """Make the y axis logarithmic if the values differ much; otherwise, start it at zero."""
+    """Make the y axis logarithmic if the values differ much. Otherwise, start it at zero."""
     means = [value.mean for value in values]
     if max(means) > FLAT * min(means):
         log_y(panel)

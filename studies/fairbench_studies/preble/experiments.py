@@ -1,4 +1,4 @@
-"""The runs for the Preble paper's figures and claims, each with a key."""
+"""The runs behind the Preble paper's figures and claims, each with a key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# ``SYSTEMS`` holds the values of --router, --local and --set for each system.
+# the values of --router and --local for each system
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),
@@ -22,9 +22,9 @@ SYSTEMS: Mapping[str, tuple[str, str]] = {
     MEMSERVE: ("memserve", "lpm"),
 }
 
-# ``RATES`` holds the programs per second per GPU of each of the four clients: 0.4, 0.8 and 1.2
-# times the workload's rate. In the original workload, one of the four clients is heavy. The runs of
-# this study have no heavy client, so agents do not fill the GPUs even at the highest rate.
+# Programs per second and GPU of each of the four clients, at 0.4, 0.8 and 1.2 times the workload's
+# rate. That rate assumes a heavy client, which these runs lack. Therefore agents do not fill the
+# GPUs even at the highest rate.
 RATES: Mapping[str, tuple[float, ...]] = {
     "tool-use": (1.8, 3.6, 5.4),
     "agent": (0.03, 0.06, 0.09),
@@ -38,8 +38,7 @@ OFF = {
     "preble-e2.autoscale_factor": inf,
     "preble-e2.imbalance_ratio": inf,
 }
-# ``ABLATION`` lists the steps of [Preble] Fig. 5 in their order. Each step adds the mechanism that
-# gives the step its name.
+# The steps of [Preble] Fig. 5 in order. Each step adds the mechanism that gives it its name.
 ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     ROUND_ROBIN: ("round-robin", "lpm", {}),
     "E2 alone": ("preble-e2", "lpm", OFF),
@@ -47,15 +46,14 @@ ABLATION: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "prefill/decode balancing": ("preble-e2", "lpm", {}),
     "priority groups": ("preble-e2", "preble-groups", {}),
 }
-# ``SHARED_BY_ALL`` maps a workload to the number of tokens with which every prompt begins
-# ("system_tokens" or "instruction_tokens"). Every worker has these first tokens in its cache. If a
-# match of the first tokens alone counted, MemServe would send all requests to the worker that
-# received the first request.
+# The number of tokens ("system_tokens" or "instruction_tokens") with which every prompt of a
+# workload begins. Every worker soon caches them. If a match of these tokens alone counted, MemServe
+# would send all requests to the worker that received the first one.
 SHARED_BY_ALL = {"tool-use": 190, "agent": 20, "programming": 2800, "video-qa": 15, "loogle": 13}
 WINDOWS_S = (60.0, 180.0, 360.0)
 SCALES = (2, 4, 8)
 GPUS = 4
-# The gaps between arrivals have a coefficient of variation of 2, as in Azure's trace, which is not
+# Gaps between arrivals have a coefficient of variation of 2, as in Azure's trace, which is not
 # included.
 BURSTS = 0.25
 
@@ -101,7 +99,7 @@ class Experiment:
 
 
 def experiments() -> dict[Key, Experiment]:
-    """Return all experiments of the paper, by key. Two keys may stand for the same run."""
+    """Return all experiments of the paper, by key. Two keys may share a run."""
     return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
 
 
@@ -130,7 +128,7 @@ def _fig5() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _baselines() -> Iterator[tuple[Key, Experiment]]:
-    """Yield the runs of all systems at the middle rate, where the systems differ most."""
+    """Yield the runs of all systems at the middle rate, at which the systems differ most."""
     for workload, (_, rate, _) in RATES.items():
         for system in (PREBLE, ORACLE, MEMSERVE):
             settings = _least_match(workload) if system == MEMSERVE else {}
@@ -154,7 +152,7 @@ def _windows() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _scales() -> Iterator[tuple[Key, Experiment]]:
-    """Yield runs with more GPUs, and with proportionally more documents ([Preble] §F)."""
+    """Yield runs in which GPUs and documents grow in proportion ([Preble] §F)."""
     for system in (ROUND_ROBIN, PREBLE):
         for gpus in SCALES:
             rate = RATES["loogle"][-1]

@@ -1,4 +1,4 @@
-"""Per-seed latencies of the Preble paper's runs as rows, from which claims are judged again."""
+"""The latencies of each seed as rows of a file, from which claims are judged without runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from fairbench_studies.preble.experiments import PREBLE, Key
 from fairbench_studies.preble.speed import GPUS
 from fairbench_studies.preble.store import Latency, Results
 
-# ``SPEED`` is the name of the figure with measured decisions per second; a seed of this figure is a
-# repetition.
+# The figure of measured decisions per second. Its seeds are repetitions.
 SPEED = "speed"
 
 
@@ -49,7 +48,7 @@ def _row(
 
 
 def recall(rows: Sequence[Row]) -> Results:
-    """Return the results that are stored in table rows.
+    """Return the results that the rows of a file store.
 
     Raises KeyError or ValueError if the rows have a wrong form.
     """

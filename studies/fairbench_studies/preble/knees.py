@@ -1,4 +1,4 @@
-"""The knee of each router for agents, which is the largest load within the latency target.
+"""The knee of each router for agents: the largest load at which latency meets the target.
 
     python studies knees
 
@@ -22,13 +22,16 @@ from fairbench_studies.kit.table_store import write
 from fairbench_studies.preble.experiments import MEMSERVE, PREBLE, ROUND_ROBIN
 from fairbench_studies.preble.store import latencies_of
 
-TARGET_S = 20.0  # [Preble] §F, Fig. 15 names "the 20-second latency requirement".
+TARGET_S = 20.0  # "the 20-second latency requirement" ([Preble] §F, Fig. 15)
 SYSTEMS = {"lpm": ROUND_ROBIN, PREBLE: PREBLE, "memserve+lpm": MEMSERVE}
-"""The name of each system in the table, by the scheduler of its runs."""
+"""The system in the table for each scheduler of the runs."""
 
 
 class Point(NamedTuple):
-    """A system's latencies (s, by seed) at one load (programs/s per client and GPU)."""
+    """A system's latencies at one load.
+
+    Latencies are in seconds, by seed. The load is in programs/s per client and GPU.
+    """
 
     system: str
     load: float
@@ -37,12 +40,12 @@ class Point(NamedTuple):
 
     @property
     def within(self) -> int:
-        """The number of seeds whose P99 latency is within the target."""
+        """The number of seeds whose P99 latency meets the target."""
         return sum(p99_s <= TARGET_S for p99_s in self.p99s_s)
 
 
 def knees(points: Sequence[Point]) -> dict[str, float]:
-    """Return the knee of each system, the largest load up to which all seeds meet the target.
+    """Return the knee of each system: the largest load up to which all seeds meet the target.
 
     The points of a system must be sorted by ascending load. A system that misses the target at its
     first load has no knee.
@@ -58,7 +61,7 @@ def knees(points: Sequence[Point]) -> dict[str, float]:
 
 
 def table(points: Sequence[Point]) -> list[dict[str, str]]:
-    """Return a row per system and load, whose last columns compare the system with round-robin."""
+    """Return a row per system and load. The last columns compare the system with round-robin."""
     base = {point.load: point for point in points if point.system == ROUND_ROBIN}
     return [_row(point, base[point.load]) for point in points]
 
@@ -76,7 +79,7 @@ def _row(point: Point, base: Point) -> dict[str, str]:
 
 
 def _gain(base: Sequence[float], of: Sequence[float]) -> str:
-    """Return the ratio of two systems' latencies, as a mean over the seeds and as text."""
+    """Return the ratio of two systems' latencies as text, with its mean over the seeds."""
     return f"{fmean(one / other for one, other in zip(base, of, strict=True)):.1f}x"
 
 

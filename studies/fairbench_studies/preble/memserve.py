@@ -13,18 +13,18 @@ from fairbench.schedulers.routing.bases import PrefixRouter
 class MemServe(PrefixRouter):
     """A router that picks the worker with the longest cached prefix, or else with the least load.
 
-    The Preble paper only says "longest-prefix-match regardless of the existing load". In this
-    class, load is the number of requests in flight, and workers with equal load take turns.
+    The Preble paper only says "longest-prefix-match regardless of the existing load". Here, load is
+    the number of requests in flight, and workers with equal load take turns.
     """
 
     name = "memserve"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters; a match of fewer than ``min_match_tokens`` tokens does not count.
+        """Parameters. A match of fewer than ``min_match_tokens`` tokens does not count.
 
-        In the rule as printed, a single shared token of a system prompt can decide the choice of a
-        worker. All requests that share the token then go to the same worker.
+        In the rule as printed, a single shared token, such as the first of a system prompt,
+        decides. All requests that share it then go to the same worker.
         """
 
         min_match_tokens: NotNegativeInt = 0

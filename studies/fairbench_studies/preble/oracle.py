@@ -1,4 +1,4 @@
-"""The oracle partition, in which each prefix group or client always uses the same GPU."""
+"""The oracle partition: each group of prompts, or each client, always uses the same GPU."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fairbench.schedulers.prefix_tree import truncate
 class Oracle(Router):
     """A router that sends all prompts of a prefix group to the same GPU.
 
-    The oracle of [Preble] §H knows all requests of a workload in advance. The authors of the Preble
-    paper choose a layer of the prefix tree manually, and split this layer evenly among GPUs. Their
-    code and this scheduler send each new group to the next GPU in turn. The router takes neither
-    the load nor the caches of GPUs into account.
+    The oracle of [Preble] §H knows all requests of a workload in advance. The paper's authors
+    choose a layer of the prefix tree by hand, and split it evenly among the GPUs. In their code and
+    in this router, each new group goes to the next GPU in turn. The load and the caches of the GPUs
+    do not matter.
     """
 
     name = "oracle"
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters; ``by`` says how prompts are grouped.
+        """Parameters. ``by`` says how prompts are grouped: by their first tokens, or by client.
 
-        Prompts are grouped by their first ``layer_tokens`` tokens, or by client. If
-        ``layer_tokens`` is 0, groups differ at the first position at which earlier prompts differ,
-        such as after a system prompt. The router remembers only the latest ``groups`` groups.
+        A group shares its first ``layer_tokens`` tokens. If ``layer_tokens`` is 0, groups differ at
+        the first position at which earlier prompts differed, such as after a system prompt. The
+        router remembers only the latest ``groups`` groups.
         """
 
         by: Literal["prefix", "client"] = "prefix"
@@ -43,7 +43,7 @@ class Oracle(Router):
         # the worker of each group of prompts
         self._placed: OrderedDict[Prompt | str, int] = OrderedDict()
         self._last = -1
-        # ``_shared`` is the common prefix of all earlier prompts; None before the first prompt.
+        # the common prefix of all earlier prompts, or None before the first
         self._shared: Prompt | None = None
 
     def route(self, request: Request, now_s: float) -> int:
@@ -64,8 +64,8 @@ class Oracle(Router):
         layer = prompt_tokens(shared) + 1
         if shared != self._shared:
             self._shared = shared
-            # Groups of prompts that differ only after the new common prefix are merged, at the
-            # position of the first of them.
+            # Groups that differ only after the new common prefix are merged, and keep the position
+            # of their first member.
             groups, self._placed = self._placed, OrderedDict()
             for group, worker in groups.items():
                 assert not isinstance(group, str)

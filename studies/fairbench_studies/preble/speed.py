@@ -1,4 +1,4 @@
-"""Measurement of how many decisions per second the router E2 makes here ([Preble] §4.4)."""
+"""The number of decisions per second that the router E2 makes here ([Preble] §4.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GPUS = 4
 
 
 def measure() -> dict[str, list[float]]:
-    """Route each workload ``REPEATS`` times as fast as possible, and return requests per second.
+    """Route each workload ``REPEATS`` times as fast as possible. Return requests per second.
 
     The two workloads have the most complex and the simplest prefix tree.
     """
@@ -43,7 +43,7 @@ def _speed(prompts: list[Prompt]) -> float:
 
 
 def _prompts(workload: str) -> list[Prompt]:
-    """Return the prompts of a workload's programs, program by program."""
+    """Return the prompts of a workload, program by program."""
     spec = load_workload(workload)
     params = make_params(spec.program, spec.params, workload)
     kind = program_class(spec.program)

@@ -42,7 +42,7 @@ class Results(NamedTuple):
     basis: str
 
     def each(self, keys: Iterable[Key], metric: str) -> dict[Key, Floats]:
-        """Return a metric of each run in ``keys``, for those seeds that all these runs have."""
+        """Return a metric of the runs in ``keys``, for the seeds that all of them have."""
         runs = {key: self.runs[key] for key in keys}
         seeds = min(map(len, runs.values()))
         return {
@@ -50,7 +50,7 @@ class Results(NamedTuple):
         }
 
     def origin(self) -> str:
-        """Return a text with the hardware of the runs, and the seeds of each figure."""
+        """Describe the hardware of the runs, and the seeds of each figure."""
         seeds: dict[str, int] = {}
         for key, of in self.runs.items():
             seeds[key.figure] = min(len(of), seeds.get(key.figure, len(of)))
@@ -62,7 +62,7 @@ class Results(NamedTuple):
 
 
 def read(folder: Path, seeds: int) -> Results:
-    """Read the results of the first seeds. The seeds of a run end before its first missing seed."""
+    """Read the results of the first seeds. A run's seeds end before its first missing seed."""
     there = stored(folder)
     found: dict[Key, list[Latency]] = {}
     seen: dict[str, Latency] = {}
@@ -84,7 +84,7 @@ def _latency(run: StoredRun) -> Latency:
 
 
 def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return mean and P99 latency in seconds. Mean and P99 are infinite if a request is unfinished.
+    """Return mean and P99 latency in seconds, both infinite if a request is unfinished.
 
     Requests that arrive before ``warmup_s`` are left out.
     """
@@ -95,10 +95,10 @@ def latencies_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float,
 
 
 def token_times_of(requests: Requests, warmup_s: float = WARMUP_S) -> tuple[float, float]:
-    """Return mean TTFT and TPOT in seconds. TTFT and TPOT are infinite if a request is unfinished.
+    """Return mean TTFT and TPOT in seconds, both infinite if a request is unfinished.
 
-    Requests that arrive before ``warmup_s`` are left out. A request with only one output token has
-    no TPOT (time per output token).
+    TPOT is the time per output token; a request with only one output token has none. Requests that
+    arrive before ``warmup_s`` are left out.
     """
     counted = requests.arrival_s >= warmup_s
     if (requests.status[counted] != FINISHED).any():

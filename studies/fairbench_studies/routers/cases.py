@@ -1,4 +1,4 @@
-"""The cases in both studies of several routers. Cases differ in how routers share charges."""
+"""The cases in both studies of several routers, which differ in how routers share charges."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
 
 Case = tuple[tuple[str, Any], ...]
-"""Settings of the routers; without settings, there is a single router."""
+"""Settings of the routers as pairs. Without settings, there is a single router."""
 
 
 def case(**settings: Any) -> Case:
-    """Return a case of the study: the settings of the routers that share the workers."""
+    """Return a case with the given settings of the routers."""
     return tuple(settings.items())
 
 
@@ -41,5 +41,5 @@ def name_of(case: Case) -> str:
 
 
 def is_heard(case: Case) -> bool:
-    """Return whether each router of a case learns of every charge."""
+    """Return whether every charge reaches all routers of a case."""
     return dict(case).get("form") in (None, "exchange", "ledger")

@@ -2,9 +2,8 @@
 
     python studies routers-d2lpm
 
-The script takes about four minutes of CPU. The script writes results/tables/router-scaling.csv,
- results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg,
-which docs/studies/routers.md shows.
+The script takes about four minutes of CPU. It writes results/tables/router-scaling.csv,
+results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
 QUANTUM = 40_000  # default quantum of the scheduler d2lpm, in tokens
 
-# ``SCALE`` holds the numbers of routers and of workers, and the form in which routers share
-# counters.
+# The scaling table varies the numbers of workers and routers, and how routers share counters.
 SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
 FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
 DIVIDED = "independent, 1/N quantum each"
@@ -45,8 +43,8 @@ SEEDS = range(5)
 class Drift(NamedTuple):
     """The results of a case: shares of well-behaved clients, and charges of clients at workers.
 
-    ``shares`` holds one value for each seed. The drift and the unreceived charges are maxima over
-    seeds, the bound is the minimum over seeds, and service and hit rate are means.
+    ``shares`` holds a value for each seed. The drift ``apart`` and the charges ``unheard`` by other
+    routers are maxima over seeds, the bound is a minimum, and service and hit rate are means.
     """
 
     shares: tuple[float, ...]
@@ -57,7 +55,7 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return how much each seed's share differs from a single router's (percentage points)."""
+        """Return each seed's change of the share from a single router's, in percentage points."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
@@ -93,7 +91,7 @@ def cases() -> Iterator[Case]:
 
 
 def drift(one: Case) -> Drift:
-    """Simulate one case with all seeds."""
+    """Simulate a case with all seeds."""
     found = [_drift(one, seed) for seed in SEEDS]
     of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
     return Drift(
@@ -126,7 +124,10 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """Return the largest difference of a client's charges between workers, and the bound on it."""
+    """Return the largest difference of a client's charges between workers, and what bounds it.
+
+    The second number is the client's longest prompt plus its most unfinished output at a worker.
+    """
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
     inputs = np.asarray(table["input_tokens"])

@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def simulated(spec: ExperimentSpec) -> tuple[Simulation, float]:
-    """Return a finished simulation, and the largest charge of which a router did not know."""
+    """Simulate an experiment. Also return the largest charge of which a router did not know."""
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
     ingress = simulation.cluster.ingress
@@ -53,7 +53,7 @@ class Panel(NamedTuple):
 def draw(path: Path, about: tuple[str, str], found: Mapping[Case, Any], *shown: Panel) -> None:
     """Draw panels against the exchange interval.
 
-    ``about`` has the title and where the numbers come from.
+    ``about`` has the title and the source of the numbers.
     """
     with paper_style():
         figure, (row,) = panels(1, len(shown), WIDTH_IN, HEIGHT_IN)

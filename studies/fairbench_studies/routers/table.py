@@ -3,8 +3,8 @@
     python studies routers
 
 The script runs examples/two-routers.toml with all ways of sharing charges, all skews and all
-intervals, which takes about two minutes of CPU time. The script writes results/tables/routers.csv
-and plots/routers.svg, which docs/studies/routers.md shows.
+intervals, in about two minutes of CPU time. It writes results/tables/routers.csv and
+plots/routers.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fairbench_studies.routers.runs import Panel, draw, results, simulated
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
-# From ``SETTLED_S`` to ``END_S`` seconds, both clients wait and all charges are known.
+# Between these times (s), both clients wait and all charges are known.
 SETTLED_S, END_S = 30.0, 120.0
 
 
@@ -66,7 +66,7 @@ def spec_of(case: Case) -> ExperimentSpec:
 
 
 def outcome(case: Case) -> Outcome:
-    """Simulate one case, and return the shares and charges."""
+    """Simulate a case, and return the shares and charges."""
     spec = spec_of(case)
     simulation, unheard = simulated(spec)
     ingress, ahead = simulation.cluster.ingress, 0.0
@@ -84,10 +84,10 @@ def outcome(case: Case) -> Outcome:
 
 
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
-    """Return the largest gap in charges, and the U of the theorem.
+    """Return the largest gap between two clients' charges, and the U of the theorem.
 
-    The gap is the difference between the clients of charges divided by weights. A prompt is charged
-    when its request is sent, and the output is charged when the request has ended.
+    Charges are divided by weights. A prompt is charged when its request is sent, and the output
+    when the request has ended.
     """
     table = result.requests
     column = {name: np.asarray(table[name]) for name in ("routed_s", "finish_s")}
@@ -115,7 +115,7 @@ def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
 
 
 def write(found: Mapping[Case, Outcome]) -> None:
-    """Write the table, which has a row for each case."""
+    """Write the table, with a row for each case."""
     alone = next(iter(found.values())).share
     rows = [
         {

@@ -1,1 +1,1 @@
-"""The study of gates for agent sessions, which compares throughput with who waits."""
+"""The study of gates for agent sessions: throughput against who waits."""

@@ -1,11 +1,11 @@
-"""The share that clients of ``fair-sessions`` could get, and the time that their calls lose.
+"""The share that clients of ``fair-sessions`` could get at best, and where their calls lose time.
 
     FAIRBENCH_DATA=FOLDER python studies session-gates-ceiling [SEED ...]
 
 The script simulates the runs that results/tables/session-gates-ceiling.csv lacks, by default for
-seeds 61 to 65. The script writes two tables into docs/reference/gates.md. The first table has the
-share of the worst well-behaved client with all clients, without the heavy client, and alone. The
-second table has the time that this client's calls lost in each phase.
+seeds 61 to 65, and writes two tables into docs/reference/gates.md. The first has the share of the
+worst well-behaved client with all clients, without the heavy client, and alone. The second has the
+time that this client's calls lost in each phase.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from fairbench_studies.session_gates.table import DP, PAGE, RATES
 
 TABLE = TABLES / "session-gates-ceiling.csv"
 SEEDS = (61, 62, 63, 64, 65)
-UNLIMITED = 100_000_000  # tokens of KV memory that exceed the need of all sessions
-# ``SHARED`` holds the flags and settings of each variant, besides the gate fair-sessions and the
-# scheduler fcfs.
+UNLIMITED = 100_000_000  # tokens of KV memory, more than all sessions need
+# Flags and settings of each variant, besides the gate fair-sessions and the scheduler fcfs.
 SHARED: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({}, {}),
     "fair-sessions, vtc, 4 running": ({"scheduler": "vtc"}, {"engine.max_running_requests": 4}),
@@ -48,10 +47,9 @@ WELL_BEHAVED = (1, 2)  # numbers of the well-behaved clients; client 0 is heavy
 
 
 class Measured(NamedTuple):
-    """The service and fair share of each simulated client in tok/s, and its calls' lost seconds.
+    """The service and fair share of each simulated client in tok/s, and the time its calls lost.
 
-    ``service`` and ``fair`` have the shape (n_clients,), and ``lost_s`` has the shape (n_clients,
-    n_phases).
+    ``service`` and ``fair`` have shape (n_clients,), ``lost_s`` has shape (n_clients, n_phases).
     """
 
     service: Floats
@@ -85,11 +83,11 @@ def measure(spec: ExperimentSpec, kept: Sequence[int]) -> Measured:
 
 
 def lost_by_phase(requests: Requests, facts: Facts) -> Floats:
-    """Return how many seconds finished calls of the window took longer than if they were alone.
+    """Return how many seconds finished calls of the window took longer than they would alone.
 
-    The result has a row per client and a column per phase. All time in the gate and in the queue of
-    an engine counts as lost. In prefill and in decoding, the time beyond that of a lone call counts
-    as lost.
+    The result has a row per client and a column per phase. Time in the gate and in an engine's
+    queue is lost entirely. In prefill and decoding, only the time beyond that of a lone call is
+    lost.
     """
     chosen = (requests.status == FINISHED) & facts.window.holds(requests.arrival_s)
     own = requests.take(chosen)
@@ -150,7 +148,7 @@ def extend(seeds: Sequence[int]) -> None:
 
 
 def mean(scenario: str, run: str, name: str, most: float = inf) -> float:
-    """Return the mean of a column over the stored seeds, with each value limited to ``most``."""
+    """Return the mean of a column over the stored seeds. Each value is capped at ``most``."""
     rows = stored_rows(TABLE)
     mine = [row for row in rows if (row["scenario"], row["run"]) == (scenario, run)]
     return fmean(min(most, float(row[name])) for row in mine)

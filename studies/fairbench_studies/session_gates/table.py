@@ -3,9 +3,9 @@
     FAIRBENCH_DATA=FOLDER python studies session-gates [SEED ...]
 
 The script simulates the runs that results/tables/session-gates.csv lacks, by default for seeds 61
-to 65. The script writes two tables of means into docs/reference/gates.md, and draws
-plots/session-gates.svg. The CSV file grows by a line per run, so that an interrupted study
-continues after its last line.
+to 65. It writes two tables of means into docs/reference/gates.md, and draws
+plots/session-gates.svg. The CSV file grows by a line per run, so an interrupted study continues
+after its last line.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ PAGE = ROOT / "docs/reference/gates.md"
 FIGURE = ROOT / "plots/session-gates.svg"
 DP = 4
 SEEDS = (61, 62, 63, 64, 65)
-RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rates in sessions per second of a client
+RATES = {"s1": 0.003 * DP, "s2": 0.006 * DP}  # default rate of a client, in sessions per second
 LOADS = (1.0, 0.25, 0.5, 2.0)  # loads as multiples of the default rate
-# ``GATES`` holds the flags and settings of each gate, besides the scheduler fcfs.
+# Flags and settings of each gate, besides the scheduler fcfs.
 GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "no gate, fcfs": ({}, {}),
     "no gate, vtc": ({"scheduler": "vtc"}, {}),
@@ -43,7 +43,7 @@ GATES: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {
     "fair-sessions": ({"gateway": "fair-sessions"}, {}),
 }  # fmt: skip
 SHOWN_LOADS = ("0.25", "0.5", "1", "2")
-WAITS_S = (200, 1000, 5000)  # labelled ticks of the picture's axis, in seconds
+WAITS_S = (200, 1000, 5000)  # labelled ticks of the x axis, in seconds
 MARKS = "ovsD^PXp*"  # marks of the gates in the picture
 SHARE = "share of the worst client"
 IDENTITY = ("scenario", "load", "gate", "seed")
@@ -55,7 +55,7 @@ NUMBERS = (
 
 
 def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]:
-    """Return the table row of a simulated run."""
+    """Simulate a run, and return its table row."""
     own, settings = GATES[gate]
     flags: dict[str, Any] = {
         "workload": "sessions", "scenario": scenario, "dp": DP, "seed": seed,
@@ -69,7 +69,7 @@ def measured(scenario: str, load: float, gate: str, seed: int) -> dict[str, Any]
 
 
 def points(seeds: tuple[int, ...]) -> Iterator[tuple[str, float, str, int]]:
-    """Yield scenario, load, gate and seed of each run, with the default load first."""
+    """Yield scenario, load, gate and seed of each run, beginning with the default load."""
     for load in LOADS:
         for seed in seeds:
             for scenario in RATES:
@@ -82,7 +82,7 @@ Means = Mapping[tuple[str, str, str], Mapping[str, float]]
 
 
 def means() -> Means:
-    """Return the means of all runs that are stored."""
+    """Return the means of all stored runs."""
     found: dict[tuple[str, str, str], list[dict[str, str]]] = {}
     for row in stored_rows(TABLE):
         found.setdefault((row["scenario"], row["load"], row["gate"]), []).append(row)
@@ -112,7 +112,7 @@ def gate_table(found: Means, load: str = "1") -> str:
 
 
 def load_table(found: Means) -> str:
-    """Return the table for all loads, with service relative to no gate and the longest wait."""
+    """Return the table for all loads: service relative to no gate, and the longest wait."""
     body = []
     for scenario in RATES:
         for gate in GATES:
@@ -129,7 +129,7 @@ def load_table(found: Means) -> str:
 def draw(found: Means) -> None:
     """Draw service against the longest wait of a call, and against the worst client's share.
 
-    Each column of panels shows a scenario at the default load or at twice the default load.
+    Each column of panels shows a scenario at the default load or at twice this load.
     """
     columns = [(scenario, load) for scenario in RATES for load in ("1", "2")]
     names = {"max_turn_wait_s": "longest wait of a call, s", "min_entitlement_ratio": SHARE}

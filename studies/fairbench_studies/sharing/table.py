@@ -1,10 +1,10 @@
-"""The effect of rules that charge for a shared prefix on clients' shares and incentives.
+"""How rules that charge for a shared prefix change clients' shares and incentives.
 
     fairbench sweep results/tables/sharing.toml
     python studies sharing results/runs/sharing
 
 The script writes results/tables/sharing.csv. In scenario s1, the prompts of all clients begin with
-the same description of tools; in s2, the last client has a different description and shares no
+the same description of tools. In s2, the last client has a different description and shares no
 prefix.
 """
 
@@ -43,12 +43,12 @@ def rule_of(run: StoredRun) -> str:
 
 
 def rates(summary: Summary) -> list[float]:
-    """Return the service of each client in k tok/s, with cached input counted."""
+    """Return the service of each client in k tok/s, including cached input."""
     return [client["service_rate_tok_s"] / 1000 for client in summary["clients"]]
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row with rates if all clients share the prefix, if one does not, and the change."""
+    """Return a row: rates if all clients share the prefix, rates if one leaves, and the change."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]

@@ -1,1 +1,1 @@
-"""The study of remedies against stalls that long prompts cause."""
+"""The study of remedies for stalls, in which a long prompt delays the tokens of other requests."""

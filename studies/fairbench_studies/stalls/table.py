@@ -1,10 +1,9 @@
-"""Remedies against stalls on a replica that serves a client with long prompts and four chats.
+"""Remedies for stalls on a replica that serves a client with long prompts and four chats.
 
     python studies stalls
 
-The script simulates every remedy with three seeds, below saturation and under overload. The script
-writes results/tables/stalls.csv with a row per run, and the table of means in
-docs/reference/metrics.md.
+The script simulates every remedy with three seeds, below saturation and under overload. It writes
+results/tables/stalls.csv with a row per run, and the table of means in docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ TABLE = TABLES / "stalls.csv"
 PAGE = ROOT / "docs/reference/metrics.md"
 WORKLOAD = Path(__file__).with_name("workload.toml")
 SEEDS = (1, 2, 3)
-# Under overload, each chatting client sends ``OVERLOAD_RATE`` requests per second, about six times
-# the default rate.
+# Requests per second of each chatting client under overload, about six times the default rate.
 OVERLOAD_RATE = 4.5
-# ``LONG`` is the name of the client with long prompts.
+# the client with long prompts
 LONG = "client-4"
-# ``REMEDIES`` holds the remedies of each engine against stalls: a local scheduler and settings.
+# remedies for stalls on each engine: a local scheduler and settings
 REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "sglang": {
         "none: chunks of 8,192": ("fcfs", {}),
@@ -64,7 +62,7 @@ REMEDIES: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 
 
 def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[str, Any]:
-    """Simulate a replica with one of the ``REMEDIES`` against stalls, and return the summary.
+    """Simulate a replica with one of the ``REMEDIES``, and return the summary.
 
     With a ``rate`` of None, the workload's rate is used.
     """
@@ -79,7 +77,7 @@ def summary_of(engine: str, remedy: str, seed: int, rate: float | None) -> dict[
 
 
 def row(engine: str, remedy: str, seed: int) -> dict[str, Any]:
-    """Return the table's row for one remedy against stalls and one seed.
+    """Return the table row for one remedy and one seed.
 
     ``tok_s`` is the throughput (tokens/s) of an overloaded run.
     """

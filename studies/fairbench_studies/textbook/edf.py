@@ -14,25 +14,23 @@ from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selectio
 from fairbench.schedulers.views import least_first
 
 BLOCK_TOKENS = 16
-SPARED = 100  # A running request with at most this number of remaining tokens is not preempted.
+SPARED = 100  # a running request with at most this many remaining tokens is not preempted
 
 
 class TextbookEDF(LocalScheduler):
     """Earliest deadline first as a textbook describes it: ordered by deadline, then by length.
 
-    Requests that are about to miss their deadlines (starve) preempt long requests.
-
-    The source is Code 24.6.1 of a textbook on distributed LLM serving. The flaws of the textbook's
-    listing are kept, because its printed numbers show each flaw:
+    Requests that are about to miss their deadlines (starve) preempt long requests. The source is
+    Code 24.6.1 of a textbook on distributed LLM serving. The flaws of its listing are kept, because
+    they show in its printed numbers:
 
     - A request counts as starving if its deadline is fewer steps away than the tokens in prompt
-      *and* answer, as if a prompt token took a step. A request that is already late counts as
-      starving, too.
+      *and* answer, as if a prompt token took a step. A request that is already late counts, too.
     - Memory is freed for the first starving request in the queue, not for the most urgent one.
-    - In the next pass the freed memory goes to the request with the earliest deadline, which is
+    - In the next pass, the freed memory goes to the request with the earliest deadline, which is
       often the request that was just preempted.
-    - The listing does not check whether running requests outgrow the memory. The loop in the
-      textbook then exceeds its memory; fairbench's engines preempt requests instead.
+    - The listing does not check whether running requests outgrow the memory, and may exceed it.
+      Here, fairbench's engines preempt requests instead.
 
     Each step lasts ``step_s`` seconds, and a request without a deadline is due ``default_s``
     seconds after its arrival. Preempted requests keep their tokens and are recomputed; in the
@@ -41,11 +39,11 @@ class TextbookEDF(LocalScheduler):
 
     name = "edf-textbook"
     preempts = True
-    work_conserving = False  # Blocks that a preemption freed stay unused until the next pass.
+    work_conserving = False  # blocks that a preemption freed stay unused until the next pass
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters; ``step_s`` is the duration of a decode step in seconds."""
+        """Parameters. ``step_s`` is the duration of a decode step in seconds."""
 
         step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
         default_s: Annotated[FiniteFloat, Gt(0)] = 30.0
@@ -59,7 +57,7 @@ class TextbookEDF(LocalScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in least_first(view, lambda one: (self._due_s(one), _tokens(one))):
             if not (yield request):
-                continue  # If a request does not fit into memory, the scheduler skips it.
+                continue  # skip a request that does not fit into memory
         starving = (one for one in view.queue_order() if self._starves(one, now_s))
         if (first := next(starving, None)) is not None:
             for victim in victims(first, view.running, view.running.free_tokens):
@@ -83,7 +81,7 @@ def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> 
     Args:
         starving: The request whose prompt needs memory.
         running: The requests that are running at the worker.
-        free_tokens: Free KV memory, in tokens.
+        free_tokens: Free KV memory in tokens.
     """
     need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS
     for one in sorted(running, key=_remaining, reverse=True):

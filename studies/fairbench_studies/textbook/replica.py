@@ -36,7 +36,7 @@ def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Req
 
 
 class InOrder(LocalScheduler):
-    """The FCFS of the listing, which skips requests that do not fit into memory."""
+    """The listing's FCFS, which skips requests that do not fit into memory."""
 
     name = "in-order"
 
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class _Batch(NothingRunning):
-    """A ``RunningView`` of the running requests, with the tokens that each has produced."""
+    """The running requests as a ``RunningView``, with the tokens that each has produced."""
 
     def __init__(self, produced: dict[Request, int]) -> None:
         self._produced = produced
@@ -82,7 +82,7 @@ class _Batch(NothingRunning):
 
 
 class Replica:
-    """The loop of the listing, which admits prompts by blocks and then produces tokens."""
+    """The listing's loop, which admits prompts by blocks and then produces tokens."""
 
     def __init__(self, scheduler: LocalScheduler, requests: list[Request]) -> None:
         self._scheduler = scheduler

@@ -1,1 +1,1 @@
-"""The study of public traces: each trace is replayed under many schedulers."""
+"""The study of public traces, each replayed under many schedulers."""

@@ -4,9 +4,8 @@
     python studies traces-every results/runs/every-scheduler
 
 The script writes results/tables/traces-every.csv. For each trace, the table has the service (k
-tok/s), the minimum fair share of own total, and the P99 TTFT in seconds. The table also has the
-fraction of requests on time, if requests have deadlines, and the number of refused or unfinished
-requests.
+tok/s), the minimum fair share of own total, the P99 TTFT (s), the fraction of requests on time (if
+requests have deadlines), and the number of refused or unfinished requests.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fairbench_studies.traces.table import TRACES
 
 
 def cell(summary: Summary) -> str:
-    """Return the text for a table cell: the results of one trace under one scheduler."""
+    """Return a table cell: the results of one trace under one scheduler."""
     share, on_time = summary["min_entitlement_ratio"], summary.get("goodput_ratio")
     parts = [
         f"{summary['service_rate_tok_s'] / 1000:.1f}",

@@ -3,8 +3,8 @@
     fairbench sweep examples/traces/sweep.toml
     python studies traces results/runs/traces
 
-The script writes results/tables/traces.csv. This repository does not contain the traces. The
-workload files say where the traces are published.
+The script writes results/tables/traces.csv. The traces are not part of this repository; the
+workload files say where they are published.
 """
 
 from __future__ import annotations

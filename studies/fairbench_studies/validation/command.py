@@ -1,4 +1,4 @@
-"""``fairbench validate FILE``, which replays measured runs and compares the results."""
+"""``fairbench validate FILE``: replay measured runs in the simulator, and compare the results."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def validate(
     *,
     as_json: bool,
 ) -> None:
-    """Print the comparison of a file's runs. If a run could not be replayed, exit with code 1."""
+    """Print the comparison of a file's runs. Exit with code 1 if a run could not be replayed."""
     _print(_compare(file, crosschecks, output_dir, profile, pool), as_json=as_json)
 
 
 def validate_all(
     files: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Compare the runs of several files. Print one table, or a JSON object by file name."""
+    """Compare the runs of several files. Print one table, or a JSON object keyed by file name."""
     if any(file.is_dir() for file in files):
         raise UsageError("several FILEs: the directory of a run must be the only argument")
     reports: dict[str, Report] = {}
@@ -55,7 +55,7 @@ def validate_all(
 def print_overview(
     paths: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
 ) -> None:
-    """Print one table of all measured runs. If a run could not be replayed, exit with code 1."""
+    """Print one table of all measured runs. Exit with code 1 if a run could not be replayed."""
     _print(overview(paths, output_dir, profile), as_json=as_json)
 
 
@@ -75,7 +75,7 @@ def _compare(
     profile: str | None,
     pool: int | None,
 ) -> Report:
-    """Replay and compare the measured runs of a file, whatever system made them."""
+    """Replay and compare the measured runs of a file, for any kind of server."""
     kind = kind_of(file)
     if kind is Kind.SLORA:
         return validate_replay(file, crosschecks, output_dir, profile, pool)
@@ -89,7 +89,7 @@ def _compare(
 
 
 def predict(file: Path, profile: str | None, out: Path) -> None:
-    """Write predictions for the runs of a file. If a run could not be replayed, exit with code 1.
+    """Write predictions for the runs of a file. Exit with code 1 if a run could not be replayed.
 
     Raises UsageError if the runs are of an engine other than SGLang or vLLM.
     """
@@ -100,6 +100,6 @@ def predict(file: Path, profile: str | None, out: Path) -> None:
 
 
 def print_fit(file: Path, *, as_json: bool) -> None:
-    """Calibrate a timing profile to the runs of a file again, and print the fit."""
+    """Repeat the fit of a timing profile to the runs of a file, and print it."""
     redo = print_serving_fit if kind_of(file) is Kind.SERVING else print_replay_fit
     redo(file, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The scheduler pairs that replay the DLPM authors' server, by the server's names of policies."""
+"""The fairbench schedulers that replay the scheduling policies of the DLPM authors' server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fairbench.errors import DataError, unknown_name
 
 
 class Replayed(NamedTuple):
-    """A router and a local scheduler, with the parameter that the server's ``--Q`` sets, if any."""
+    """A router and a local scheduler, and the parameter that the server's ``--Q`` sets, if any."""
 
     router: str
     local: str
     quantum: str | None = None
 
 
-# ``POLICIES`` holds the router and scheduler with which a measured server is simulated, by the
-# server's --schedule-policy. With a single replica, the router has no choice.
+# The schedulers that simulate each --schedule-policy of a measured server. With a single replica,
+# the router has no choice.
 POLICIES = {
     "fcfs": Replayed("round-robin", "fcfs"),
     "lpm": Replayed("round-robin", "lpm"),
@@ -30,7 +30,7 @@ POLICIES["default"] = POLICIES["lpm"]
 
 
 def scheduler_of(policy: str, quantum: int) -> tuple[Replayed, dict[str, Any]]:
-    """Return the scheduler that replays a policy of the server, and its settings.
+    """Return the schedulers that replay a policy of the server, and their settings.
 
     Raises: DataError: no scheduler of fairbench corresponds to the policy.
     """

@@ -1,4 +1,4 @@
-"""The result of a comparison as text, with the runs that could not be replayed."""
+"""The report of a comparison as text and JSON, including runs that could not be replayed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.report.numbers import UNDEFINED, number
 from fairbench_calibration.validate.live_run import Pair
 
 # Times to first token up to ``LONG_TTFT_S`` have no target, and their errors are not shown, because
-# the model is too inexact for such short times.
+# the model is too inexact for short times.
 LONG_TTFT_S, UNRESOLVED = 0.1, "<"
 
 Given = TypeVar("Given")
@@ -30,7 +30,7 @@ class NotReplayed:
 class Report:
     """The comparison of all measured runs in one file.
 
-    ``whole`` is the report as a JSON object, and ``text`` is the report as tables.
+    ``whole`` is the report as a JSON object, and ``text`` the report as tables.
     """
 
     whole: dict[str, Any]
@@ -62,19 +62,19 @@ def defined(value: float) -> float | None:
 
 
 def both(pair: Pair, form: Callable[[float | None], str] = number) -> str:
-    """Return a simulated and a measured number as text."""
+    """Return a simulated and a measured number as text, separated by a slash."""
     return f"{form(defined(pair.simulated))}/{form(defined(pair.measured))}"
 
 
 def error(pair: Pair, least: float = 0.0) -> str:
-    """Return the error of the simulated value as text; "" for a measured value up to ``least``."""
+    """Return the simulation error as text, or "" if the measured value is at most ``least``."""
     if pair.measured <= least:
         return UNRESOLVED
     return UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
 
 
 def unresolved_line() -> str:
-    """Return the legend about times to first token that are too short for the model."""
+    """Return the legend for times to first token that are too short for the model."""
     return f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"
 
 
@@ -85,11 +85,10 @@ def each(
     *,
     replayed: bool = False,
 ) -> tuple[list[Made], list[NotReplayed]]:
-    """Convert each item with ``make``.
+    """Convert each item with ``make``. Return the results, and the items that failed.
 
-    Return the results, and the items that could not be converted. Raises UsageError with the first
-    item's error if every item failed. If the items are ``replayed`` runs, the error message begins
-    with the run's name.
+    If every item failed, raises UsageError with the first item's error. If the items are
+    ``replayed`` runs, this message begins with the run's name.
     """
     made: list[Made] = []
     failed: list[NotReplayed] = []
@@ -108,7 +107,7 @@ def each(
 def unique(
     runs: Iterable[Given], name: Callable[[Given], str]
 ) -> tuple[list[Given], list[NotReplayed]]:
-    """Return the first run of each name, and an error for each further run with the name."""
+    """Return the first run of each name, and an error for each further run with that name."""
     found: dict[str, Given] = {}
     later = [run for run in runs if found.setdefault(name(run), run) is not run]
     reason = "an earlier run has this name; rename one"

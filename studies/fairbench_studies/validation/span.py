@@ -1,4 +1,4 @@
-"""The limit on the length of a measured run, because simulating a long run takes long."""
+"""A limit on the length of measured runs, because the simulation of a long run takes long."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy as np
 from fairbench.errors import DataError
 from fairbench.metrics.records import Floats
 
-# Two recorded times of a request may contradict each other by ``CLOCK_S`` seconds.
+# Two recorded times of a request may contradict each other by this many seconds.
 CLOCK_S = 1e-3
-MAX_SPAN_S = 1e7  # Limit on the length of a measured run in seconds (116 days).
+MAX_SPAN_S = 1e7  # longest measured run in seconds (116 days)
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:
-    """Raise DataError, which names the field, for requests that are too far apart in time."""
+    """Raise DataError, which names the field, if requests are too far apart in time."""
     span_s = float(np.ptp(times_s))
     if span_s > MAX_SPAN_S:
         raise DataError(

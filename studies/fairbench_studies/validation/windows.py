@@ -1,12 +1,11 @@
-"""Service in time windows of a run, computed in the same way for simulation and measurement.
+"""Service in time windows of a run, computed alike for simulation and measurement.
 
-If no request is refused, the trace alone determines the totals of a whole run, because late service
-counts, too. A scheduler's decisions are visible only while work arrives; therefore service is
-counted up to the last arrival, and in slices of this period.
+Service is counted only until the last arrival, and in slices of this period. Later service shows
+nothing about a scheduler: if no request is refused, every scheduler ends with the same totals.
 
-For each request, only arrival, first token and end are known. The input and the first output token
-count at the time of the first token, and all later output tokens are spread evenly up to the end.
-(VTC-artifact also spreads the input over the decode, although a server has processed the input
+Only the arrival, the first token and the end of a request are known. Its input and first output
+token count at the time of the first token, and all later output tokens are spread evenly until the
+end. (VTC-artifact also spreads the input over the decode, although a server has processed the input
 before the first token.)
 """
 
@@ -25,17 +24,17 @@ from fairbench.metrics.fairness import jain
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
-WEIGHTS = ServiceWeights()  # Weights of input and output tokens, 1 and 2, as in VTC-artifact.
-SLICE_S = 60.0  # Approximate length of a slice in seconds, as in VTC-artifact.
+WEIGHTS = ServiceWeights()  # 1 for input and 2 for output, as in VTC-artifact
+SLICE_S = 60.0  # approximate length of a slice in seconds, as in VTC-artifact
 RATE_TARGET_PCT = 5.0
-# A difference below ``TINY_SHARE_PCT`` percent of the window's service never counts as a miss.
+# A difference below this percentage of the window's service never counts as a miss.
 TINY_SHARE_PCT = 1.0
-# In a time slice, the server computes six full minibatches of 11 requests with 256 input and 256
-# output tokens each. In a slice, a client's service may differ by a sixth of its own service, or by
-# a third of a sixth of all service.
+# A slice contains six full minibatches of 11 requests (256 input and 256 output tokens). In a
+# slice, a client's service may differ by a sixth of its own service, or by a third of a sixth of
+# all service.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# The tolerances below are the changes in Jain's index if the rates of two clients, at 1 : 2, miss
-# their targets in opposite directions.
+# The change in Jain's index if the rates of two clients, at 1 : 2, miss their targets in opposite
+# directions.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -48,17 +47,17 @@ class Window:
     rates: dict[int, Pair]
     jain: Pair
     slice: bool = False
-    # Messages use ``names``, the names of the clients in the order of the clients' numbers.
+    # client names for messages, in the order of the clients' numbers
     names: tuple[str, ...] = ()
 
     @property
     def target_pct(self) -> float:
-        """Return by how many percent each client's rate may differ from the measured rate."""
+        """The percentage by which a client's rate may differ from the measured rate."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
     @property
     def jain_tolerance(self) -> float:
-        """Return by how much Jain's index may differ from the measured index."""
+        """The amount by which Jain's index may differ from the measured index."""
         return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
 
     def rate_within(self, client: int) -> bool:
@@ -76,7 +75,7 @@ class Window:
         return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the window as JSON types, with times of the trace in seconds."""
+        """Return the window as JSON types. Times are those of the trace, in seconds."""
         return {
             "start_s": self.start_s,
             "end_s": self.end_s,
@@ -100,15 +99,15 @@ class TTFT:
     p99_s: Pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values in a form that JSON can store."""
+        """Return the values as JSON-compatible types."""
         percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
         return {"group": self.group, **percentiles}
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """Return the window from the first to the last arrival.
+    """Compare service in the window from the first to the last arrival.
 
-    If this period has several slices, the windows of the slices follow.
+    If this period has several slices, their windows follow.
     """
     spans = spans_of(measured)
     return tuple(
@@ -118,7 +117,7 @@ def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple
 
 
 def spans_of(measured: Trace) -> list[tuple[float, float]]:
-    """Return periods as (start, end) in seconds: first to last arrival, then its slices."""
+    """Return the period from the first to the last arrival and its slices, as (start, end) in s."""
     start_s, end_s = float(measured.req_time_s.min()), float(measured.req_time_s.max())
     return [(start_s, end_s), *_slices(start_s, end_s)]
 
@@ -126,7 +125,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Return each client's service in a window, in which a refused request counts as 0."""
+    """Return each client's service in a window. Refused requests count as 0."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]
@@ -151,7 +150,7 @@ def _window(
 ) -> Window:
     start_s, end_s = span
     sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]
-    length_s = end_s - start_s or 1.0  # In a window of length 0, no client receives service.
+    length_s = end_s - start_s or 1.0  # in a window of length 0, no client receives service
     pairs = {
         client: Pair(sides[0][client] / length_s, sides[1][client] / length_s)
         for client in measured.clients

@@ -18,7 +18,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(seeds: Seeds) -> list[Part]:
-    """Judge whether a rate limit costs throughput, and whether a higher limit costs less."""
+    """Judge whether a rate limit costs throughput, and a higher limit less."""
     vtc = by_seed(seeds, f"{ARENA} vtc", "throughput", throughput_tok_s)
     limited = [
         by_seed(seeds, f"{ARENA} rpm {limit}", "throughput", throughput_tok_s)
@@ -45,7 +45,7 @@ def judge_limits(seeds: Seeds) -> list[Part]:
 
 
 class Row(NamedTuple):
-    """The name of a run, with the measured mean and variance of the service difference."""
+    """A run by its name, with the measured mean and variance of the service difference."""
 
     run: str
     mean: float
@@ -64,7 +64,10 @@ TABLE = {
 
 
 def judge_arena(seeds: Seeds) -> list[Part]:
-    """Judge each step of the ranking by mean and by variance, and the values of the means."""
+    """Judge the ranking of runs by the mean and the variance of the service difference.
+
+    The values of the means are judged, too.
+    """
     found = {
         name: [Differences(*one) for one in by_seed(seeds, row.run, "differences", differences)]
         for name, row in TABLE.items()

@@ -1,8 +1,9 @@
 """The measures of VTC-artifact: service in windows, differences, response times.
 
-Only arrival, first token and end of a request are known; therefore the service is spread evenly
-from the first to the last token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). A
-refused request has no service. Service is input + 2 x output tokens, or is weighted by ``weights``.
+Only the arrival, the first token and the end of a request are known. Its service (input + 2 x
+output tokens, or weighted by ``weights``) is therefore spread evenly from the first to the last
+token (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). A refused request has no
+service.
 """
 
 from __future__ import annotations
@@ -18,18 +19,16 @@ from fairbench_studies.kit.trace import Trace, throughput_tok_s
 WINDOW_S = 60.0
 # In the revision's tables, windows lie around 19 points in the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
-# If the first and the last token of a request are less than ``SHORTEST_S`` seconds apart, the
-# request counts as no service.
+# A request counts as no service if its first and last token are closer than this (seconds).
 SHORTEST_S = 1e-5
 
 WEIGHTS = ServiceWeights()
 
 
 class Differences(NamedTuple):
-    """The largest value, mean and variance of a service difference over time, and the throughput.
+    """The maximum, mean and variance of a service difference over time, and the throughput.
 
-    Differences are in weighted tokens per second; throughput is in input and output tokens per
-    second.
+    Differences are in weighted tokens/s, and throughput is in input and output tokens/s.
     """
 
     largest: float
@@ -86,10 +85,10 @@ def windowed_difference(
 ) -> Floats:
     """Return the sum of the clients' service deficits in the window around each point.
 
-    A client's deficit is the service of the most served client minus the client's own service, but
-    at most the absolute difference between the client's service and demand. The limit keeps the
-    deficit of a client with little demand small. A client that is served late has more service than
-    demand, and can still have a deficit, because the absolute difference counts.
+    A client's deficit is its service subtracted from that of the most served client, but at most
+    the difference between the client's own service and demand. This keeps the deficit of a client
+    with little demand small. The difference is absolute, so a client that is served late, with more
+    service than demand, can still have a deficit.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)
@@ -99,7 +98,7 @@ def windowed_difference(
 
 
 def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
-    """Return the values that a run has in the tables of service differences."""
+    """Return a run's values in the tables of service differences."""
     values = windowed_difference(trace, table_points(), weights=weights)
     return Differences(
         float(values.max()), float(values.mean()), float(values.var()), throughput_tok_s(trace)
@@ -109,7 +108,7 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
     """Return the mean time to first token (s) in windows, shape (clients, points).
 
-    The value is NaN if no request in the window had a first token.
+    The value is NaN if no request had its first token in the window.
     """
     served = trace.finished
     latency_s = trace.first_token_latency_s[served]
@@ -139,6 +138,6 @@ def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWei
 
 
 def _by_client(trace: Trace, values: Floats) -> Floats:
-    """Return the sums of ``values`` over the served requests of each client."""
+    """Sum ``values`` over the served requests of each client."""
     owner = trace.client[trace.finished]
     return np.array([values[owner == client].sum(axis=0) for client in trace.clients])

@@ -17,10 +17,9 @@ from fairbench_studies.vtc.artifact import (
 )
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
-# A curve of the figure has ``POINTS`` points.
+# number of points of a curve
 POINTS = 60
-# ``ARENA_RANKS`` lists the ranks, by number of requests, of the clients that the paper draws ([VTC]
-# §5.3).
+# The clients that the paper draws, by their rank in the number of requests ([VTC] §5.3).
 ARENA_RANKS = (12, 13, 25, 26)
 
 
@@ -33,7 +32,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of a figure, with title, axis label and curves."""
+    """A panel of a figure: title, axis label and curves."""
 
     title: str
     x: str
@@ -62,7 +61,7 @@ def service_panel(trace: Trace, title: str) -> Panel:
 
 
 def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None) -> Panel:
-    """Return a panel with the response times of all clients, or of the clients in ``chosen``."""
+    """Return a panel with the response times of all clients, or only of those in ``chosen``."""
     at = even_points(_end_s(trace), POINTS)
     rows = range(len(trace.clients)) if chosen is None else chosen
     return Panel(title, TIME, RESPONSE, _clients(trace, response_times(trace, at), at, rows))
@@ -78,7 +77,7 @@ def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
 
 
 def output_rate(trace: Trace) -> float:
-    """Return output tokens served per second over the whole run."""
+    """Return the output tokens served per second over the whole run."""
     return float(trace.output_tokens[trace.finished].sum() / trace.duration_s)
 
 

@@ -17,16 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN, HEIGHT_IN = 3.1, 2.9
-# Below the figure, a line of text has at most ``LETTERS`` characters.
+# most characters in a line of text below the figure
 LETTERS = 90
-# The range of an axis is multiplied by ``HEADROOM``, which leaves space for the legend above the
-# curves.
+# An axis is longer than its values by this factor, which leaves space for the legend.
 HEADROOM = 1.25
-MARKS = 12  # number of marks on a curve of the figure
+MARKS = 12  # number of marks on a curve
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure whose runs are complete, and return the files. Raises UsageError."""
+    """Draw each figure whose runs are complete. Return the files. Raises UsageError."""
     files: list[Path] = []
     for number in FIGURES:
         used = _Used(results.traces)
@@ -37,7 +36,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """A mapping of traces by name of the run, which records which traces were read."""
+    """Traces by name of the run, with a record of which were read."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

@@ -1,4 +1,4 @@
-"""The runs for the VTC paper's figures and claims, by name."""
+"""The runs behind the VTC paper's figures and claims, by name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _under(workload: str, *schedulers: str) -> dict[str, Experiment]:
     return {f"{workload} {local}": Experiment(workload, local) for local in schedulers}
 
 
-SHORT = "vtc-overload short"  # a run of 360 s, as long as the measured runs with predictions
+SHORT = "vtc-overload short"  # 360 s long, like the measured runs with predictions
 EXPERIMENTS: Mapping[str, Experiment] = {
     **_under("vtc-overload", "vtc", "fcfs", "mdrr"),
     f"{SHORT} vtc": Experiment("vtc-overload", "vtc", duration_s=360.0),
@@ -91,7 +91,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Return the experiments whose data exist, because some need the Arena trace."""
+    """Return the experiments whose data exist. Some need the Arena trace."""
     try:
         find_trace_file("vtc_arena_trace.jsonl.gz")
     except DataError:

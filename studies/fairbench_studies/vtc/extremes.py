@@ -1,4 +1,4 @@
-"""The largest values in a run's records that [VTC] Theorems 4.9, 4.11 and 4.13 bound."""
+"""The largest values in a run that [VTC] Theorems 4.9, 4.11 and 4.13 bound."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ THEOREM = "VTC Theorem 4.4"  # name of the bound 2U on the service gap in a run 
 class Extremes(NamedTuple):
     """The largest values in a run that the theorems bound, in weighted tokens.
 
-    ``unit`` is the U of the theorems, and ``clients`` is the number n of clients. ``lead`` is the
-    largest lead of a client over a backlogged client, which has waiting requests. ``ahead`` is the
-    service that other clients receive while a client's only request waits. ``unasked`` is the
-    amount by which an equal share exceeds the requested service of a backlogged client.
+    ``unit`` is the U of the theorems, and ``clients`` the number n of clients. ``lead`` is the
+    largest lead over a backlogged client, which has waiting requests. ``ahead`` is the service that
+    other clients receive while a client's only request waits. ``unasked`` is the amount by which an
+    equal share exceeds the service that a backlogged client has requested.
     """
 
     unit: float
@@ -58,7 +58,7 @@ def _weight(row: Mapping[str, Any]) -> float:
 def largest_ahead(requests: Requests, service: ServiceRows, clients: int) -> float:
     """Return the most service of all other clients while a client's only request waits.
 
-    The bound is [VTC] Theorem 4.11. When this request arrives, the client has no other waiting or
+    [VTC] Theorem 4.11 bounds it. When this request arrives, the client has no other waiting or
     running request.
     """
     history = ServiceHistory.of(service, clients)
@@ -85,10 +85,10 @@ def _alone(requests: Requests, clients: int) -> Iterator[tuple[int, int]]:
 def largest_unasked(
     requests: Requests, service: ServiceRows, clients: int, horizon_s: float
 ) -> float:
-    """Return the largest T / n minus the service that a backlogged client has requested.
+    """Return the most by which an equal share exceeds a backlogged client's requests.
 
-    The bound is [VTC] Theorem 4.13. T is the service of all clients since the client's backlog
-    began, and n is the number of clients that have requested service since then.
+    [VTC] Theorem 4.13 bounds it. The equal share is T / n: the service T of all clients since the
+    client's backlog began, divided by the number n of clients that have requested service since.
     """
     history, queued = ServiceHistory.of(service, clients), waits(requests, horizon_s)
     order = np.argsort(requests.arrival_s, kind="stable")
@@ -119,7 +119,10 @@ class _Arrivals(NamedTuple):
     tokens: Floats
 
     def since(self, start_s: float, times_s: Floats, client: int) -> tuple[Floats, Ints]:
-        """Return, at each time, a client's requested tokens and the number of clients so far."""
+        """Return what a client has requested up to each time, and how many clients have requested.
+
+        Tokens and clients count from ``start_s`` on.
+        """
         first = int(np.searchsorted(self.at_s, start_s))
         until = np.searchsorted(self.at_s, times_s, "right") - first
         owner, tokens = self.client[first:], self.tokens[first:]

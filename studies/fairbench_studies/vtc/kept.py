@@ -1,4 +1,4 @@
-"""Per-seed measures of the VTC paper's runs as rows, from which claims are judged again."""
+"""The measures of each seed as rows of a file, from which claims are judged without runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GAP, BASIS, EXTREMES = "largest gap while both wait", "basis", "extremes of theo
 
 
 def keep(seeds: Seeds) -> list[Row]:
-    """Return a row per run, measure and seed, for the measures on which verdicts rest."""
+    """Return a row per run, measure and seed, for the measures that verdicts use."""
     return [row for seed, one in enumerate(seeds) for row in _rows(seed, one)]
 
 
@@ -34,7 +34,7 @@ def _rows(seed: int, one: Results) -> Iterator[Row]:
 
 
 def recall(rows: Sequence[Row]) -> list[Results]:
-    """Return the results of each seed without their traces.
+    """Return the results of each seed, without their traces.
 
     Raises KeyError or ValueError if the rows have a wrong form.
     """

@@ -1,4 +1,4 @@
-"""Measures of a run by which the VTC paper's claims are judged."""
+"""The measures of a run by which the VTC paper's claims are judged."""
 
 from __future__ import annotations
 

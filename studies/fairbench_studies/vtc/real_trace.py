@@ -1,9 +1,9 @@
-"""A converter of the VTC paper's Arena trace, ``fair_bench/real_trace.pkl`` of [VTC-artifact].
+"""A converter for the VTC paper's Arena trace, ``fair_bench/real_trace.pkl`` of [VTC-artifact].
 
     python studies vtc-trace real_trace.pkl vtc_arena_trace.jsonl.gz
 
 Reading a pickle can execute code. This reader creates only lists, strings, numbers and the trace's
-own requests, whose class it replaces. The reader refuses every other class name in the file.
+own requests, and refuses every other class name in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Request:
 
 
 class _OnlyRequests(pickle.Unpickler):
-    """An unpickler that loads only one class, the class of the trace's requests."""
+    """An unpickler that loads only the class of the trace's requests."""
 
     def find_class(self, module: str, name: str) -> type:
         if name == REQUEST:
@@ -51,7 +51,7 @@ def trace_rows(path: Path) -> Iterator[dict[str, Any]]:
         rows = [(float(t), number[a], int(prompt), int(output)) for a, t, prompt, output in found]
     except DataError:
         raise
-    except Exception as error:  # Loading a damaged pickle can raise any kind of error.
+    except Exception as error:  # a damaged pickle can raise any error
         reason = str(error) or type(error).__name__
         raise DataError(f"trace {path} is not a pickle of a VTC trace ({reason})") from None
     for t, client, prompt_len, output_len in sorted(rows, key=lambda row: row[0]):

@@ -15,15 +15,15 @@ from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 from fairbench_studies.vtc.measures import by_seed
 from fairbench_studies.vtc.store import Results, Seeds
 
-# The paper gives no number for a "drastic increase" of the time to first token, so ``DRASTIC_S`` is
-# assumed.
+# The time to first token (s) that is assumed to be a "drastic increase", because the paper gives no
+# number.
 DRASTIC_S = 30.0
-MEDIUM = 2  # Figures 11 and 12 draw the first two of the four clients.
+MEDIUM = 2  # number of clients with a medium number of requests, which figures 11 and 12 draw first
 PAPER_OUTPUT = {"rpm 5": 224, "rpm 20": 450, "vtc": 500}
 
 
 def judge_response_times(seeds: Seeds) -> list[Part]:
-    """Judge for which clients the time to first token increases drastically under FCFS and VTC.
+    """Judge for which clients the time to first token rises drastically under FCFS and VTC.
 
     A client exceeds its share if its requests ask for more than an equal share of all service.
     """
@@ -74,7 +74,7 @@ def _clients(trace: Trace) -> int:
 
 
 def _late(trace: Trace) -> list[tuple[int, float]]:
-    """Return each client with a drastic increase, and its fraction of the requested service."""
+    """Return each client with a drastic increase, and its fraction of requested service."""
     tokens = trace.service_tokens(WEIGHTS)
     return [
         (client, float(tokens[trace.client == client].sum() / tokens.sum()))
@@ -84,7 +84,7 @@ def _late(trace: Trace) -> list[tuple[int, float]]:
 
 
 def judge_limited_times(seeds: Seeds) -> list[Part]:
-    """Judge whether response times change from evenly short to FCFS's as rate limits rise."""
+    """Judge that response times under rising rate limits change from evenly short to FCFS's."""
     lowest, *_ = names = [f"{ARENA} rpm {limit}" for limit in RPM_LIMITS]
     spread = [_spread(one, lowest) for one in seeds]
     every = [by_seed(seeds, name, "mean TTFT", _mean_s) for name in names]
@@ -120,7 +120,7 @@ def _mean_s(trace: Trace) -> float:
 
 
 def _spread(one: Results, run: str) -> float:
-    """Return the longest mean time to first token of the drawn clients divided by the shortest."""
+    """Return the ratio of the longest to the shortest mean TTFT of the drawn clients."""
 
     def spread(trace: Trace) -> float:
         means_s = _drawn(one, _means_s(trace))
@@ -150,7 +150,7 @@ def _apart_s(one: Results, run: str) -> float:
 
 
 def peaks_s(trace: Trace) -> Floats:
-    """Return each client's longest time to first token (s) in any minute, or 0 if it got none."""
+    """Return each client's longest mean TTFT (s) in any window, or 0 without a first token."""
     curves = response_times(trace, even_points(float(trace.req_time_s.max()), POINTS))
     longest: Floats = np.nan_to_num(curves).max(axis=1)
     return longest

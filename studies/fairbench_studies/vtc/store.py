@@ -25,12 +25,12 @@ VTC = "vtc"
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The runs with one seed as traces by name, and facts about the runs.
+    """The runs of one seed as traces by name, and facts about the runs.
 
-    ``gaps`` are the largest differences in service between two clients while both wait; a gap is
-    NaN if no two clients wait at the same time. ``extremes`` holds the largest values that the
-    theorems bound, for the runs under VTC. ``known`` holds the measures on which verdicts rest, by
-    run and name. If a measure is known, the trace of its run is not needed.
+    ``gaps`` are the largest service differences of two clients while both wait, or NaN if no two
+    clients wait at the same time. ``extremes`` holds the largest values that the theorems bound,
+    for runs under VTC. ``known`` holds the measures that verdicts use, by run and name; a run with
+    known measures needs no trace.
     """
 
     traces: Mapping[str, Trace]
@@ -46,7 +46,7 @@ class Results:
         return self.known[run, name]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
-        """Return on which hardware the named runs, or all runs, were simulated."""
+        """Describe the hardware on which the named runs, or all runs, were simulated."""
         chosen = self.bases if names is None else names
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 
@@ -61,7 +61,7 @@ def read(folder: Path, seeds: int) -> list[Results]:
 
 
 def _read(runs: Mapping[str, StoredRun], seed: int) -> Results:
-    """Return the runs of a seed, by the names of their experiments."""
+    """Return the runs of a seed, keyed by the names of their experiments."""
     named = possible()
     found = {
         name: run
@@ -78,18 +78,18 @@ def _read(runs: Mapping[str, StoredRun], seed: int) -> Results:
 
 
 def trace_of(run: StoredRun) -> Trace:
-    """Return a run as a trace of its requests' latencies, like a measured run."""
+    """Reduce a run to a trace of its requests' latencies, like a measured run."""
     return as_trace(read_tables(run).requests)
 
 
 def gap_of(run: StoredRun) -> float:
-    """Return the largest service difference between two waiting clients."""
+    """Return the largest service difference between two clients while both wait."""
     gap = run.summary["max_service_gap"]
     return nan if gap is None else float(gap)
 
 
 def as_trace(requests: Requests) -> Trace:
-    """Return a table of requests as a trace. Refused and unfinished requests have no latencies."""
+    """Convert a table of requests to a trace. Refused and unfinished requests have no latencies."""
     done = requests.status == FINISHED
     return Trace(
         requests.client,

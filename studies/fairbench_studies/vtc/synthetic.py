@@ -1,4 +1,4 @@
-"""Claims 18 to 24, 27 to 29 and 51: two to four clients on synthetic arrivals."""
+"""Claims 18 to 24, 27 to 29 and 51: two to four clients with synthetic arrivals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def judge_overload(seeds: Seeds) -> list[Part]:
 
 
 def judge_shares(seeds: Seeds) -> list[Part]:
-    """Judge whether Jain's index of the service rates is as the paper claims."""
+    """Judge Jain's index of the service rates under FCFS and VTC."""
 
     def index(trace: Trace) -> float:
         return jain(rates(trace, 30, 300).tolist())
@@ -60,7 +60,7 @@ def judge_shares(seeds: Seeds) -> list[Part]:
 
 
 def judge_proportional(seeds: Seeds) -> list[Part]:
-    """Judge that clients below their share get their demand, and the third client the rest."""
+    """Judge that two clients below their share get their demand, and the third gets the rest."""
     name = "vtc-proportional vtc"
     found = _rates(seeds, name, 60, 600)
     waits = np.array(by_seed(seeds, name, "mean TTFT by client", _three_waits))
@@ -94,13 +94,12 @@ def judge_on_off(seeds: Seeds) -> list[Part]:
     ]
 
 
-# In figure 5, each ON phase and each pause lasts ``PHASE_S`` seconds; the figure begins with an ON
-# phase.
+# The length of each ON phase and of each pause in figure 5, which begins with an ON phase.
 PHASE_S = 60.0
 
 
 def judge_pauses(seeds: Seeds) -> list[Part]:
-    """Judge that a client below its share is served in ON phases, and the second gets the rest."""
+    """Judge that a client below its share is served in its ON phases, and another gets the rest."""
     done, late, totals = (
         by_seed(seeds, "vtc-on-off-less vtc", name, measure)
         for name, measure in (
@@ -126,7 +125,7 @@ def judge_pauses(seeds: Seeds) -> list[Part]:
 
 
 def _done_in_phase(trace: Trace) -> float:
-    """Return the fraction of the first client's requests that arrive and end in one ON phase."""
+    """Return the fraction of the first client's requests that end in their own ON phase."""
     mine = trace.client == trace.clients[0]
     at_s = trace.req_time_s[mine]
     off_s = at_s // (2 * PHASE_S) * 2 * PHASE_S + PHASE_S
@@ -151,10 +150,10 @@ def _phases(trace: Trace, first_s: float) -> Floats:
 
 
 def judge_poisson(seeds: Seeds) -> list[Part]:
-    """Judge the bound while both clients wait, and the differences in service from 30 s on.
+    """Judge the bound while both clients wait, and the service differences from 30 s on.
 
-    The paper's differences leave out the first 30 s, in which one client has not yet queued enough
-    requests. The parts of the claim also report the outcomes for the run from its beginning.
+    The paper leaves out the first 30 s, in which one client has not yet queued enough requests.
+    Verdicts on the whole run are reported beside.
     """
     parts = []
     for suffix, figure, measured in (("", "Fig. 7", 5_235), ("-2", "Fig. 8", 1_281)):
@@ -176,10 +175,7 @@ def judge_poisson(seeds: Seeds) -> list[Part]:
 def _differences(
     seeds: Seeds, name: str, figure: str, measured: int, start_s: float
 ) -> tuple[Part, Part]:
-    """Return parts of a claim on the service difference.
-
-    One part is on the ratio of FCFS's to VTC's difference, and one part is on VTC's difference.
-    """
+    """Judge the ratio of FCFS's to VTC's service difference, and the size of VTC's difference."""
 
     def difference(trace: Trace) -> float:
         return difference_of(trace, start_s)
@@ -209,7 +205,7 @@ def judge_isolation(seeds: Seeds) -> list[Part]:
 
 
 def judge_shift(seeds: Seeds) -> list[Part]:
-    """Judge whether LCF (least counter first) pays back service that a client missed while off."""
+    """Judge whether LCF (least counter first) repays service that a client missed while off."""
 
     def share(trace: Trace) -> float:
         found = rates(trace, 300, 600)
@@ -247,7 +243,7 @@ def judge_predictions(seeds: Seeds) -> list[Part]:
 
 
 def judge_weights(seeds: Seeds) -> list[Part]:
-    """Judge whether the clients' service is in proportion to their weights."""
+    """Judge whether service is proportional to the clients' weights."""
     found = _rates(seeds, "vtc-weighted vtc", 60, 360)
     due = found.sum(axis=1, keepdims=True) * np.arange(1, 5) / 10
     return [
@@ -275,6 +271,6 @@ def _shown(found: Floats) -> str:
 
 
 def _near(text: str, found: Floats, due: Floats, most: float) -> Part:
-    """Return a part of a claim, that in each seed every client's rate is near its due rate."""
+    """Judge that in each seed, every client's rate is near the rate that is due to it."""
     apart = np.abs(found / due - 1).max(axis=1)
     return mean_within(text, apart, 0, most, f"{_shown(found)}, at most {{:.2%}} off")

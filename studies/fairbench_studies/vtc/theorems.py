@@ -1,17 +1,16 @@
 """Claims 54 to 56: the bounds of [VTC] Theorems 4.9, 4.11 and 4.13, in runs under VTC.
 
-U is the bound of Lemma 4.3, which is the larger of w_p L_input and w_q M. If memory is
-over-committed, U is half of the larger bound on the service gap of the run
-(docs/appendix/theory.md). All measures are in weighted tokens. Two theorems are judged by what
-their proofs show, instead of as printed:
+All measures are in weighted tokens. U is the bound of Lemma 4.3: the larger of w_p L_input (the
+longest prompt at its price) and w_q M (a memory full of output at its price). If memory is
+over-committed, U is half of the larger bound on the run's service gap (docs/appendix/theory.md).
+Two theorems are judged by what their proofs show, instead of as printed:
 
 - Theorem 4.11 divides by a lower bound ``a`` of the server's capacity, which the paper does not
-  give. While one client waits, the other clients get at least ``a`` tokens per second. If the other
-  clients get at most 2 (n - 1) U tokens during a wait, the wait is within the theorem's bound for
-  every possible ``a``.
-- In Theorem 4.13 as printed, no client meets the premise: shortly before t2, the total service
-  T(t, t2) is less than 5U n, and no client requests less than nothing. The proof shows that a
-  client which is backlogged from t to t2 has requested at least T(t, t2) / n - 5U since t.
+  give. While a client waits, the other clients get at least ``a`` tokens per second. If they get at
+  most 2 (n - 1) U tokens during the wait, the wait is within the bound for every possible ``a``.
+- Theorem 4.13 as printed applies to no client: shortly before t2, when the total service T(t, t2)
+  is still below 5U n, its premise would need a negative request. The proof shows that a client
+  which is backlogged from t to t2 has requested at least T(t, t2) / n - 5U since t.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fairbench_studies.vtc.store import Seeds
 
 
 def judge_lead(seeds: Seeds) -> list[Part]:
-    """Judge Theorem 4.9: W_f >= W_g - 4U for services W while client f is backlogged."""
+    """Judge Theorem 4.9: while client f is backlogged, its service is W_f >= W_g - 4U for any g."""
     text = "no client gets over 4U more than a client that waits meanwhile"
     return [_bounded(seeds, text, lambda one: one.lead, lambda one: 4 * one.unit)]
 
@@ -55,7 +54,7 @@ def judge_share(seeds: Seeds) -> list[Part]:
 
 
 def _rise_s(trace: Trace) -> float:
-    """Return the growth (s) of the first client's time to first token from first to last minute."""
+    """Return the growth (s) of the first client's TTFT from the first to the last minute."""
     mine = trace.client == trace.clients[0]
     at_s, taken_s = trace.req_time_s[mine], trace.first_token_latency_s[mine]
     first, last = taken_s[at_s < WINDOW_S], taken_s[at_s >= trace.req_time_s.max() - WINDOW_S]
@@ -68,9 +67,9 @@ def _bounded(
     measured: Callable[[Extremes], float],
     bound: Callable[[Extremes], float],
 ) -> Part:
-    """Return a part of a claim, that no run exceeds its bound.
+    """Judge that no run exceeds its bound, and report the run nearest to its bound.
 
-    The text names the run nearest to its bound. Raises KeyError if a run is missing.
+    Raises KeyError if a run is missing.
     """
     runs = [of for one in seeds for of in one.extremes.values()]
     if not runs:

@@ -18,7 +18,7 @@ def turn(program, arrival_s=0.0, left=None):
 
 
 def after(returns, gap_s, wait_s=0.0):
-    """Return a policy that has seen so many turns return, each at ``gap_s`` after the last end."""
+    """Return a policy that saw this many turns return, each ``gap_s`` after the last end."""
     policy = build_eviction("continuum-ttl", {})
     for program in range(1, returns + 1):
         policy.on_finish(turn(program), 0.0)

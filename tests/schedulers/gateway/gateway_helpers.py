@@ -1,4 +1,4 @@
-"""A gateway with lists of clients and workers, in which time passes only when a test says so."""
+"""A gateway with lists of clients and workers. Time passes only when a test says so."""
 
 from itertools import count
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.views import WorkerLoad
 
 
 class Emptiest(Router):
-    """A router to the worker with the fewest requests in flight; the first of equals wins."""
+    """A router to the worker with the fewest requests in flight. The first of equals wins."""
 
     name = "emptiest"
 
@@ -19,9 +19,7 @@ class Emptiest(Router):
 
 
 class Desk:
-    """A gateway whose arrivals and answers the test controls. ``sent`` are the dispatched requests
-    in order.
-    """
+    """A gateway whose arrivals and answers the test controls. ``sent`` has all dispatches."""
 
     def __init__(
         self, policy, saturation="concurrency", *, workers=1, weights=(), matched=None, terms=None,
@@ -30,7 +28,7 @@ class Desk:
         self.now_s = 0.0
         self.at = {}  # request in flight -> worker
         self.sent, self.refused, self.shed = [], [], []
-        self.queued = {}  # worker -> number of its waiting requests, as it reports it
+        self.queued = {}  # worker -> number of waiting requests that it reports
         self._workers = workers
         self._numbers = count()
         setup = Setup(weights=dict(weights), pool_tokens=pool_tokens, fleet=self)
@@ -42,7 +40,7 @@ class Desk:
             policy, saturation, given, router=router, setup=setup, terms=terms, **known
         )
 
-    # The fleet.
+    # the fleet
 
     def workers(self):
         return range(self._workers)
@@ -53,7 +51,7 @@ class Desk:
         queued = self.queued.get(worker, 0)
         return WorkerLoad(len(mine), tokens, queued, max(0, len(mine) - queued))
 
-    # Events.
+    # events
 
     def request(self, client, tokens=10, *, priority=0, deadline_s=None, key=None, program=None):
         number = next(self._numbers)
@@ -80,7 +78,7 @@ class Desk:
         self.sent.append(request)
 
     def answer(self, request=None, output_tokens=1, *, go=True):
-        """Answer a given request, or the one in flight for longest."""
+        """Answer the given request, or the one that has been in flight for longest."""
         request = request or next(iter(self.at))
         del self.at[request]
         self.gateway.finish(request, output_tokens, self.now_s)
@@ -88,9 +86,7 @@ class Desk:
             self.go()
 
     def serve(self, times, output_tokens=1):
-        """Answer requests one after the other; return the clients whose requests were dispatched
-        meanwhile.
-        """
+        """Answer requests one after the other. Return the clients of requests sent meanwhile."""
         before = len(self.sent)
         for _ in range(times):
             self.answer(output_tokens=output_tokens)
@@ -104,9 +100,7 @@ def _setting(key, value):
 
 
 def one_at_a_time(policy, **settings):
-    """Return a desk that has just sent one request of ``warm``, so that the next ones
-    are queued.
-    """
+    """Return a desk that has just sent a request of ``warm``, so that later ones are queued."""
     desk = Desk(policy, concurrency__requests=1, **settings)
     desk.arrive("warm", 1)
     return desk

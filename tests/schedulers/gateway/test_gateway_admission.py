@@ -1,4 +1,4 @@
-"""Test admission control as an object: its estimate by hand, and its properties."""
+"""Test admission control: its estimate by hand, and its properties."""
 
 from collections import Counter
 from inspect import isfunction
@@ -24,7 +24,7 @@ SLOTS = 2  # slots of a worker
 
 
 class Costs:
-    """Costs: a prefill takes 10 ms per token, a decode step 0.1 s, whatever the batch."""
+    """Costs: a prefill takes 10 ms per token, and a decode step of any batch 0.1 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100
@@ -34,9 +34,7 @@ class Costs:
 
 
 class Cluster:
-    """Workers that run ``SLOTS`` requests each, first come, first served; tests end the
-    requests.
-    """
+    """Workers that run ``SLOTS`` requests each, first come, first served. A test ends requests."""
 
     def __init__(self, workers=1, *, gateway=None, router=None, matched=None, **params):
         self.now_s = 0.0
@@ -89,7 +87,7 @@ class Cluster:
 
 def test_an_idle_worker_takes_as_long_as_the_prefill():
     cluster = Cluster()
-    cluster.arrive(first=1.0)  # 100 tokens: 1 s
+    cluster.arrive(first=1.0)  # 100 tokens take 1 s
     cluster.arrive(first=0.99)
     assert (len(cluster.sent), len(cluster.refused)) == (1, 1)
     assert cluster.control.retry_after_s() == pytest.approx(0.01)
@@ -105,8 +103,8 @@ def test_cached_tokens_cost_no_time():
 @pytest.mark.parametrize(
     ("first", "end", "taken"),
     [
-        # Three requests of 1 s each wait, and two run with 11 tokens each, one ending every 11 x
-        # 0.1 / 2 s. Four requests have to end.
+        # Three requests of 1 s each wait. Two run with 11 tokens each, so one ends every 11 x 0.1 /
+        # 2 s. Four requests have to end.
         (1 + 3 * 1 + 4 * 0.55, None, True),
         (1 + 3 * 1 + 4 * 0.55 - 0.01, None, False),
         (None, 1 + 3 + 2.2 + 10 * 0.1, True),  # and ten steps
@@ -134,7 +132,7 @@ def test_expected_outputs_are_those_of_the_client_within_its_limit():
             cluster.arrive(client, end=1 + 0.1 * steps + margin, most=most)
             assert (len(cluster.refused) == before) is taken
             if taken:
-                cluster.answer(output_tokens=0)  # unserved: it has no output
+                cluster.answer(output_tokens=0)  # it was not served, so it has no output
 
 
 @pytest.mark.parametrize(
@@ -142,7 +140,7 @@ def test_expected_outputs_are_those_of_the_client_within_its_limit():
     [
         ("all", 1 + 8 * 1 + 9 * 0.55, True),
         ("all", 1 + 8 * 1 + 9 * 0.55 - 0.01, False),
-        ("fair", 1 + 1 * 0.55, True),  # the flood's queue is not ahead of it: one slot
+        ("fair", 1 + 1 * 0.55, True),  # the flood's queue is not ahead, except for one slot
         ("fair", 1 + 1 * 0.55 - 0.01, False),
         ("edf", 1 + 1 * 0.55, True),  # no other client is due
     ],
@@ -178,7 +176,7 @@ def test_a_demoted_request_goes_when_no_request_waits_or_it_is_old():
     cluster = Cluster(policy="demote", aging_s=5.0)
     late = cluster.arrive(first=0.5)
     assert late.demoted
-    assert cluster.sent == [late]  # no other request waits, so it is sent anyway
+    assert cluster.sent == [late]  # no other request waits, so it is sent although it will be late
     others = [cluster.arrive() for _ in range(3)]
     late = [cluster.arrive(first=0.5) for _ in range(3)]
     assert cluster.sent[1:] == others
@@ -277,7 +275,7 @@ def test_a_choice_without_effect_is_withdrawn():
 def test_the_router_learns_of_its_own_choice():
     cluster = Cluster(2, router=LeastLoaded(LeastLoaded.Params(), 2))
     counted = cluster.router.router
-    cluster.at[0] += [object()] * 6  # about the request of another client
+    cluster.at[0] += [object()] * 6  # for the request of another client
     cluster.arrive(first=1.2)
     assert [len(one) for one in cluster.at] == [6, 1]
     assert [counted._fleet.unfinished_at(one) for one in (0, 1)] == [1, 0]
@@ -310,7 +308,7 @@ WAYS = st.fixed_dictionaries(
 
 
 def late_by_all(cluster, request):
-    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the ended."""
+    """Recompute the estimate of ``ahead=all`` from the workers' and the ended requests."""
 
     def mean(outputs):
         return sum(outputs) / len(outputs) if outputs else 1.0
@@ -361,7 +359,7 @@ def test_no_request_is_lost_and_only_late_ones_are_refused(events, way):
             cluster.go()
     if way["policy"] == "demote":
         assert not cluster.refused
-    # Each request is in one place, and none is left once all are answered.
+    # Each request is in exactly one place, and none is left once all are answered.
     counts = Counter(map(id, [*cluster.sent, *cluster.refused]))
     assert max(counts.values(), default=1) == 1
     assert len(counts) + len(cluster.control) == len(made)

@@ -42,7 +42,8 @@ def test_linear_weights_count_ranks():
 def test_interleaving_serves_the_least_virtual_time():
     shares = {"1": 2, "0": 1}
     settings = {"cross_band__shares": shares, "cross_band__order": "interleaved", **EXPLICIT}
-    # virtual times: 1: 0.5, 1.0, 1.5, ...; 0: 1, 2, ...; the higher priority goes first if equal
+    # Virtual times of priority 1 are 0.5, 1.0, 1.5, ..., of priority 0 they are 1, 2, ... On a tie,
+    # the higher priority goes first.
     assert cross_band([1, 0], 5, **settings) == [1, 0, 1, 1, 0, 1]
 
 
@@ -52,7 +53,7 @@ def test_the_clients_priorities_override_those_of_requests():
         desk.arrive(client, go=False)
     desk.go()
     desk.serve(7)
-    # the priorities 5 and 0 have the weights 6 and 1
+    # priorities 5 and 0 have the weights 6 and 1
     assert "".join(request.client for request in desk.sent) == "bbbbbbaa"
 
 
@@ -85,12 +86,12 @@ def sent(desk):
 
 
 def test_a_class_may_not_use_slots_that_higher_classes_reserve():
-    # of 400 slots, system reserves 32, interactive 128, and default 40
+    # of 400 slots, 32 are reserved for system, 128 for interactive, and 40 for default
     desk = smg(400)
     for priority in (-1, 0, 1):
         flood(desk, priority, 250)
     desk.go()
-    # interactive may use all but 32; the others may use what remains of it
+    # interactive may use all but 32, and the others what remains
     assert sent(desk) == {1: 250, 0: 118}
     desk = smg(400)
     flood(desk, -1, 400)
@@ -144,7 +145,7 @@ def test_priorities_beyond_the_classes_count_as_the_outermost():
     assert len(desk.refused) == 6
     desk = smg(1)
     flood(desk, -7, 2)
-    desk.now_s = 120.0  # the only slot is reserved for system, except from the starved
+    desk.now_s = 120.0  # the only slot is reserved for system, except from starved requests
     desk.go()
     assert sent(desk) == {-7: 1}
     desk.now_s = 300.0

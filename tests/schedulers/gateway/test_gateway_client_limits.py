@@ -1,8 +1,7 @@
-"""Test client limits at a gateway: hand-computed values; nothing lost, doubled or queued
-needlessly.
+"""Test client limits at a gateway: no request is lost, doubled or queued needlessly.
 
 The desk knows no costs, so a request weighs its prompt and half of the 128 output tokens that are
-expected of a new client. With 36 tokens it weighs 100.
+expected of a new client. With 36 prompt tokens it weighs 100.
 """
 
 import pytest
@@ -46,7 +45,7 @@ def test_a_lone_client_may_use_all_and_each_of_two_has_half():
     assert clients(home.sent) == "aaaabb"  # no client loses running requests
     home.answer(home.sent[0], 128)
     home.answer(home.sent[1], 128)
-    assert clients(home.sent) == "aaaabb"  # two of the four requests that run, which is its half
+    assert clients(home.sent) == "aaaabb"  # two of the four running requests, which is its half
     home.answer(home.sent[2], 128)
     assert clients(home.sent) == "aaaabba"
 
@@ -141,7 +140,8 @@ def test_a_reserve_is_kept_for_absent_clients():
     assert clients(home.sent) == "aa"  # half of 400 for a lone client
     for client in "bbcc":
         home.arrive(client, WEIGHS_100)
-    assert clients(home.sent) == "aabc"  # a third, then a quarter of 400, and one of each
+    # a third and then a quarter of 400, and one request of each client
+    assert clients(home.sent) == "aabc"
 
 
 def test_a_reserve_counts_weights_and_holds_for_requests():
@@ -169,7 +169,7 @@ def test_the_gateway_learns_lengths_of_answers():
     home = desk(400)
     for _ in range(32):
         home.arrive("a", 1)
-        home.answer(output_tokens=398)  # so that the next request weighs 1 + 199
+        home.answer(output_tokens=398)  # the next request weighs 1 + 199
     for _ in range(3):
         home.arrive("a", 1)
     assert len(home.at) == 2
@@ -240,7 +240,7 @@ def test_a_policy_may_refuse_a_request_at_its_turn():
     assert home.gateway.wake_s(home.now_s) == home.now_s
     home.go()
     assert home.shed == [second]
-    assert home.arrive("a") in home.refused  # and refused requests are not counted
+    assert home.arrive("a") in home.refused  # refused requests are not counted
     assert not len(home.gateway)
 
 
@@ -263,7 +263,7 @@ def test_a_queued_request_yields_to_a_higher_band():
 
 
 class Costs(CostModel):
-    """Costs: 1 s per step, 1 ms per token of context."""
+    """Costs: a step takes 1 s and 1 ms per token of context."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 1000
@@ -303,13 +303,13 @@ def test_auto_needs_costs():
 
 
 def memory(most, **kwargs):
-    """Return a desk that limits memory; a request reserves its prompt and 100 output tokens."""
+    """Return a desk that limits memory. A request reserves its prompt and 100 output tokens."""
     return desk(None, gateway__client_memory=most, gateway__client_reserve=0.25, **kwargs)
 
 
 @pytest.mark.parametrize(("prompt", "sent"), [(100, 4), (300, 2), (1, 7), (700, 1), (900, 1)])
 def test_memory_counts_prompts_and_all_output_that_may_come(prompt, sent):
-    """A lone client has 800 of 1,000 tokens, and one request of any size."""
+    """A lone client has 800 of 1,000 tokens, or one request of any size."""
     home = memory(1_000)
     for _ in range(9):
         home.arrive("a", prompt)
@@ -341,7 +341,7 @@ def test_greedy_clients_that_come_one_after_the_other_leave_room_for_the_next():
     for request in home.sent[:40]:
         home.answer(request, 100)
     counts = [sum(one.client == client for one in home.at) for client in "abcd"]
-    assert counts[0] <= 11  # its share: 10,000 / 4.25 tokens
+    assert counts[0] <= 11  # its share is 10,000 / 4.25 tokens
     assert sum(counts) * 200 <= 10_000
 
 
@@ -360,7 +360,7 @@ def test_memory_is_shared_by_weight_over_all_workers():
     assert len(home.sent) == 9  # 2,000 x 3 / 3.25 tokens
     for _ in range(3):
         home.arrive("b", 1)
-    assert clients(home.sent) == "a" * 9 + "b"  # of 200 tokens two thirds, but one at least
+    assert clients(home.sent) == "a" * 9 + "b"  # two thirds of 200 tokens, but at least one request
 
 
 @examples(60)

@@ -7,7 +7,7 @@ from fairbench.core import Request
 from fairbench.schedulers.gateway.client_limits import ClientLine
 from tests.schedulers.gateway.gateway_helpers import Desk
 
-WEIGHS_100 = 36  # and half of the 128 output tokens expected of an unknown client
+WEIGHS_100 = 36  # 36 prompt tokens and half of the 128 output tokens expected of an unknown client
 
 CLIENTS = ("a", "b")
 STEPS = st.lists(
@@ -30,7 +30,7 @@ def home(**settings):
 
 
 def went(desk):
-    """Answer all requests in turn; return the numbers of those that were dispatched."""
+    """Answer all requests in turn. Return the numbers of those that were dispatched."""
     while desk.at:
         desk.answer(output_tokens=128)
     return [one.request_id for one in desk.sent]
@@ -89,7 +89,7 @@ def test_a_request_that_leaves_gives_its_turn_to_the_first_of_its_client_or_drop
 
 
 class Plain:
-    """A plain oracle that scans all requests; a turn is (priority, number, client)."""
+    """An oracle that scans all requests. A turn is (priority, number, client)."""
 
     def __init__(self):
         self.turns, self.waiting = [], {}

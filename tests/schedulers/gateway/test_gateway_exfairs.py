@@ -1,4 +1,4 @@
-"""Test ExFairS: rounds worked out by hand, the order of the queue, and simulated runs of s1."""
+"""Test ExFairS: rounds by hand, the order of the queue, and simulated runs of s1."""
 
 import numpy as np
 import pytest
@@ -18,8 +18,8 @@ SLOTS = 9
 def desk_after(answers, *, ends_s=60.0):
     """Return a desk at the end of a round with ``answers``, whose slots are full again.
 
-    An answer is (client, input tokens, output tokens, latency in seconds); all requests arrive
-    at 0 s.
+    An answer is (client, input tokens, output tokens, latency in seconds). All requests arrive at 0
+    s.
     """
     desk = Desk("exfairs", concurrency__requests=SLOTS)
     sent = [(desk.arrive(client, inputs), answer) for client, inputs, *answer in answers]
@@ -37,7 +37,7 @@ def numbers(desk):
 
 
 def queue(desk, clients):
-    """Let one request of each client arrive, and return the clients in the order of sending."""
+    """Let one request of each client arrive. Return the clients in the order of sending."""
     for client in clients:
         desk.arrive(client)
     return "".join(desk.serve(len(clients)))
@@ -85,7 +85,7 @@ def test_numbers_stay_in_a_round_without_answers():
 
 @pytest.mark.parametrize(("late", "exchanged"), [(1, {}), (2, {"a": 1, "b": -1})])
 def test_a_small_difference_is_not_exchanged(late, exchanged):
-    """Equal service, and 1 or 2 late answers of 8: the scores differ by 0.0875 or by 0.175."""
+    """With equal service, and 1 or 2 late answers of 8, the scores differ by 0.0875 or by 0.175."""
     desk = Desk("exfairs", concurrency__requests=16)
     for client, late_ones in (("a", 0), ("b", late)):
         requests = [desk.arrive(client) for _ in range(8)]
@@ -101,7 +101,7 @@ def test_a_small_difference_is_not_exchanged(late, exchanged):
 def test_an_output_token_counts_as_two_input_tokens():
     """The service is 300 and 102, so the scores differ by 0.3 x 198 / 402 = 0.148.
 
-    With one unit for an output token, the difference would be 0.3 x 99 / 301 = 0.099.
+    If an output token counted as one, the difference would be 0.3 x 99 / 301 = 0.099.
     """
     desk = desk_after([("a", 100, 100, 1.0), ("b", 100, 1, 1.0)])
     assert numbers(desk) == {"a": -1, "b": 1}
@@ -128,11 +128,11 @@ def test_each_client_exchanges_once_in_a_round():
 
 
 def test_the_next_round_counts_its_own_answers_and_adds_to_the_numbers():
-    """In each round, a and b get equal answers; b is late in two rounds, then a.
+    """In each round, a and b get equal answers. b is late in two rounds, then a.
 
-    In each round the scores are 0.15 and 0.85, so 5 is exchanged. With the answers of all rounds,
-    the third round would have the scores 0.15 + 0.7 x (1/3, 2/3), and would exchange 2 again in
-    favour of b.
+    In each round, the scores are 0.15 and 0.85, so 5 is exchanged. If the answers of all rounds
+    counted, the third round would have the scores 0.15 + 0.7 x (1/3, 2/3), and would exchange 2
+    again in favour of b.
     """
     desk = Desk("exfairs", concurrency__requests=SLOTS)
     for start_s, late in ((0.0, "b"), (60.0, "b"), (120.0, "a")):
@@ -148,7 +148,7 @@ def test_the_next_round_counts_its_own_answers_and_adds_to_the_numbers():
 
 
 def policy_with(waiting, given):
-    """Return a policy whose clients have numbers, with waiting requests of these clients."""
+    """Return a policy with numbers for its clients, and with their waiting requests."""
     policy = ExFairS(ExFairS.Params())
     policy._numbers.update(given)
     policy._places = [Place(client, given.get(client, 0)) for client in waiting]
@@ -258,7 +258,7 @@ def test_two_runs_have_the_same_records(results):
 
 
 def test_in_s1_exfairs_orders_otherwise_than_fcfs_and_is_about_as_unfair(results):
-    """Nearly all answers are late, so numbers follow service and little fairness is gained."""
+    """Nearly all answers are late, so numbers follow service, and fairness gains little."""
     jain = {name: result.summary["jain_index"] for name, result in results.items()}
     assert jain["exfairs"] != jain["fcfs"]
     assert jain["exfairs"] == pytest.approx(jain["fcfs"], abs=0.06)

@@ -1,4 +1,4 @@
-"""Test fair sessions: hand-computed visits, places and orders, and the bound on counters."""
+"""Test fair sessions: visits, places and orders by hand, and the bound on counters."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ BUFFER = 100  # tokens that each session needs besides its context
 
 
 class Gate(Desk):
-    """A desk whose turns name client and session, such as ``a1``."""
+    """A desk whose turns are named by client and session, such as ``a1``."""
 
     def __init__(self, *, turns=2, workers=1):
         super().__init__(

@@ -1,5 +1,6 @@
-"""Test a gateway that learns late of an answer's end, before an engine that produces one token per
-step.
+"""Test how many requests must wait at an engine whose gateway learns late that an answer ended.
+
+The engine produces one token per step.
 """
 
 import random
@@ -10,16 +11,15 @@ import pytest
 
 from tests.schedulers.gateway.gateway_helpers import Desk
 
-LATE = 5  # mean steps from an answer's end until the next request can arrive
+LATE = 5  # mean number of steps from an answer's end until the next request can arrive
 PROMPT, OUTPUT, SPREAD = 48, 64, 32
-STEPS = {4: 6_000, 64: 1_000}  # by places
+STEPS = {4: 6_000, 64: 1_000}  # steps of a run, by number of places
 
 
 class Engine:
-    """An engine with ``places`` slots, first come, first served, whose clients send again
-    immediately.
+    """A first-come, first-served engine with ``places`` slots. Clients send again immediately.
 
-    ``filled`` is the used fraction of its slots, ``waited`` the most requests in its own queue.
+    ``filled`` is the used fraction of its slots, and ``waited`` the most requests in its own queue.
     """
 
     def __init__(self, desk, places, clients):
@@ -67,7 +67,7 @@ class Engine:
 
 
 def engine(policy, places, headroom, outputs="ahead", **settings):
-    """Run a flooder's and a modest client's requests, with a fair share of half each."""
+    """Run the requests of a heavy and a well-behaved client, to each of which half is due."""
     desk = Desk(
         policy, concurrency__requests=places, concurrency__headroom=headroom,
         gateway__outputs=outputs, **settings,
@@ -98,7 +98,5 @@ def test_an_engine_with_many_slots_stays_full_too():
 
 @pytest.mark.parametrize(("policy", "settings"), [POLICIES[0], POLICIES[3]])
 def test_charging_outputs_at_the_end_costs_a_client_with_few_requests_its_share(policy, settings):
-    """All requests of the client are dispatched in turn, so none waits, and the client's counter is
-    lifted.
-    """
+    """A client whose requests are all dispatched has none waiting, so its counter is lifted."""
     assert engine(policy, 4, 1, "end", **settings).modest_share < 0.88 / 2

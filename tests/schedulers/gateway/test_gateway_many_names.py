@@ -1,4 +1,4 @@
-"""Test many client names: a gateway forgets the longest idle ones and keeps active ones."""
+"""Test many client names: a gateway forgets those that are idle longest, and keeps active ones."""
 
 import tracemalloc
 
@@ -23,7 +23,7 @@ def known(desk):
 
 
 def served(desk, names, **request):
-    """Send one request per name, each answered before the next."""
+    """Send a request per name, each answered before the next."""
     for name in names:
         desk.arrive(name, **request)
         desk.answer(desk.sent[-1])
@@ -81,7 +81,7 @@ def test_a_client_that_returns_to_vtc_is_owed_nothing(few):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["vtc", "dlpm", "drr"])
 def test_ten_thousand_names_take_no_more_memory_than_six_thousand(policy, monkeypatch):
-    """Dictionaries keep their size after names are forgotten, so the first names let them grow."""
+    """Dictionaries keep their size after names are forgotten, so they grow with the first names."""
     monkeypatch.setattr(queue, "MAX_CLIENTS", queue.MAX_CLIENTS // 10)
     monkeypatch.setattr(queue, "BATCH", queue.BATCH // 10)
     desk = Desk(policy, concurrency__requests=2)

@@ -1,4 +1,4 @@
-"""Test outputs that a gateway charges at dispatch, by hand."""
+"""Test by hand the output tokens that a gateway charges at dispatch."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from tests.schedulers.gateway.gateway_helpers import Desk, one_at_a_time
 
 
 def desk(policy="vtc", at_once=9, **settings):
-    """Return a desk: prompts of 10 tokens, output tokens cost two, first answers had 20."""
+    """Return a desk. Prompts have 10 tokens, output tokens cost two, and first answers had 20."""
     made = Desk(policy, concurrency__requests=at_once, gateway__outputs="ahead", **settings)
     made.arrive("a")
     made.answer(output_tokens=20)
@@ -58,7 +58,7 @@ def test_a_client_without_answers_is_expected_to_be_like_the_others():
 
 
 def test_refunded_credit_does_not_exceed_a_quantum():
-    """Otherwise 60 and 110 for each of three requests would be refunded together."""
+    """Otherwise, 60 and 110 for each of three requests would be refunded together."""
     made = Desk("dlpm", concurrency__requests=9, gateway__outputs="ahead", dlpm__quantum=60)
     made.arrive("a")
     made.answer(output_tokens=50)

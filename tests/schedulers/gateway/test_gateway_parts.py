@@ -21,7 +21,7 @@ def ids(requests):
     return [request.request_id for request in requests]
 
 
-# Orders: which request of a flow is next.
+# orders: which request of a flow is next
 
 
 def test_edf_orders_by_deadline_and_puts_requests_without_one_last():
@@ -81,7 +81,7 @@ def test_a_tree_reports_a_match_without_a_split():
         assert next(iter(tree.root.children.values())).length == 20
 
 
-# Detectors: when a request may be dispatched.
+# detectors: when a request may be dispatched
 
 
 def test_concurrency_is_relative_to_the_pool():
@@ -119,7 +119,7 @@ def test_concurrency_by_the_larger_is_a_mean_over_workers():
         concurrency__requests=4,
     )  # fmt: skip
     desk.arrive("a", 150)  # 1.5 at worker 0
-    desk.arrive("a", 10)  # and 0.25 at worker 1: 0.875
+    desk.arrive("a", 10)  # and 0.25 at worker 1, so 0.875 on average
     assert len(desk.at) == 2
     desk.arrive("a", 10)  # worker 0: 1.6
     desk.arrive("a", 10)  # worker 1: 0.5; 1.05
@@ -195,7 +195,7 @@ def test_an_idle_cluster_is_not_polled_for_utilization():
     assert desk.gateway.wake_s(0.1) is None
 
 
-# Bands and shedding.
+# bands and shedding
 
 
 def test_a_lower_band_goes_only_if_no_higher_one_can():
@@ -244,7 +244,8 @@ def test_an_arrival_displaces_the_latest_of_the_lowest_band_below():
     desk = one_at_a_time("fcfs", gateway__max_requests=3)
     for priority in (0, 0, 1, 1, 2, 0, 1):
         desk.arrive("a", priority=priority)
-    # 1, 2 (band 0) and 3 fill it; 4 displaces 2, 5 displaces 1; 6 and 7 find none below.
+    # Requests 1, 2 (band 0) and 3 fill it. 4 displaces 2, and 5 displaces 1. 6 and 7 find none
+    # below.
     assert ids(desk.shed) == [2, 1]
     assert ids(desk.refused) == [6, 7]
     desk.serve(4)
@@ -279,7 +280,7 @@ def test_an_unknown_client_has_no_priority():
         build_gateway("fcfs", "none", settings, router=None, setup=setup)
 
 
-# Calls from other code.
+# calls from other code
 
 
 def test_an_answer_without_a_time_gets_the_last_known_time():

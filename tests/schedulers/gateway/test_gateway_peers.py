@@ -72,9 +72,7 @@ class Net:
         return desk.gateway._band(BAND).shared.raised.get(client, 0.0)
 
     def known_counter(self, r, client):
-        """Return the counter that a router can know: its own sum, and the latest sum of each other
-        router.
-        """
+        """Return the counter that a router can know: its own sum, and the others' latest sums."""
         told = [totals for totals, _ in self.known[r].values()]
         levels = [one.raised.get(client, {}).get(BAND, 0.0) for one in told]
         sums = [one.charged.get(client, {}).get(BAND, 0.0) for one in told]
@@ -156,7 +154,7 @@ def test_clients_waiting_at_peers_are_not_lifted_and_simultaneous_lifts_count_on
     net.desks[0].arrive("a", 100)
     net.desks[1].arrive("a", 100)
     for desk in net.desks:
-        desk.answer(output_tokens=0)  # a is dispatched at both, lifted to 1: 201 in all
+        desk.answer(output_tokens=0)  # a is dispatched at both, and lifted to 1: 201 in all
     net.exchange()
     for r in range(2):  # a waits again, and b comes to both routers at the same time
         net.desks[r].arrive("a", 1)
@@ -196,7 +194,7 @@ EVENTS = st.lists(
 
 
 class Watch:
-    """A checker of each choice as it is made, and of the theorem after every event."""
+    """A checker of each choice when it is made, and of the theorem after every event."""
 
     def __init__(self, net):
         self.net = net

@@ -1,4 +1,4 @@
-"""Test a restarted peer: the charges of its predecessor are not forgotten."""
+"""Test that a restarted peer does not forget the charges of its predecessor."""
 
 from collections import defaultdict
 from types import SimpleNamespace
@@ -51,7 +51,7 @@ def exchange(clock, processes, times, every_s=0.1):
 
 
 def tell(one, other, address=None):
-    """Send the current message to an address at which an earlier process may have been."""
+    """Send the current message to an address, which may have belonged to an earlier process."""
     known = one.of_others[address or other.peering.origin]
     message = one.peering.message(known)
     known.answered(other.peering.take_in(message))
@@ -59,7 +59,7 @@ def tell(one, other, address=None):
 
 
 def restarted():
-    """Start ``c`` in place of ``a``, which served f and died; ``b`` served g and knows both."""
+    """Start ``c`` in place of ``a``, which served f and died. ``b`` served g and knows both."""
     clock = SimpleNamespace(now_s=0.0)
     a, b = Process(clock, "a"), Process(clock, "b")
     a.serve("f", 1100)
@@ -114,7 +114,7 @@ def test_confirmed_totals_are_repeated_only_occasionally():
     b.serve("h", 5)
     told = tell(b, c)
     assert told.parts["gateway"].charged == {"h": {0: 5.0}}
-    assert told.gone == {}  # totals of a, because c has confirmed them
+    assert told.gone == {}  # the totals of a, because c has confirmed them
     assert tell(b, c).parts["gateway"].charged == {}
     b.of_others["c"].forget_sometimes(clock.now_s)  # sent the first time
     assert tell(b, c).parts["gateway"].charged.keys() == {"f", "g", "h"}

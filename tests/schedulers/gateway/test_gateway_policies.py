@@ -47,7 +47,7 @@ def test_llm_d_vtc_starts_newcomers_at_the_lowest_waiting_client_and_forgets_the
     desk = one_at_a_time("llm-d-vtc", llm_d_vtc__forget_s=300)
     desk.arrive("a", 16)
     desk.arrive("a", 16)
-    desk.answer()  # a: 400, and one request still waits
+    desk.answer()  # a has 400, and one request still waits
     desk.arrive("b", 16)
     counters = desk.gateway.balances[0]
     assert (counters["a"], counters["b"]) == (400, 400)
@@ -83,7 +83,7 @@ def test_program_aware_balances_little_service_against_a_long_wait():
     desk.arrive("a", 1)
     desk.now_s = 50.0
     desk.arrive("b", 1)
-    # a has the most service and the longest wait: 0.2 against 0.8.
+    # a has the most service and the longest wait: 0.2 against 0.8
     assert order_of(desk, 2) == "ba"
 
 
@@ -177,7 +177,8 @@ def test_drr_grants_a_quantum_a_turn():
     desk = one_at_a_time("drr", drr__quantum=100, **free)
     for client, tokens in (("a", 60), ("a", 60), ("a", 60), ("b", 100), ("b", 100)):
         desk.arrive(client, tokens)
-    # a: 100 buys one request of 60; b: 100 buys one; a: 40 + 100 buys two and leaves 20.
+    # a's 100 buys one request of 60. For b, 100 buys one. For a, 40 + 100 buys two and leaves
+    # 20.
     assert order_of(desk, 5) == "abaab"
 
 
@@ -267,7 +268,7 @@ def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     desk = one_at_a_time("drr", weights=weights, drr__tenants="tree", **TURNS)
     for name in ["a/x", "a/y", "b"] * 24:
         desk.arrive(name)
-    # The tenant a/ has three of four turns; of these y has two of three.
+    # The tenant a/ has three of four turns. Of these, y has two of three.
     served = desk.serve(24)
     assert [served.count(name) for name in ("a/x", "a/y", "b")] == [6, 12, 6]
 
@@ -279,7 +280,7 @@ def test_drr_in_a_tree_gives_tenants_and_clients_their_weights():
     weight=st.sampled_from([0.25, 1.0, 3.0]),
 )
 def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weight):
-    """The bound is a quantum and the largest requests over the weights, as without a tree."""
+    """The bound is that without a tree: a quantum and the largest requests over the weights."""
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False, "drr__tenants": "tree"}
     desk = one_at_a_time("drr", drr__quantum=quantum, weights={"a/": weight}, **free)
     left = dict(zip(("a/x", "a/y", "b"), map(len, sizes), strict=True))

@@ -16,7 +16,7 @@ from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.strategies import examples
 
 CLIENTS = ("a", "b", "c")
-# Other policies receive the requests of all priorities, and have orders of their own.
+# Other policies receive the requests of all priorities, and order them themselves.
 WITHIN_BANDS = [
     name for name in policies_by_name() if not getattr(policy_class(name), "orders_bands", False)
 ]
@@ -146,7 +146,7 @@ def test_no_client_of_a_fixed_set_starves(policy, tokens, before):
 
 
 def newcomers_before(policy, times=60):
-    """Return the number of new clients that go before the second request of a served client."""
+    """Return how many new clients go before the second request of a client that was served."""
     desk = Desk(policy, concurrency__requests=1)
     desk.arrive("old", 100)
     desk.answer(output_tokens=500)

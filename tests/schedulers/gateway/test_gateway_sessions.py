@@ -1,4 +1,4 @@
-"""Test gates for sessions: hand-computed pauses, resumes and placements."""
+"""Test gates for sessions: pauses, resumes and placements by hand."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ class Gate(Desk):
         return self.arrive("a", tokens, program=session)
 
     def idle(self, session, tokens):
-        """Let the session's next turn be answered at once; its context is then ``tokens``."""
+        """Let the session's next turn be answered at once, with a context of ``tokens`` tokens."""
         request = self.turn(session, tokens - 1)
         assert request in self.at
         self.answer(request, 1)
@@ -60,7 +60,7 @@ def test_a_new_session_waits_behind_any_paused_session():
     assert gate.waiting() == [2, 3]
     gate.at_s(4.9)
     assert gate.waiting() == [2, 3]
-    gate.at_s(5.0)  # a misfit is skipped
+    gate.at_s(5.0)  # a session that does not fit is skipped
     assert gate.waiting() == [2]
 
 
@@ -68,7 +68,8 @@ def test_a_new_session_goes_to_the_replica_with_the_fewest_tokens():
     gate = Gate("thunderagent", workers=3)
     used = [gate.turn(1, 300), gate.turn(2, 200), gate.turn(3, 100)]
     assert [gate.worker_of(one) for one in used] == [0, 1, 2]
-    # buffers do not count: 100 + 50 is still the fewest, although of two sessions
+    # Buffers do not count, so worker 2 with 100 + 50 tokens still has the fewest, although of two
+    # sessions.
     assert [gate.worker_of(gate.turn(n, 50)) for n in (4, 5, 6)] == [2, 2, 1]
 
 
@@ -136,7 +137,7 @@ def test_a_resumed_session_goes_to_the_replica_with_most_room():
     gate.turn(8, 300)
     gate.answer(second, 1)
     gate.turn(9, 100)
-    gate.at_s(5.0)  # 600 and 800 are free: the larger session is placed first, at replica 1
+    gate.at_s(5.0)  # 600 and 800 are free; the larger session is placed first, at replica 1
     placed = {one.program_id: worker for one, worker in gate.at.items()}
     assert (placed[1], placed[2]) == (1, 0)
 

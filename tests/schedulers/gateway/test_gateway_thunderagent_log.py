@@ -1,8 +1,8 @@
 """Replay the decisions of a real ThunderAgent router, read from its logs.
 
-The logs are those of SARPAT/thunderagent-churn-study. A tick of a log shows the sessions that were
-resumed or paused, and for pauses also all idle sessions. The tokens of waiting sessions that were
-not chosen are known only if another log of the same seed shows them.
+The logs are those of SARPAT/thunderagent-churn-study. Each tick of a log shows the sessions that
+were resumed or paused, and for pauses also all idle sessions. For waiting sessions that were not
+chosen, the tokens are known only if another log of the same seed shows them.
 """
 
 import json
@@ -73,7 +73,7 @@ class Recorded(ThunderAgent):
 
 
 def ticks():
-    """Yield (run, index, tick, window) of every tick; a window has no gap."""
+    """Yield (run, index, tick, window) of every tick. A window has no gap."""
     for run, found in LOG["runs"].items():
         window = []
         for tick in [*found["ticks"], "gap"]:
@@ -92,7 +92,7 @@ def paused_with(candidates, busy_tokens):
     """Return the sessions that the gate pauses beside a busy session of these tokens, or none."""
     gate = Recorded()
     busy = [] if busy_tokens is None else [("unknown", busy_tokens)]
-    gate.fill(reversed(candidates), busy)  # the gate, not the test, puts them in order
+    gate.fill(reversed(candidates), busy)  # the gate puts them in order, and not the test
     gate.pause()
     return gate.paused
 
@@ -106,7 +106,7 @@ def test_every_pause_is_the_same():
     for run, pauses in PAUSES:
         candidates, taken = pauses["candidates"], pauses["taken"]
         expected = [name for name, _ in candidates[:taken]]
-        # the log decides the rest of the load up to the tokens of the last paused session
+        # The log bounds the rest of the load up to the tokens of the last paused session.
         most = CAPACITY + needed(candidates[:taken]) - needed(candidates)
         least = CAPACITY + needed(candidates[: taken - 1]) - needed(candidates) + 1
         assert most >= 0, run
@@ -117,7 +117,7 @@ def test_every_pause_is_the_same():
             if busy >= 0:
                 assert paused_with(candidates, busy) == expected, run
         assert paused_with(candidates, most - BUFFER + 1)[: taken + 1] != expected
-    # in 4 of 10 ticks, the idle sessions alone exceed the pool, so nothing is unknown
+    # In 4 of 10 ticks, the idle sessions alone exceed the pool, so nothing is unknown.
     assert (len(PAUSES), alone) == (10, 4)
 
 
@@ -154,7 +154,7 @@ def first_turns():
             if tick == "gap":
                 continue
             for name, tokens, _ in tick.get("resumed", ()):
-                # with seed 100, the first two groups had begun before the parts that were read
+                # With seed 100, the first two groups had begun before the parts that were read.
                 if name not in seen and (seed != "100" or name >= "g02"):
                     found.setdefault(seed, {})[name] = tokens
             seen |= {name for name, *_ in changes(tick)}
@@ -186,7 +186,7 @@ def resumed_by_gate(run, window, index, admit=None):
     names, active = placed_before(window, index), tick["resumed"][0][2] - tick["resumed"][0][1]
     old, new = expected_pool(run, window, index)
     gate = Recorded(admit or run.split("/")[0])
-    # the log has the total of the active sessions, so any division among them is right
+    # The log has only the total of the active sessions, so they may divide it in any way.
     gate.fill([(names[0], active), *((name, 0) for name in (*names[1:], *old))])
     for name, (then, _) in old.items():
         session = gate.sessions_by_name()[name]

@@ -1,4 +1,4 @@
-"""Compare EDF with the best schedule by the number of requests in time.
+"""Compare the requests that EDF serves in time with the best schedule.
 
 The machine runs one request at a time, on random sets of up to five. ``python -m
 tests.schedulers.local.edf_gap`` prints the table of docs/guide/goodput.md.
@@ -14,12 +14,12 @@ SETS = 150
 
 
 def edf(preempt: str) -> EDF:
-    """Return EDF alone, without rescue or aging."""
+    """Return EDF without rescue and aging."""
     return EDF(EDF.Params(aging_s=inf, rescue_s=inf, progress=0, preempt=preempt))
 
 
 def jobs_of(draw: Random, together: bool) -> list[tuple[int, int, int]]:
-    """Draw requests that arrive within seven seconds, or all together."""
+    """Draw requests that arrive within seven seconds, or all at once."""
     jobs = []
     for _ in range(draw.randint(2, 5)):
         arrival, tokens = 0 if together else draw.randint(0, 7), draw.randint(1, 5)

@@ -9,11 +9,11 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.views import ListView
 
-PATIENCE = 10_000  # number of candidates in one pass, above which the pass counts as endless
+PATIENCE = 10_000  # more candidates in one pass count as an endless pass
 
 
 class Desk:
-    """A desk on which a test decides what is cached (``matched``), arrives and fits."""
+    """A desk on which a test decides what is cached (``matched``), what arrives and what fits."""
 
     def __init__(self, scheduler: LocalScheduler) -> None:
         self.scheduler = scheduler
@@ -35,7 +35,7 @@ class Desk:
     def run_pass(
         self, fits: Callable[[Request], bool] = lambda _: True, at_most: int = PATIENCE
     ) -> list[Request]:
-        """Admit what fits, up to a number, then stop; return the admitted requests."""
+        """Run a pass that admits what fits, up to ``at_most``. Return the admitted requests."""
         self.offered = []
         admitted: list[Request] = []
 

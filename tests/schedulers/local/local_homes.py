@@ -1,7 +1,7 @@
 """Three hosts of a local scheduler over one toy world with one toy gate.
 
-``ListHome`` is the plain reading, ``EngineHome`` runs the plugin in a fake of SGLang's loop, and
-``SimHome`` uses the simulator's incremental queue. All must admit the same requests.
+All three must admit the same requests. ``ListHome`` uses a plain list, ``EngineHome`` runs the
+plugin in a fake of SGLang's loop, and ``SimHome`` uses the simulator's incremental queue.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class World:
         self.sequences[request] = Sequence(request, output, 0, lambda _: None)
 
     def matched(self, request: Request) -> int:
-        """Return the cached tokens among those that a prefill must cover."""
+        """Return how many of the tokens that a prefill must cover are cached."""
         sequence = self.sequences[request]
         return self.trie.matched(sequence.prompt, sequence.total)
 
@@ -71,7 +71,7 @@ class World:
 
 
 class Gate:
-    """A simplified PrefillAdder of SGLang: limited tokens and requests in one pass."""
+    """A simplified PrefillAdder of SGLang, which limits tokens and requests in a pass."""
 
     def __init__(self, world: World, tokens: int, requests: int) -> None:
         self._world = world
@@ -82,9 +82,7 @@ class Gate:
         return self._world.sequences[request].total - self._world.matched(request)
 
     def add_one_req(self, request: Request) -> Result:
-        """Add a request; the caller continues only after CONTINUE, and NO_TOKEN may follow an
-        admission.
-        """
+        """Add a request. The caller goes on after CONTINUE; NO_TOKEN may follow an admission."""
         need = self.extend_tokens(request) + request.max_new_tokens
         if need > self._tokens:
             return Result.NO_TOKEN
@@ -146,7 +144,7 @@ class _Driven:
 
 
 class ListHome(_Driven):
-    """The naive list view."""
+    """A host with the naive list view."""
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
         view = ListView([], world.matched, lambda r: world.sequences[r].prompt)
@@ -154,7 +152,7 @@ class ListHome(_Driven):
 
 
 class SimHome(_Driven):
-    """The simulator's queue."""
+    """A host with the simulator's queue."""
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:
         view = WaitingQueue(world.cache, scheduler.cache_aware)
@@ -184,7 +182,7 @@ class PluginHome(plugin_home.SGLangHome):
 class EngineHome:
     """The plugin in a fake of SGLang's ``get_new_batch_prefill``, which knows nothing of fairbench.
 
-    The real one is in tests/sim/test_sim_plugin_differential.py. A ListView replaces its sorting.
+    tests/sim/test_sim_plugin_differential.py uses the real one. A ListView replaces its sorting.
     """
 
     def __init__(self, world: World, scheduler: LocalScheduler) -> None:

@@ -8,9 +8,7 @@ from fairbench.core import Request, Segment, prompt_tokens
 
 
 class Calls:
-    """A maker of requests with fresh ids. Each prompt consists of ``segments`` and a tail of its
-    own.
-    """
+    """A maker of requests with fresh ids. A prompt consists of ``segments`` and its own tail."""
 
     def __init__(self) -> None:
         self._ids = count()
@@ -26,7 +24,7 @@ class Calls:
 
 
 class Trie:
-    """A cache of prompts token by token, the simplest prefix cache."""
+    """The simplest prefix cache, which stores prompts token by token."""
 
     def __init__(self) -> None:
         self._root: dict = {}
@@ -37,7 +35,7 @@ class Trie:
             node = node.setdefault(token, {})
 
     def matched(self, prompt: tuple[Segment, ...], limit: int) -> int:
-        """Return the number of leading tokens that are stored, at most ``limit``."""
+        """Return how many leading tokens are stored, at most ``limit``."""
         node, depth = self._root, 0
         for token in tokens_of(prompt):
             if depth == limit or token not in node:

@@ -22,7 +22,7 @@ def call(
     at_s: float = 0.0,
     priority: int = 0,
 ) -> Request:
-    """Return a call that is a program by itself unless told otherwise."""
+    """Return a call that is by default a program of its own."""
     prompt = (Segment(f"p{number}", tokens),)
     program = number + 1 if program is None else program
     return Request(
@@ -40,9 +40,9 @@ def call(
 
 
 class Server:
-    """A server whose steps of 1 s give each running request a token; as many run as fit.
+    """A server that runs as many requests as fit, and gives each a token in every step of 1 s.
 
-    ``room(request)`` may refuse. ``matched`` are the cached tokens of a request.
+    ``room(request)`` may refuse a request. ``matched`` are the cached tokens of a request.
     """
 
     def __init__(self, scheduler: LocalScheduler, slots: int = 1, tokens: int = 10**9) -> None:
@@ -60,7 +60,7 @@ class Server:
         self.finished: list[Request] = []
         self.refused: list[Request] = []
 
-    # The running view.
+    # the running view
 
     @property
     def free_tokens(self) -> int:
@@ -85,7 +85,7 @@ class Server:
         need = request.input_tokens + request.max_new_tokens
         return len(running) < self.slots and need <= self.tokens - taken
 
-    # Events.
+    # events
 
     def arrive(self, *requests: Request) -> None:
         for request in requests:

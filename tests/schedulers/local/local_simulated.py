@@ -1,4 +1,4 @@
-"""Real simulated workers, driven request by request, and a trace from their logs."""
+"""Real simulated workers that are driven request by request, and a trace from their logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMITS = EngineLimits(
 
 
 class Fleet:
-    """Workers behind a router: ``submit`` requests, ``step`` events, then read the trace."""
+    """Workers behind a router: ``submit`` requests, ``step`` through events, read the trace."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Fleet:
         return cache
 
     def submit(self, request: Request, output: int | None = None) -> int:
-        """Let a request arrive now; return its worker."""
+        """Let a request arrive now. Return its worker."""
         segment = Segment(f"out{request.request_id}", output or request.max_new_tokens)
         sequence = Sequence(request, segment, self.clock.now_ps, self._done)
         self.sequences.append(sequence)
@@ -87,9 +87,7 @@ class Fleet:
         return self.clock.now_ps / PS_PER_S
 
     def service_so_far(self, client: str) -> int:
-        """Return computed service from the engine's records, with admissions booked when they are
-        decided.
-        """
+        """Return computed service from the engine's records. Admissions count when decided."""
         total = 0
         for s in self.sequences:
             if s.request.client == client and s.admitted_ps != NEVER:
@@ -102,7 +100,7 @@ class Fleet:
         self.clock.at(round(time_s * PS_PER_S), ARRIVE, 0, action)
 
     def run(self, events: int, look: Callable[[], None] = lambda: None) -> None:
-        """Run up to a number of events, calling ``look`` after each."""
+        """Run up to ``events`` events, and call ``look`` after each."""
         for _ in range(events):
             if self.clock.next_ps() is None:
                 break
@@ -112,7 +110,7 @@ class Fleet:
     def trace(self, *, everywhere: bool = True) -> Trace:
         """Return the events in the logs, up to the point that every worker's log reaches.
 
-        An admission is booked when it is decided. For ``everywhere`` see Trace.
+        An admission counts when it is decided. ``everywhere`` is that of ``Trace``.
         """
         for worker in self.workers:
             worker.settle()
@@ -131,7 +129,7 @@ class Fleet:
         return trace
 
     def _requests(self):
-        """Order the events of one instant: tokens first, then arrivals, then admissions."""
+        """Order the events of an instant: tokens first, then arrivals, then admissions."""
         for s in self.sequences:
             client, cost = s.request.client, s.request.input_tokens + 2 * s.output.length
             yield s.arrival_ps, 1, s.worker, {"arrived": (client, 1), "asked": (client, cost)}

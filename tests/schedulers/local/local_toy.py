@@ -69,7 +69,7 @@ class ToyView:
 
 
 class ToyEngine:
-    """A toy engine; ``memory_tokens`` is M. ``reserve=False`` admits by the memory in use."""
+    """A toy engine with ``memory_tokens`` (M). ``reserve=False`` admits by the memory in use."""
 
     def __init__(
         self,
@@ -85,8 +85,9 @@ class ToyEngine:
         self.trace = Trace(clients)
         self.view = ToyView(documents)
         self.on_instant: Callable[[], None] = lambda: None
-        self.idle_steps = 0  # no request was admitted although a waiting one would have fitted
-        self.largest_decode = 0  # tokens of one client after its last admission
+        # steps that admitted no request although a waiting one would have fitted
+        self.idle_steps = 0
+        self.largest_decode = 0  # most tokens of a client after its last admission
         self._memory, self._reserve, self._client_view = memory_tokens, reserve, client_view
         self._running: dict[Request, list[int]] = {}  # request -> [extend, produced, output]
         self._held = 0  # tokens of the running requests

@@ -1,7 +1,7 @@
 """Loads on the toy engine that keep clients backlogged, and their units in the theorems.
 
-Queues are deep enough that no client's queue becomes empty during a pass; such a client is not
-backlogged, and an apparent violation would be an error of the test.
+Queues are so deep that no client's queue becomes empty during a pass. If one did, the client would
+not be backlogged, and an apparent violation would be an error of the test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEPTH = 50  # more requests than fit into the memory together
 
 
 class Mix:
-    """Random requests; each client has its own lengths and its own shared documents."""
+    """Random requests. Each client has its own lengths and its own shared documents."""
 
     def __init__(self, seed: int, clients: str) -> None:
         self._rng = random.Random(seed)
@@ -50,7 +50,7 @@ def overload(engine: ToyEngine, mix: Mix, clients: str, steps: int, depth: int =
 
 
 def on_and_off(engine: ToyEngine, mix: Mix, seed: int, steps: int) -> None:
-    """Keep a backlogged; b and c join and leave, and d sends one request occasionally."""
+    """Keep a backlogged, let b and c join and leave, and let d send a request occasionally."""
     rng = random.Random(seed)
     active = {"b": True, "c": False}
     for _ in range(steps):

@@ -1,7 +1,7 @@
-"""Events by instant, and the theorems' quantities measured on them.
+"""Events by instant, from which the theorems' quantities are measured.
 
-The engine writes a trace, not the scheduler, so service W never comes from a counter. A client is
-backlogged while every worker's queue holds one of its requests ([gaps] B6).
+The engine writes a trace, not the scheduler, so that service W never comes from a counter. A client
+is backlogged while every worker's queue holds one of its requests ([gaps] B6).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ NONE: Counts = {}
 
 
 class Trace:
-    """A trace with one column per instant; numbers hold just after it.
+    """A trace with one column per instant. Numbers are those just after the instant.
 
-    With ``everywhere=False`` a request that waits at any worker makes a backlog.
+    With ``everywhere=False``, a client is backlogged if a request waits at any worker.
     """
 
     def __init__(self, clients: str, workers: int = 1, *, everywhere: bool = True) -> None:
@@ -54,7 +54,7 @@ class Trace:
         self._rows.append([backlogged, *([t[c] for c in self.clients] for t in totals)])
 
     def rows(self) -> np.ndarray:
-        """Return the array; axes: backlogged / service / asked / in flight, client, instant."""
+        """Return an array; axes: backlogged / service / asked / in flight, client, instant."""
         return np.array(self._rows, dtype=np.int64).transpose(1, 2, 0)
 
     def service_of(self, client: str) -> int:
@@ -68,14 +68,14 @@ def backlogged_share(trace: Trace) -> float:
 
 
 def runs(mask: np.ndarray) -> Iterator[slice]:
-    """Return the stretches in which ``mask`` holds."""
+    """Yield the stretches in which ``mask`` is true."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
     for first, end in zip(edges[::2], edges[1::2], strict=True):
         yield slice(first, end)
 
 
 def max_gap(trace: Trace) -> int:
-    """Return the largest |W_f - W_g| while both are backlogged ([VTC] Theorem 4.4)."""
+    """Return the largest |W_f - W_g| while both clients are backlogged ([VTC] Theorem 4.4)."""
     backlogged, service, _, _ = trace.rows()
     worst = 0
     for f, g in permutations(range(len(trace.clients)), 2):
@@ -112,7 +112,7 @@ def max_lag(trace: Trace) -> int:
 def max_wait(trace: Trace, client: str) -> int:
     """Return the most service of others while an idle client's request waited ([VTC] Theorem 4.11).
 
-    Divided by the server's lowest capacity this is the theorem's time.
+    Divided by the server's lowest capacity, this is the theorem's time.
     """
     backlogged, service, _, under_way = trace.rows()
     me, total = trace.clients.index(client), service.sum(axis=0)
@@ -129,9 +129,9 @@ def max_wait(trace: Trace, client: str) -> int:
 def max_underserved(trace: Trace, client: str) -> float:
     """Return the max of T/n minus a client's demand over its backlogs ([VTC] Theorem 4.13).
 
-    The theorem's proof shows that from the onset of a backlog this never exceeds 5U. (Its condition
-    as printed, on every suffix of the interval, fails for the last ones: T/n - 5U < 0.) n counts
-    the clients that could be served.
+    The theorem's proof shows that this never exceeds 5U from the onset of a backlog. The condition
+    as printed, on every suffix of the interval, fails for the last suffixes (T/n - 5U < 0). n
+    counts the clients that could be served.
     """
     backlogged, service, asked, under_way = trace.rows()
     me, total = trace.clients.index(client), service.sum(axis=0)

@@ -1,4 +1,4 @@
-"""A machine that serves one request at a time, a token a second, and its possible schedules."""
+"""A machine that serves one request at a time, a token per second, and all its schedules."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ Job = tuple[int, int, int]  # arrival, number of tokens, deadline
 
 
 class TokenASecond:
-    """Costs of that machine: a prefill yields a token, so that a prefill and a step take a second
-    each.
-    """
+    """Costs of that machine: a prefill yields a token and takes a second, like a step."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 1.0
@@ -31,7 +29,7 @@ def request(number: int, job: Job) -> Request:
 
 
 def served(scheduler, jobs: list[Job], slots: int = 1) -> int:
-    """Return the number of requests in time under a scheduler."""
+    """Return the number of requests that a scheduler completes by their deadlines."""
     scheduler.prepare(Setup(costs=TokenASecond()))
     home, kept = Server(scheduler, slots=slots), 0
     for now in range(max(arrival for arrival, *_ in jobs) + sum(job[1] for job in jobs) + 1):

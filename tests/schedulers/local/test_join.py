@@ -72,7 +72,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, MOST)), max_s
 def test_a_busy_client_is_never_far_below_a_client_that_comes_and_goes(events):
     """Check the bound 2 (U + Q) of Theorem 4.2 for a client that is always backlogged."""
     found = credits_of()
-    found.begin_request("a")  # always has one more request
+    found.begin_request("a")  # keeps one more request at all times
     served = dict.fromkeys("abc", 0)
     for client, cost in events:
         waiting = {"a", client}

@@ -1,4 +1,4 @@
-"""Test deadlines inside fair shares and the reverse: orders, the bound, and false deadlines."""
+"""Test deadlines in fair shares, and fair shares in deadlines: orders, bound, false deadlines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TWO_CLIENTS = [
 
 def test_turns_keep_their_clients_and_go_to_the_most_urgent_request_of_the_client():
     assert admitted(dlpm_edf(), TWO_CLIENTS) == [2, 3, 0, 1, 4]
-    # the longest cached prefix gives b the first turns, and its deadlines say which request goes
+    # b has the longest cached prefix and goes first; its deadlines say which request goes
     assert admitted(dlpm_edf(), TWO_CLIENTS, matched=[(4, 45), (1, 40)]) == [3, 1, 2, 0, 4]
 
 
@@ -145,7 +145,7 @@ def test_the_bound_is_that_of_dlpm_or_none():
 
 
 class Promises:
-    """Requests of a mix with random deadlines; those of ``liars`` are all due immediately."""
+    """Requests of a mix with random deadlines. Those of ``liars`` are all due immediately."""
 
     def __init__(self, mix, seed, liars=""):
         self._mix, self._rng, self._liars = mix, random.Random(seed), liars
@@ -173,8 +173,8 @@ def test_theorem_4_1_holds_under_any_deadlines(within, liars, seed):
     assert 0 < gap <= BOUND
 
 
-# The share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. The gain
-# from a lie is unlimited in the last case, because time does not pass and no request is late.
+# The share of client a and the largest gap, honest and lying, as in docs/guide/goodput.md. In the
+# last case, the gain from a lie is unlimited, because time does not pass and no request is late.
 LIES = [
     (dlpm_edf(quantum=QUANTUM), [(0.333, 864), (0.334, 786)]),
     (dlpm_edf(quantum=QUANTUM, within="credit"), [(0.327, 858), (0.339, 590)]),

@@ -1,4 +1,4 @@
-"""Test that skipping debtors in bulk decides like checking one by one."""
+"""Test that skipping clients in debt in bulk decides like checking one by one."""
 
 import pytest
 

@@ -23,7 +23,7 @@ def desk(**params) -> Desk:
 
 
 class Literal:
-    """Algorithm 1 line by line: one quantum at a time, every request checked, no skipping."""
+    """Algorithm 1 line by line: one quantum at a time, every request checked, none skipped."""
 
     def __init__(self, params: DLPM.Params, q: dict[str, int], idle: set[str]) -> None:
         self.params, self.q, self.idle = params, q, idle
@@ -40,9 +40,7 @@ class Literal:
         return refilled
 
     def leave(self, client: str) -> None:
-        """Remove a client that is idle and in credit ([gaps] A5); no other idle client
-        is listed.
-        """
+        """Remove an idle client that is in credit ([gaps] A5). No other idle client is listed."""
         if client in self.idle and self.q[client] > 0:
             del self.q[client]
 
@@ -87,7 +85,7 @@ def random_state(rng: random.Random, params: DLPM.Params):
         if params.rejoin == "keep":
             at.scheduler.on_finish(request)
         else:
-            # stays in flight: the other rules let idle clients leave immediately
+            # the client stays in flight, because otherwise idle clients leave immediately
             idle.discard(client)
     for client in at.view.clients():
         at.scheduler.credit[client] = rng.randint(-90, 20)
@@ -95,9 +93,7 @@ def random_state(rng: random.Random, params: DLPM.Params):
 
 
 def room(rng: random.Random):
-    """Return a gate with a memory: it takes tokens until one request does not fit, then only
-    smaller ones.
-    """
+    """Return a gate that takes tokens until one request does not fit, then only smaller ones."""
     left = rng.randint(0, 200)
 
     def fits(request: Request) -> bool:
@@ -130,7 +126,7 @@ def test_select_equals_the_literal_algorithm(refill, no_room, rejoin, block):
 
 
 def test_the_closed_form_refill_equals_repeated_refills():
-    """The comparison covers thousands of random states, including idle debtors."""
+    """The comparison covers thousands of random states, including idle clients in debt."""
     for seed in range(3000):
         rng = random.Random(seed)
         params = DLPM.Params(quantum=rng.randint(1, 30))
@@ -151,7 +147,7 @@ def test_the_closed_form_refill_equals_repeated_refills():
 )
 @examples(60)
 def test_a_pass_ends_when_no_request_fits(requests, quantum, rules):
-    """[gaps] A1: Algorithm 1 as printed never leaves line 17."""
+    """[gaps] A1: as printed, Algorithm 1 never leaves line 17."""
     at, call = desk(quantum=quantum, refill=rules[0], no_room=rules[1]), Calls()
     at.arrive(*(call(client, tail=tail) for client, tail in requests))
     assert at.run_pass(lambda _: False) == []
@@ -163,7 +159,7 @@ def test_a_pass_over_an_empty_queue_ends_immediately():
 
 
 def test_a_prompt_of_200_quanta():
-    """[gaps] A3: one refill leaves a debt of 21,349, and 214 rounds are needed."""
+    """[gaps] A3: one refill leaves a debt of 21,349, so 214 rounds are needed."""
     at, call = desk(quantum=100), Calls()
     first, second = call("a", tail=21_449), call("a", tail=21_449)
     at.arrive(first, second)
@@ -197,7 +193,7 @@ def test_output_tokens_weigh_two_and_merged_calls_give_the_same_result():
 
 @pytest.mark.parametrize(("charge_recompute", "credit"), [(False, 70), (True, 40)])
 def test_a_second_prefill_is_charged_only_on_request(charge_recompute, credit):
-    """[gaps] A9."""
+    """[gaps] A9: recomputation is charged only with ``charge_recompute``."""
     at, call = desk(quantum=100, charge_recompute=charge_recompute), Calls()
     request = call("a", tail=30)
     at.arrive(request)
@@ -217,7 +213,7 @@ def test_stop_and_skip_when_the_longest_match_does_not_fit():
 
 
 def test_strict_refill_waits_for_a_client_whose_request_does_not_fit():
-    """[gaps] A4."""
+    """[gaps] A4: smaller requests wait, too."""
     for refill, admitted in (("strict", 2), ("relaxed", 5)):
         at, call = desk(quantum=10, no_room="skip", refill=refill), Calls()
         large = call("a", tail=500)
@@ -226,7 +222,7 @@ def test_strict_refill_waits_for_a_client_whose_request_does_not_fit():
 
 
 def one_comes_and_goes(at: Desk, call: Calls, extend: int = 40) -> Request:
-    """Serve client a once and let it leave; b waits throughout."""
+    """Serve client a once and let it leave, while b waits throughout."""
     request = call("a", tail=extend)
     at.arrive(request)
     assert at.run_pass(at_most=1) == [request]
@@ -236,7 +232,7 @@ def one_comes_and_goes(at: Desk, call: Calls, extend: int = 40) -> Request:
 
 @pytest.mark.parametrize(("rejoin", "on_return"), [("keep", -30), ("min0", -30), ("paper_zero", 0)])
 def test_a_debt_survives_an_absence_except_under_paper_zero(rejoin, on_return):
-    """[gaps] A5."""
+    """[gaps] A5: what a client owes when it leaves."""
     at, call = desk(quantum=10, rejoin=rejoin), Calls()
     one_comes_and_goes(at, call)
     at.arrive(call("a"))
@@ -245,7 +241,7 @@ def test_a_debt_survives_an_absence_except_under_paper_zero(rejoin, on_return):
 
 @pytest.mark.parametrize(("rejoin", "on_return"), [("keep", -10), ("min0", -30), ("paper_zero", 0)])
 def test_only_keep_continues_to_refill_an_idle_debtor(rejoin, on_return):
-    """[gaps] A5: literal lines 6-7 refill every client on the list, waiting or not."""
+    """[gaps] A5: lines 6-7 as printed refill every client on the list, waiting or not."""
     at, call = desk(quantum=10, rejoin=rejoin), Calls()
     one_comes_and_goes(at, call)
     at.arrive(call("b", tail=10), call("b", tail=10))

@@ -1,6 +1,4 @@
-"""Test DLPM with active hold: by hand-computed values, against a recomputation from the log, and by
-properties.
-"""
+"""Test DLPM with active hold: by hand, against a recomputation from the log, and by properties."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ def make(costs=True, **params) -> HoldingDLPM:
 
 
 def held_server(**params) -> Server:
-    """Return a server: b runs and has 10 of its 20 credits left; three requests of a wait without
-    credit.
-    """
+    """Return a server: b runs with 10 of 20 credits, and three requests of a wait in debt."""
     server = Server(make(**({"quantum": 20, "floor": 1} | params)), slots=9)
     server.arrive(call(0, "b", 10, new=6))
     server.run_pass()
@@ -85,7 +81,7 @@ class TestByHand:
         assert ids(server) == [0, 4]
 
     def test_a_light_batch_is_filled_as_by_dlpm(self):
-        """b's request costs 10 + 128 / 2 + 100 tokens; two of a's use up its quantum."""
+        """b's request costs 10 + 128 / 2 + 100 tokens. Two requests of a use up a quantum."""
         assert ids(held_server(floor=174)) == [0, 1, 2]
         assert ids(held_server(floor=173)) == [0]
 
@@ -139,7 +135,7 @@ class Watched(Server):
     def __init__(self, scheduler: HoldingDLPM, **options) -> None:
         super().__init__(scheduler, **options)
         self.lengths = OutputLengths()
-        self.cost: dict[Request, int] = {}  # number of requests ever admitted
+        self.cost: dict[Request, int] = {}  # cost of each request that was ever admitted
         self.outstanding: dict[Request, None] = {}
         self.holds = 0
         self.served: dict[str, int] = dict.fromkeys("abc", 0)
@@ -224,7 +220,7 @@ def test_requests_are_held_exactly_by_the_log_and_all_are_served(arrivals, quant
 
 
 def check_theorem(server: Watched, quantum: int) -> None:
-    """Check [DLPM] Theorem 4.1 with and without holding: U is 40 of input and twice 9 of output."""
+    """Check [DLPM] Theorem 4.1 with and without holding. U is 40 of input and twice 9 of output."""
     for f, g in combinations("abc", 2):
         least = most = None
         for waiting, served in server.states:

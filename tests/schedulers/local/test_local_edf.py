@@ -16,7 +16,7 @@ from tests.strategies import examples
 
 
 class Costs:
-    """Costs: a token of a prompt takes 1 s, a decode step of any batch 0.1 s."""
+    """Costs: a prompt token takes 1 s, and a decode step of any batch 0.1 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return float(new_tokens)
@@ -37,7 +37,7 @@ def request(number, tokens=1, first=None, end=None, new=1, at_s=0.0):
 
 
 def served(scheduler, requests):
-    """Run prefills one after the other; return their order and which first tokens were in time."""
+    """Run prefills one after the other. Return their order, and which first tokens were in time."""
     queue, now_s, order, in_time = [], 0.0, [], set()
     view = ListView(queue, lambda request: 0)
     for one in requests:
@@ -71,7 +71,7 @@ def first_choice(scheduler, view, now_s):
         ([request(0, end=50.0), request(1, first=20.0)], [1, 0]),
         # 101 tokens take ten seconds after the first one, which is then due at 19
         ([request(0, first=20.0), request(1, end=29.0, new=101)], [1, 0]),
-        # the first request cannot be in time any more and would make the second late
+        # The first request can no longer be in time, and would make the second late.
         ([request(0, tokens=10, first=8.0), request(1, tokens=10, first=12.0)], [1, 0]),
         # without a deadline, a request is due 30 s after its arrival
         ([request(0), request(1, first=25.0), request(2, first=31.0)], [1, 0, 2]),
@@ -89,7 +89,7 @@ def test_long_waiting_requests_go_first_in_order_of_arrival():
         scheduler.on_arrival(one, view, one.arrival_s)
         view.enter(one)
     assert first_choice(scheduler, view, 9.5).request_id == 2
-    # late except for the limit of ten seconds
+    # late if the limit of ten seconds did not apply
     assert first_choice(scheduler, view, 10.0).request_id == 1
     queue.remove(old[1])
     assert first_choice(scheduler, view, 11.0).request_id == 0

@@ -1,4 +1,4 @@
-"""Test chunk sizes chosen by the promised pace of running requests."""
+"""Test that chunk sizes follow the promised pace of running requests."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def niyama(chunks):
 @pytest.mark.parametrize(
     ("ends", "prompt_tokens"),
     [
-        # One second has passed and ten tokens are due; a step takes a second, a prefill one second
-        # and 0.01 s per token.
+        # After one second, ten tokens are due. A step takes 1 s, a prefill 1 s plus 0.01 s
+        # per token.
         ((31.0,), 100),  # 3 s each
         ((31.0, 28.5, 41.0), 75),  # the tightest pace counts
-        ((16.0,), LEAST_TOKENS),  # 1.5 s: not even one fits, but prompts must progress
+        ((16.0,), LEAST_TOKENS),  # 1.5 s allows no prefill, but prompts must progress
         ((10.0,), MOST_TOKENS - 1),  # this request cannot keep its pace in any case
         ((10.0, 31.0), 100),
     ],

@@ -1,6 +1,4 @@
-"""Test which request's memory EDF takes, and when: by hand-computed values, and that none loses
-memory twice in vain.
-"""
+"""Test by hand which request's memory EDF takes and when, and that none loses it twice in vain."""
 
 from dataclasses import replace
 
@@ -17,7 +15,7 @@ from tests.strategies import examples
 
 
 class Costs:
-    """Costs: a prefill takes 1 s and 0.01 s per token, a step 1 s."""
+    """Costs: a prefill takes 1 s plus 0.01 s per token, and a step 1 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 1 + new_tokens / 100
@@ -78,8 +76,8 @@ def test_a_request_that_preemption_cannot_help_takes_nothing(urgent, why):
 @pytest.mark.parametrize(
     ("ends", "victims"),
     [
-        ((300.0, 500.0, 400.0), [1]),  # most time to spare
-        ((300.0, 20.0, 400.0), [1]),  # late in any case: 40 tokens to go
+        ((300.0, 500.0, 400.0), [1]),  # it has the most time to spare
+        ((300.0, 20.0, 400.0), [1]),  # it is late in any case, with 40 tokens to go
         ((44.3, 44.1, 44.0), [0]),  # 22.1 s for the urgent request, 1.1 s to return, 21 s to go
         ((44.0, 43.0, 44.1), []),  # this request would make all others late
     ],

@@ -1,4 +1,4 @@
-"""Test ``preempt=fair``: memory is taken from the client that is furthest ahead."""
+"""Test that ``preempt=fair`` takes memory from the client that is furthest ahead."""
 
 import pytest
 
@@ -53,13 +53,13 @@ def test_quanta_that_a_client_in_credit_did_not_take_put_it_behind():
         account.begin_request(client)
     account.refill(ROOT, ["flood"])  # both were at 0, and have 100 now
     account.charge("light", 60)
-    for _ in range(3):  # the light client has no waiting request, but one that runs
+    for _ in range(3):  # the light client has no waiting request, but a running one
         account.charge("flood", 150)
         account.refill(ROOT, ["flood"])
     assert account.balances() == {"light": 40, "flood": -50 + 100}
     assert account.lead("light") == -1 + 0.6
     assert account.lead("flood") == -1 + 4.5
-    account.begin_request("new")  # is behind the flood by the rest of the flood's quantum
+    account.begin_request("new")  # behind the flood by the rest of the flood's quantum
     assert account.lead("flood") - account.lead("new") == 0.5
 
 

@@ -79,7 +79,7 @@ def test_in_batch_siblings_of_a_cold_request_come_last(shared, cached, siblings_
     desk.arrive(leader, sibling, other)
     desk.matched = {leader: cached, sibling: cached}
     expected = [leader, other, sibling] if siblings_last else [leader, sibling, other]
-    assert desk.run_pass() == expected  # last, but admitted nevertheless
+    assert desk.run_pass() == expected  # last, but still admitted
 
 
 def test_the_leader_is_the_first_in_the_list_and_not_the_first_to_arrive():

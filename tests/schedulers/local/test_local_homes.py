@@ -1,4 +1,4 @@
-"""Test that one scheduler admits the same requests in all three hosts."""
+"""Test that a scheduler admits the same requests in all three hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.schedulers.local.local_homes import EngineHome, Gate, Home, ListHome,
 from tests.schedulers.local.local_requests import Calls
 from tests.strategies import examples
 
-CAPACITY = 600  # number of tokens, small enough for evictions
+CAPACITY = 600  # few tokens, so that evictions occur
 SCHEDULERS = {
     "fcfs": lambda: FCFS(FCFS.Params()),
     "lpm": lambda: LPM(LPM.Params()),

@@ -1,6 +1,4 @@
-"""Test Justitia: hand-computed virtual finishes, and a comparison with a server that is really
-shared.
-"""
+"""Test Justitia: virtual finishes by hand, and against a server that really shares its time."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def test_virtual_time_passes_at_the_rate_of_the_sharing_programs():
 
 
 def fluid_ends(programs, rate):
-    """Return the ends on a server shared by weight, computed in very small steps of work."""
+    """Return the ends of programs on a server shared by weight, in very small steps of work."""
     left = [float(cost) for _, cost, _ in programs]
     ends = [0.0] * len(programs)
     now = 0.0
@@ -106,7 +104,7 @@ def order(scheduler, *calls):
 
 def test_a_call_costs_its_prompt_and_half_its_outputs_for_each_output():
     short, long = call(0, "a", 100, new=20), call(1, "b", 10, new=60)
-    # 100 x 20 + 200 = 2,200 against 10 x 60 + 1,800 = 2,400; counted in tokens, 140 against 130.
+    # 100 x 20 + 200 = 2,200 against 10 x 60 + 1,800 = 2,400; in tokens, 140 against 130
     assert order(justitia(), long, short) == [0, 1]
     assert order(justitia(cost="tokens"), long, short) == [1, 0]
 

@@ -1,4 +1,4 @@
-"""Test an order kept from pass to pass against sorting again."""
+"""Test that an order kept from pass to pass equals sorting again."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,8 @@ def test_the_order_equals_sorting_by_key_and_entry(steps):
         else:
             kept.put_request(request, key)
             naive[request] = key
-        assert list(kept.within(CALLS)) == sorted(naive, key=naive.__getitem__)  # a stable sort
+        # the sort is stable
+        assert list(kept.within(CALLS)) == sorted(naive, key=naive.__getitem__)
 
 
 def test_entries_that_leave_are_skipped_and_newcomers_wait_for_the_next_pass():

@@ -1,4 +1,4 @@
-"""Test LCF, a VTC without lift: a returning client is owed all that it missed ([VTC] §5.1)."""
+"""Test LCF, a VTC without lift that owes a returning client all that it missed ([VTC] §5.1)."""
 
 from __future__ import annotations
 

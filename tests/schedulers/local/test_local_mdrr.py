@@ -1,4 +1,4 @@
-"""Test deficit round robin on credit: hand-computed turns, and a comparison with a plain queue."""
+"""Test deficit round robin on credit: turns by hand, and against a plain queue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_outputs_are_charged_as_they_are_produced_and_delay_the_next_turn():
     at.scheduler.on_tokens("a", 20)
     assert at.scheduler.credit == {"a": 6 - 40, "b": 6}
     at.arrive(*(call("a", tail=4) for _ in range(2)), *(call("b", tail=4) for _ in range(6)))
-    # b is in credit: 6, 2, -2. Three quanta leave a at -4, a fourth at 6.
+    # b is in credit: 6, 2, -2. Three quanta leave a at -4, and a fourth at 6.
     assert order(at.run_pass()) == "bbbbbbaa"
 
 
@@ -53,7 +53,7 @@ def test_a_client_whose_request_does_not_fit_keeps_its_turn_unless_in_debt():
     assert at.run_pass(lambda request: request is not large) == []
     assert order(at.run_pass(at_most=1)) == "a"
     at.arrive(call("a", tail=3))
-    assert at.run_pass(lambda _: False) == []  # a again: 1 is left of its quantum
+    assert at.run_pass(lambda _: False) == []  # a again, because 1 is left of its quantum
     at.scheduler.on_tokens("a", 3)
     assert order(at.run_pass()) == "ba"
 
@@ -87,7 +87,7 @@ def test_a_second_prefill_is_not_charged():
     st.integers(1, 40),
 )
 def test_mdrr_equals_a_plain_implementation(asked, rooms, quantum):
-    """Each pass has a limited number of tokens; running requests get an output token in between."""
+    """A pass has a limited number of tokens. In between, running requests get an output token."""
     at, call = desk(quantum=quantum), Calls()
     queues: dict[str, deque] = {}
     turns: deque[str] = deque()

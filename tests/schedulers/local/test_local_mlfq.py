@@ -1,4 +1,4 @@
-"""Test vllm-ltr's multi-level feedback queue: hand-computed levels and orders, and its rules."""
+"""Test vllm-ltr's multi-level feedback queue: levels and orders by hand, and its rules."""
 
 import pytest
 from hypothesis import given
@@ -46,7 +46,7 @@ def test_the_published_quantum_is_ten_milliseconds():
     home, long = server(quantum_s=0.4), call(0, "a", new=99)
     home.arrive(long)
     home.run_pass()
-    # as steps of 25 ms under a quantum of 10 ms: 25 > 10, 25 > 20, 50 > 40, 100 > 80 ms
+    # steps of 25 ms under a quantum of 10 ms: 25 > 10, 25 > 20, 50 > 40, 100 > 80 ms
     assert levels_at(home, long, [1, 2, 3, 4, 7, 8]) == [1, 2, 2, 3, 3, 4]
 
 
@@ -85,8 +85,8 @@ def test_two_long_requests_take_turns_that_double():
         if len(home.admitted) > len(runs):
             runs.append((home.admitted[-1].request_id, home.now_s))
     # Level 0 ends after 2 s. The second request then runs at levels 0 and 1 for 2 + 3 s, because a
-    # request returns to the front of its level; the first at levels 1 and 2 for 3 + 5 s; the second
-    # at levels 2 and 3 for 5 + 9 s.
+    # request returns to the front of its level. The first runs at levels 1 and 2 for 3 + 5 s, and
+    # the second at levels 2 and 3 for 5 + 9 s.
     assert runs == [(0, 0.0), (1, 2.0), (0, 7.0), (1, 15.0), (0, 29.0)]
 
 
@@ -165,7 +165,7 @@ def test_a_preempted_request_is_copied_to_the_host_if_the_host_has_room():
 
 
 def flooded(steps, **params):
-    """Return when a long request ran, while a new request of one token arrives in each second."""
+    """Return when a long request ran while a request of one token arrives in each second."""
     home = server(**params)
     home.arrive(call(0, "a", new=9))
     home.run_pass()
@@ -184,9 +184,9 @@ def test_a_stream_of_newcomers_starves_a_long_request_without_the_rule():
 
 
 def test_the_starvation_rule_lets_a_long_request_run_after_its_wait():
-    # Passes: one at the start, one in each second. The request stops at 2 s, starves from 6 s on,
-    # and each 5th pass (at 3, 8, 13 s) searches: it runs at 8 s, alone at level 0, until 2 s are
-    # over, and stops at 10 s. It starves again at 14 s, and is found at 18 s.
+    # There is a pass at the start and in each second. The request stops at 2 s and starves from 6 s
+    # on. Each 5th pass (at 3, 8, 13 s) searches, so it runs at 8 s, alone at level 0, and stops at
+    # 10 s after its 2 s. It starves again at 14 s, and is found at 18 s.
     assert flooded(20, starved_s=4.0, starved_every=5) == [0, 1, 8, 9, 18, 19]
 
 

@@ -1,4 +1,4 @@
-"""Test Niyama: hand-computed orders of a few requests, and the effects of relegation."""
+"""Test Niyama: orders of a few requests by hand, and the effects of relegation."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from tests.strategies import examples
 
 
 class Costs:
-    """Costs: a token of a prompt takes 0.01 s."""
+    """Costs: a prompt token takes 0.01 s."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100
@@ -43,12 +43,12 @@ def order(scheduler, *requests, at_most=None):
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
-        # 8 ms per token: due at 20 + 0.8, 18 + 4 and 19 + 0.8
+        # at 8 ms per token, due at 20 + 0.8, 18 + 4 and 19 + 0.8
         ([request(0, 100, 20), request(1, 500, 18), request(2, 100, 19)], [2, 0, 1]),
         ([request(0, 100, 20), request(1, 100, 20)], [0, 1]),  # ties in order of arrival
-        ([request(0, 100, end=30), request(1, 100, 29.9)], [1, 0]),  # outputs are unknown
+        ([request(0, 100, end=30), request(1, 100, 29.9)], [1, 0]),  # output lengths are unknown
         ([request(0), request(1, 200, end=1801), request(2, 100, 1799)], [2, 0, 1]),
-        # the earlier of both deadlines
+        # the earlier of both deadlines counts
         ([request(0, 100, 50, end=10), request(1, 100, 20)], [0, 1]),
         ([request(0, at_s=3.0), request(1, at_s=1.0)], [1, 0]),
     ],
@@ -93,7 +93,7 @@ def finished(scheduler, client, *outputs):
 @pytest.mark.parametrize(
     ("params", "outputs", "due"),
     [
-        # 80 and 120 tokens: mean and two deviations, at 50 ms per token
+        # outputs of 80 and 120 tokens: mean and two deviations, at 50 ms per token
         ({}, 100 + 2 * 20, 30 - 7.0),
         ({"sigmas": 0.0}, 100, 30 - 5.0),
         ({"outputs": "none"}, 0, 30.0),
@@ -131,9 +131,7 @@ def test_a_request_that_has_run_is_not_relegated():
 
 
 def flooded(scheduler, seconds, due_s):
-    """Tell whether a request relegated for one missed deadline still waits behind others
-    in time.
-    """
+    """Tell whether a request relegated for a missed deadline still waits behind others in time."""
     home = Server(scheduler, slots=1)
     late = request(10**6, 100, 0.5, client="b", new=1)
     home.arrive(late)
@@ -168,7 +166,7 @@ CALLS = st.lists(
 @examples(100)
 @given(CALLS, st.sampled_from([0.0, 0.008, 1.0]), st.booleans())
 def test_every_order_follows_the_rule(calls, alpha_s, relegate):
-    """The oracle sorts all requests after finding the late ones."""
+    """The oracle finds the late requests first, and then sorts all."""
     requests = [
         request(number, tokens, first, end, at_s=at_s)
         for number, (tokens, first, end, at_s) in enumerate(calls)

@@ -1,4 +1,4 @@
-"""Test Preble's priority groups in the form of the paper ([Preble] §3.3)."""
+"""Test Preble's priority groups as in the paper ([Preble] §3.3)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def desk(**params) -> Desk:
 
 
 def cached(at: Desk, call: Calls, tokens: int, client: str = "a"):
-    """Let a request of 100 tokens arrive, with a given number of them cached."""
+    """Let a request of 100 tokens arrive, of which ``tokens`` are cached."""
     request = call(client, tail=100)
     at.matched[request] = tokens
     at.arrive(request)
@@ -33,7 +33,7 @@ def test_63_cached_of_100_tokens_is_group_6():
 
 @pytest.mark.parametrize("groups", [7, 10, 49, 100])
 def test_a_fraction_on_the_border_of_two_groups_is_in_the_upper_one(groups):
-    """In floating point 29 / 100 * 100 is 28.99..., a group too low."""
+    """In floating point, 29 / 100 * 100 is 28.99..., a group too low."""
     at, call = desk(groups=groups), Calls()
     lower = []
     for step in range(1, groups):
@@ -64,7 +64,7 @@ def test_the_round_continues_over_passes_of_one_request():
 
 
 def test_a_request_without_cached_tokens_does_not_starve():
-    """Requests with cached prompts keep arriving, and the uncached one is served within a round."""
+    """Requests with cached prompts keep arriving. The uncached one is served within a round."""
     at, call = desk(), Calls()
     cold = cached(at, call, 0)
     served = []

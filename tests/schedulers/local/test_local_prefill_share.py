@@ -17,14 +17,14 @@ PROMPT = Request(0, "a", 0, 0, (), 1000, 10, 0.0)
 
 
 class Worker:
-    """A worker in which prompts and decoding always compete; times in seconds."""
+    """A worker in which prompts and decoding always compete. Times are in seconds."""
 
     def __init__(self, kind=PrefillTimeShare):
         self.scheduler = kind(NoParams())
         self.now_s = 0.0
 
     def run(self, prefill_s, decode_s, *, left=1000):
-        """Run the chosen iteration, and return whether it computed prompts."""
+        """Run the chosen iteration. Return whether it computed prompts."""
         prefill = not self.scheduler.decodes_first(PROMPT, left, self.now_s)
         self.iterate(prefill, prefill_s if prefill else decode_s)
         return prefill
@@ -37,7 +37,7 @@ class Worker:
 
 def test_decoding_goes_first_and_prefill_follows_when_its_clock_is_behind():
     worker = Worker()
-    # decoding advances its clock by 0.3 / 0.6 = 0.5, and prefill by 0.4 / 0.4 = 1
+    # Decoding advances its clock by 0.3 / 0.6 = 0.5, and prefill by 0.4 / 0.4 = 1.
     chosen = [worker.run(0.4, 0.3) for _ in range(7)]
     assert chosen == [False, True, False, False, True, False, False]
 
@@ -64,7 +64,7 @@ def test_prompts_get_two_fifths_of_the_time(prefill_s, decode_s):
 def test_steps_without_competition_are_free():
     worker = Worker()
     worker.run(1.0, 0.6)  # decoding is ahead
-    worker.iterate(prefill=False, lasts_s=9.0)  # nothing to compute: both clocks are reset
+    worker.iterate(prefill=False, lasts_s=9.0)  # nothing to compute, so both clocks are reset
     assert not worker.run(1.0, 0.6)
 
 
@@ -72,14 +72,14 @@ def test_the_share_follows_the_pressure():
     worker = Worker(PrefillTimeShareAuto)
     worker.iterate(prefill=True, lasts_s=1.0)
     worker.iterate(prefill=False, lasts_s=0.02)
-    for _ in range(8000):  # the prompt gets older: its pressure grows
+    for _ in range(8000):  # the prompt gets older, and its pressure grows
         worker.run(1.0, 0.02)
     assert worker.scheduler.share == pytest.approx(0.8, abs=0.02)
     stalled = Worker(PrefillTimeShareAuto)
     stalled.iterate(prefill=False, lasts_s=0.01)
     stalled.iterate(prefill=True, lasts_s=5.0)
     stalled.scheduler.decodes_first(PROMPT, 10_000, stalled.now_s)
-    part = 1 - 2 ** (-stalled.now_s / 2)  # of the way from 0.4 to 0.2
+    part = 1 - 2 ** (-stalled.now_s / 2)  # this part of the way from 0.4 to 0.2
     assert stalled.scheduler.share == pytest.approx(0.4 - 0.2 * part)
 
 

@@ -57,7 +57,7 @@ def test_sglang_serves_the_highest_number_and_then_by_queue_position():
 
 
 def occupied(**params):
-    """Return a full server, on which the requests 0, 5 and 1 run, in order of arrival."""
+    """Return a full server on which the requests 0, 5 and 1 run, in order of arrival."""
     home = Server(SGLangPriority(SGLangPriority.Params(**params)), slots=3, tokens=300)
     for number, priority in enumerate([0, 5, 1]):
         home.arrive(call(number, "a", 50, new=50, priority=priority, at_s=float(number)))

@@ -13,7 +13,7 @@ from tests.strategies import examples
 
 # With these settings, client a goes before client b in every case.
 UNEQUAL = {"priority.of": {"b": 1}, "sglang-priority.of": {"a": 1}}
-# Schedulers under which a flood by a may keep b waiting without end, and why.
+# schedulers under which a flood by a may keep b waiting without end, and the reasons
 STARVE = {
     "lpm": "what is cached goes first",
     "lpm-client-cap": "the flood's limit is more than the engine's",
@@ -62,7 +62,7 @@ def test_all_requests_are_served_once_and_no_slot_is_left_empty(name, steps, slo
 
 
 def waits(name: str, steps: int) -> bool:
-    """Tell whether b's one long request still waits after a flood by a of the given length."""
+    """Tell whether b's long request still waits after a flood by a of ``steps`` steps."""
     home = server(name)
     number = 0
     b = None

@@ -25,7 +25,7 @@ def numbers(requests):
     return [request.request_id for request in requests]
 
 
-# Equinox.
+# Equinox
 
 
 def equinox(**params):
@@ -81,7 +81,7 @@ def test_equinox_weighs_the_two_counters():
         assert home.admitted[0].client == expected
 
 
-# Highest response ratio next.
+# highest response ratio next
 
 
 ROOT = Node(None, (), 0)
@@ -119,7 +119,7 @@ def test_hrrn_leaves_a_queue_above_its_limit_as_it_is():
     assert numbers(HRRN(HRRN.Params(queue_limit=0)).sort_queue(queue)) == [3, 2, 1, 0]
 
 
-# FairServe.
+# FairServe
 
 
 def fairserve(**params):
@@ -131,7 +131,7 @@ def test_fairserve_counts_in_typical_requests_of_the_application():
     home = at_home(scheduler, slots=9)
     home.arrive(call(0, "a", 100, new=450), call(1, "b", 10, new=45))
     home.run_pass()
-    # A start with 1,000 and 100 tokens, then 100 and 10 more, for two requests each.
+    # Two requests each: a start with 1,000 and 100 tokens, then 100 and 10 more.
     assert scheduler.counters == {"a": pytest.approx(100 / 550), "b": pytest.approx(10 / 55)}
     plain = fairserve(normalise=False)
     home = at_home(plain, slots=9)
@@ -144,7 +144,7 @@ def test_fairserve_throttles_only_under_overload_and_between_interactions():
     scheduler = fairserve(user_rpm=3, overload_waiting=2)
     home = at_home(scheduler)
     home.arrive(*(call(n, "a", new=99) for n in range(5)))
-    # When the third request comes, two wait, which is within the limit; the fourth exceeds it.
+    # When the third request comes, two wait, which is within the limit. The fourth exceeds it.
     assert numbers(home.refused) == [3, 4]
     home.arrive(call(5, "a", depth=1))
     assert numbers(home.refused) == [3, 4], "in the middle of an interaction"
@@ -181,7 +181,7 @@ def test_a_returning_client_is_owed_nothing(make):
     assert abs(served.count("a") - served.count("b")) <= 2
 
 
-# Autellix.
+# Autellix
 
 
 def autellix(**params):
@@ -204,8 +204,9 @@ PROGRAMS = {"A": [4, 3, 1, 1], "B": [3, 3, 4], "C": [1, 2], "D": [4]}  # steps o
 
 
 def units_waited(scheduler):
-    """Return the total wait in [Autellix] Fig. 2, in steps: four programs arrive together, and two
-    run.
+    """Return the total wait (steps) of four programs that arrive together, if two run.
+
+    The programs are those of [Autellix] Fig. 2.
     """
     home = Server(scheduler, slots=2)
     number, made, waited = 0, dict.fromkeys(PROGRAMS, 0), 0

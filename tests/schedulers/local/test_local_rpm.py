@@ -18,14 +18,14 @@ from tests.schedulers.local.local_requests import Calls
 
 
 def accepted(times_s, client="a", **params):
-    """Return which arrivals of one client are accepted."""
+    """Return the arrivals of a client that are accepted."""
     scheduler, call = RPM(RPM.Params(**params)), Calls()
     return [time_s for time_s in times_s if scheduler.accepts(call(client), time_s)]
 
 
 def test_the_sliding_window_counts_requests_accepted_in_the_last_60_seconds():
-    # 20 and 30 are refused and not counted: at 60.5 only the request of 10 counts (that of 0 has
-    # expired).
+    # The requests at 20 and 30 are refused and do not count. At 60.5, only the request of 10
+    # counts, because that of 0 has expired.
     assert accepted([0, 10, 20, 30, 60.5, 61, 70.5], limit=2) == [0, 10, 60.5, 70.5]
 
 
@@ -97,7 +97,7 @@ def released(times_s, **params) -> list[float]:
 
 
 def _turn(scheduler, view, out, until_s) -> float | None:
-    """Return the next time at which the scheduler wants to be asked, if it is up to then."""
+    """Return the next time at which the scheduler wants to be asked, up to ``until_s``."""
     wake_s = scheduler.wake_s(view, max(out.values(), default=0.0)) if len(view) else None
     if wake_s is None or wake_s > until_s:
         return None
@@ -118,7 +118,7 @@ def _pass(scheduler, view, out, now_s) -> None:
 
 
 def test_a_request_is_delayed_to_the_next_minute_with_room():
-    # Two a minute: the third of the first minute is released at 60 with one more, and the next ones
+    # At two a minute, the third of the first minute and one more are released at 60, and the next
     # at 120.
     arrivals_s = [50, 51, 52, 53, 54, 70, 200]
     assert released(arrivals_s, limit=2, window="fixed") == [50, 51, 60, 60, 120, 120, 200]

@@ -1,4 +1,4 @@
-"""Test that a pass that EDF would leave out would preempt no request."""
+"""Test that EDF leaves out only passes that would preempt no request."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ SECONDS = st.none() | st.integers(0, 30) | st.floats(0, 30)
 
 
 class Costs:
-    """Costs: a prefill takes 0.01 s per token, a step 0.1 s and 1 ms per token of context."""
+    """Costs: a prefill takes 0.01 s per token, and a step 0.1 s plus 1 ms per token of context."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return new_tokens / 100
@@ -24,7 +24,7 @@ class Costs:
 
 @st.composite
 def requests(draw):
-    """Return requests with and without deadlines; only some sets promise a pace."""
+    """Return requests with and without deadlines. Only some sets promise a pace."""
     paced, found = draw(st.booleans()), []
     for number in range(draw(st.integers(1, 12))):
         tokens, new = draw(st.integers(1, 40)), draw(st.integers(1, 20))

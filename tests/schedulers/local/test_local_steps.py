@@ -1,4 +1,4 @@
-"""Test that booking a whole batch at once equals booking its clients one by one."""
+"""Test that charging a whole batch at once equals charging its clients one by one."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ class DoubledDLPM(DLPM):
 @pytest.mark.parametrize(("kind", "usual"), [(DoubledVTC, VTC), (DoubledDLPM, DLPM)])
 def test_schedulers_that_override_token_counts_get_each_client(kind, usual):
     scheduler, twice = made(kind), made(usual)
-    assert scheduler.on_steps is None  # so that a host calls ``on_tokens`` for each client
+    assert scheduler.on_steps is None  # therefore, a host calls ``on_tokens`` for each client
     for client, count in {"a": 2, "b": 3}.items():
         scheduler.on_tokens(client, 5 * count)
     twice.on_steps(10, {"a": 2, "b": 3})
@@ -84,7 +84,7 @@ def test_schedulers_that_override_token_counts_get_each_client(kind, usual):
 
 
 def told_at_once(kind):
-    """Return a scheduler that books every step immediately."""
+    """Return a scheduler that charges every step immediately."""
 
     class AtOnce(kind):
         def on_steps(self, steps, running):
@@ -142,14 +142,14 @@ def test_a_pass_uses_the_tokens_produced_so_far(kind):
     home.run_pass()
     for request in home.produced:
         scheduler.on_tokens(request.client, 1)
-    scheduler.on_steps(20, {"a": 3, "b": 1})  # so that a is in debt, and b is not
+    scheduler.on_steps(20, {"a": 3, "b": 1})  # a is in debt, and b is not
     home.arrive(*(replace(call(n, c), first_token_by_s=9.0) for n, c in [(4, "a"), (5, "b")]))
     home.run_pass()
     assert [request.request_id for request in home.admitted[4:]] == [5, 4]
 
 
 class SettlingVTC(VTC):
-    """A user's scheduler that books the tokens of the waiting clients itself."""
+    """A user's scheduler that charges the tokens of the waiting clients itself."""
 
     def select(self, view, now_s):
         self.account.book_decoded(view.clients())

@@ -52,7 +52,7 @@ def make(kind, weights=None, **params):
 
 @pytest.mark.parametrize(("kind", "params"), FLAT)
 def test_without_tenants_the_tree_changes_nothing(kind, params):
-    """Clients come and go; decisions, service and balances are compared at each step."""
+    """Clients come and go. Decisions, service and balances are compared at each step."""
     weights = {"a": 0.7, "b": 1.1}
     logs = []
     for tenants in ({}, {"tenants": "tree"}):
@@ -73,11 +73,11 @@ def _ids(instant):
     return [request.request_id for request in waiting], balances
 
 
-# By hand.
+# by hand
 
 
 def order_of(scheduler, *names, each=4, tail=10, at_most=10_000):
-    """Return the order of one pass with room for all, given equal requests of each client."""
+    """Return the order of a pass with room for all, given equal requests of each client."""
     desk, call = Desk(scheduler), Calls()
     for name in names:
         desk.arrive(*(call(name, tail=tail) for _ in range(each)))
@@ -97,9 +97,7 @@ def test_tenants_and_their_clients_take_turns(kind, params):
 
 
 def test_weights_count_among_siblings_at_every_level():
-    """a has a third of b's weight, and in it y twice x's: of 12 requests 3 are a's, 2 of
-    them y's.
-    """
+    """a has a third of b's weight, and y twice x's. Of 12 requests, a gets 3, of which y gets 2."""
     weights = {"b": 3.0, "a/y": 2.0}
     order = order_of(make(VTC, weights, tenants="tree"), "a/x", "a/y", "b", each=50, at_most=48)
     assert Counter(order) == {"b": 36, "a/y": 8, "a/x": 4}
@@ -108,20 +106,18 @@ def test_weights_count_among_siblings_at_every_level():
 
 
 def test_dlpm_grants_quanta_level_by_level():
-    """The quantum is 10 and requests cost 15: each node pays a debt of 5 with every
-    other quantum.
-    """
+    """At 15 per request and a quantum of 10, every second quantum of a node pays a debt of 5."""
     scheduler = make(DLPM, quantum=10, tenants="tree")
     desk, call = Desk(scheduler), Calls()
     desk.arrive(call("a/x", tail=15), call("a/y", tail=15), call("b", tail=15))
     assert [one.client for one in desk.run_pass(at_most=1)] == ["a/x"]
-    # a and b each got a quantum at the top level, and x and y within a.
+    # a and b each got a quantum at the top level, and so did x and y within a.
     assert scheduler.credit == {"a/": -5, "a/x": -5, "a/y": 10, "b": 10}
     assert [one.client for one in desk.run_pass(at_most=1)] == [
         "b"
     ]  # a is in debt, although y is not
     assert scheduler.credit == {"a/": -5, "a/x": -5, "a/y": 10, "b": -5}
-    assert [one.client for one in desk.run_pass(at_most=1)] == ["a/y"]  # b waits no longer
+    assert [one.client for one in desk.run_pass(at_most=1)] == ["a/y"]  # b no longer waits
     assert scheduler.credit == {"a/": -10, "a/x": -5, "a/y": -5, "b": 5}
 
 
@@ -132,10 +128,10 @@ def test_a_client_that_returns_to_a_busy_tenant_is_lifted_only_there():
     assert [one.client for one in desk.run_pass(at_most=2)] == ["a/x", "b"]
     assert scheduler.counters == {"a/": 30, "a/x": 30, "b": 100}
     desk.arrive(call("a/new"), call("b"))
-    # A new id starts at the counter of its siblings, and its tenant's counter does not change.
+    # A new id starts at the counter of its siblings. Its tenant's counter does not change.
     assert scheduler.counters == {"a/": 30, "a/x": 30, "a/new": 30, "b": 100}
     desk.run_pass()
-    # no client waits: lifted to the client that left last, at the top level to b's counter
+    # no client waits, so it is lifted to the client that left last, at the top level to b's counter
     desk.arrive(call("c/1"))
     assert scheduler.counters["c/"] == scheduler.counters["b"]
     assert scheduler.counters["c/1"] == 0
@@ -158,7 +154,7 @@ def test_a_hold_within_a_tenant_delays_no_other():
     assert [one.client for one in desk.run_pass()] == ["a/y"]
 
 
-# Comparison with a literal reading.
+# comparison with a literal reading
 
 
 class Literal:
@@ -238,7 +234,7 @@ def test_dlpm_in_a_tree_equals_the_literal_reading(rules, seed):
     assert scheduler.credit == literal.q
 
 
-# Shares on a busy engine.
+# shares on a busy engine
 
 
 def node_rows(trace, node):
@@ -268,7 +264,7 @@ def policy_of(name, weights, **more):
 @pytest.mark.parametrize("seed", [0, *slow(*range(1, 8))])
 @pytest.mark.parametrize("policy", ["extend", "input", "dlpm"])
 def test_two_waiting_siblings_differ_by_no_more_than_two_clients_would(policy, seed):
-    """The bound at every level is 2 Q + U/w_f + U/w_g; without the tree it does not hold."""
+    """The bound at every level is 2 Q + U/w_f + U/w_g. Without the tree, it does not hold."""
     rng = random.Random(f"{policy} {seed}")
     weights = {node: 2 ** rng.uniform(-1, 1) for node in with_tenants(DEEP)}
     scheduler, quantum, unit = policy_of(policy, weights, tenants="tree")
@@ -291,7 +287,7 @@ def test_without_the_tree_five_ids_exceed_that_bound(policy):
 @pytest.mark.parametrize("policy", ["extend", "dlpm"])
 @pytest.mark.parametrize("ids", [1, 5])
 def test_the_share_of_an_owner_does_not_depend_on_how_many_ids_it_has(policy, ids):
-    """Two owners send the same requests; the second spreads them over its ids."""
+    """Two owners send the same requests. The second spreads them over several ids."""
     names = tuple(f"b/{number}" for number in range(ids))
     scheduler, quantum, unit = policy_of(policy, {}, tenants="tree")
     engine, rng = toy(scheduler, ("a/0", *names)), random.Random(5)
@@ -310,9 +306,7 @@ def test_the_share_of_an_owner_does_not_depend_on_how_many_ids_it_has(policy, id
 
 @pytest.mark.parametrize("policy", ["extend", "dlpm"])
 def test_all_clients_are_served_and_no_slot_is_idle(policy):
-    """Tenants and clients come and go with requests of one size; while one waits, no
-    slot is idle.
-    """
+    """Tenants and clients come and go with requests of one size. No slot idles while one waits."""
     scheduler, _, _ = policy_of(policy, {"a/": 5.0, "a/y": 0.2}, tenants="tree")
     engine, rng, call = toy(scheduler, DEEP), random.Random(2), Calls()
     sent: Counter[str] = Counter()

@@ -32,9 +32,7 @@ DLPMS = [
 
 
 class Credits:
-    """A watcher of q_i after every event, which attributes to refills whatever the log does not
-    explain.
-    """
+    """A check of q_i after every event. What the log does not explain must be refills."""
 
     def __init__(self, engine: ToyEngine, quantum: int) -> None:
         self._engine, self._quantum = engine, quantum
@@ -50,7 +48,7 @@ class Credits:
         for client, now in credit.items():
             paid = self._engine.trace.service_of(client)
             if client in self._last:
-                # W = q(t1) - q(t2) + K * Q^u, with K a count ([gaps] A11).
+                # W = q(t1) - q(t2) + K * Q^u, where K is a whole number of refills ([gaps] A11).
                 refills, rest = divmod(
                     now - self._last[client] + paid - self._paid[client], self._quantum
                 )
@@ -88,7 +86,7 @@ def test_theorems_4_2_and_a_2(params, seed):
 
 
 def test_a_larger_quantum_is_less_fair():
-    """The test shows the trade-off of [DLPM] §4.1."""
+    """A larger quantum trades fairness for throughput ([DLPM] §4.1)."""
     gaps = []
     for quantum in (50, 5000):
         engine = toy(DLPM(DLPM.Params(quantum=quantum)), "ab")
@@ -124,8 +122,7 @@ def test_strict_is_fair_and_relaxed_conserves_work():
     [("keep", 0.9, 1.1), ("paper_zero", 5, 6), *slow(("min0", 0.9, 1.1))],
 )
 def test_leaving_and_returning_does_not_pay(rejoin, least, most):
-    """[gaps] A5: a sends one long prompt at a time, b is backlogged; a's service is compared with
-    b's.
+    """[gaps] A5: a, with one long prompt at a time, is compared with the backlogged b.
 
     If its debt is erased, a gets 21,453 for every two quanta of b.
     """
@@ -179,6 +176,6 @@ class TestOverCommittedMemory:
             engine.submit(call("a", max_new=1000), output)
         for _ in range(self.M):
             engine.step()
-        remaining = sum(self.OUTPUTS)  # at the last admission no token had been decoded
+        remaining = sum(self.OUTPUTS)  # at the last admission, no token had been decoded
         assert watch.lowest < -(1 + 2 * self.M)
         assert -(1 + 2 * remaining) < watch.lowest

@@ -1,4 +1,4 @@
-"""Test the same theorems on the real simulated engine, with full reservation ([gaps] E1)."""
+"""Test the theorems on the real simulated engine, with full reservation ([gaps] E1)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dlpm(**params) -> Callable[[], DLPM]:
 
 
 class Load:
-    """Random requests; each client has its own lengths and its own shared documents."""
+    """Random requests. Each client has its own lengths and its own shared documents."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet, self.rng, self.call = fleet, random.Random(seed), Calls()
@@ -69,7 +69,7 @@ class Load:
             self.send(request.client)
 
     def come_and_go(self) -> None:
-        """Keep a backlogged; b and c send bursts; d sends one request occasionally."""
+        """Keep a backlogged, let b and c send bursts, and let d send a request occasionally."""
         self.keep_backlogged("a")
         for client, period_s, burst in (("b", 1.1, 30), ("c", 1.7, 50), ("d", 0.6, 1)):
             for number in range(1, 40):
@@ -119,7 +119,8 @@ def test_dlpm_credit_a_1_and_theorem_4_1(seed, no_room):
         events += 1
         credit = fleet.workers[0].scheduler.credit
         assert all(-DLPM_UNIT < left <= QUANTUM for left in credit.values())
-        if events % 100 == 0:  # W = K * Q^u - q, with K a count ([DLPM] §A.1, [gaps] A11)
+        # W = K * Q^u - q, where K is a whole number of refills ([DLPM] §A.1, [gaps] A11)
+        if events % 100 == 0:
             for client in "abc":
                 assert (fleet.service_so_far(client) + credit[client]) % QUANTUM == 0
 
@@ -142,7 +143,7 @@ def test_dlpm_theorems_4_2_and_a_2(seed, no_room):
 
 
 def test_lpm_breaks_the_bound_on_a_load_on_which_dlpm_keeps_it():
-    """a's requests share one document, so LPM never reaches b's."""
+    """a's requests share a document, so LPM never reaches b's."""
     gaps = {}
     for name, make in (("dlpm", dlpm()), ("lpm", lambda: LPM(LPM.Params()))):
         fleet, call = Fleet(make, "ab"), Calls()
@@ -177,7 +178,7 @@ def test_d2lpm_theorems_5_1_and_5_2_while_every_queue_holds_the_client(workers, 
 
 @pytest.mark.parametrize(("workers", "seed"), [(2, 0), (4, 1)])
 def test_d2lpm_theorem_a_3_at_every_event(workers, seed):
-    """Each credit is within its bounds, and W = K * Q^u - q over all workers, with K a count."""
+    """Credits are within their bounds, and W = K * Q^u - q over all workers for a whole K."""
     fleet = Fleet(dlpm(), "abc", d2lpm(2000, workers), workers)
     Load(fleet, seed).keep_backlogged("abc", depth=DEPTH * workers)
     events, owed, most = 0, 0, 0
@@ -225,7 +226,7 @@ def test_an_endless_worker_quantum_violates_theorem_5_1(worker_quantum, fair):
 
 
 class TestOverCommittedMemory:
-    """Section 10 (a) on the real engine: a small ratio reserves almost nothing."""
+    """Over-committed memory on the real engine: a small ratio reserves almost nothing."""
 
     OUTPUTS = (1000, 500, 333, 250)  # in order of arrival, one or two decode steps apart
     POOL = 1050

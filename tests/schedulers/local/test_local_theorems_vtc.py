@@ -30,7 +30,7 @@ VTCS = [VTC.Params(), VTC.Params(charge="input")]
 
 
 class ArtifactLift(VTC):
-    """VTC without lines 8-10."""
+    """VTC without lines 8-10 of the algorithm."""
 
     def __init__(self) -> None:
         super().__init__(VTC.Params())
@@ -43,7 +43,7 @@ class ArtifactLift(VTC):
 
 
 class DoubleCharge(VTC):
-    """VTC that charges twice, like the artifact's finish handler."""
+    """A VTC that charges twice, like the artifact's handler of ends."""
 
     def __init__(self) -> None:
         super().__init__(VTC.Params())
@@ -61,7 +61,7 @@ class DoubleCharge(VTC):
 
 
 def counter_range(engine: ToyEngine, largest: list[float]) -> Callable[[], None]:
-    """Keep the largest counter range among waiting clients in ``largest[0]``."""
+    """Keep the largest range of the waiting clients' counters in ``largest[0]``."""
 
     def look() -> None:
         waiting = [engine.scheduler.counters[c] for c in engine.view.clients()]
@@ -125,7 +125,7 @@ def test_fcfs_violates_all_of_them_on_a_trace_on_which_vtc_keeps_them(make):
     ],
 )
 def test_theorem_4_8_no_work_conserving_scheduler_is_better(make):
-    """f fills the memory and g arrives immediately after: g waits w_q * M under any scheduler."""
+    """f fills the memory and g arrives immediately after. Under any scheduler, g waits w_q * M."""
     engine, call = toy(make(), "fg"), Calls()
     for _ in range(2):
         engine.submit(call("f", max_new=MEMORY - 1))
@@ -141,9 +141,7 @@ def test_theorem_4_8_no_work_conserving_scheduler_is_better(make):
 
 @pytest.mark.parametrize("lift", ["paper", "none"])
 def test_without_the_lift_an_idle_client_starves_the_others(lift):
-    """a is alone for a long time, then b joins: with the lift both are level, without it b is far
-    ahead.
-    """
+    """a is alone for long, then b joins. The lift makes both level; without it, b is far ahead."""
     engine, mix = toy(VTC(VTC.Params(lift=lift)), "ab"), Mix(1, "ab")
     overload(engine, mix, "a", steps=200)
     before = engine.trace.service_of("a")

@@ -36,18 +36,18 @@ FEW = settings(
 
 
 def send_in_order(fleet, *requests):
-    """Send (client, output) pairs: all wait from the beginning, with one input token each."""
+    """Send (client, output) pairs. All wait from the beginning, with one input token each."""
     call = Calls()
     for client, output in requests:
         fleet.submit(call(client, max_new=output))
     return fleet
 
 
-# VTC.
+# VTC
 
 
 def test_vtc_reaches_99_percent_of_its_bound():
-    """f takes the whole pool; then g does, ends one token behind, and takes it again."""
+    """f takes the whole pool. Then g does, ends one token behind, and takes the pool again."""
     fleet = Fleet(lambda: VTC(VTC.Params()), "fg")
     order = [("f", WHOLE), ("g", WHOLE - 1), ("g", WHOLE), ("f", 2), ("g", 2), ("f", 2), ("g", 2)]
     send_in_order(fleet, *order).run(10**5)
@@ -56,7 +56,7 @@ def test_vtc_reaches_99_percent_of_its_bound():
 
 
 def test_a_client_that_returns_to_vtc_may_wait_99_percent_of_its_bound():
-    """f has just had the pool; g is a token behind when its second request of that size arrives."""
+    """f has just had the pool. g is a token behind when its second request of that size arrives."""
     fleet = Fleet(lambda: VTC(VTC.Params()), "fg")
     send_in_order(fleet, ("f", WHOLE), ("g", WHOLE - 1), ("g", WHOLE), ("g", 2))
     fleet.on_done = lambda request: (
@@ -81,10 +81,10 @@ def test_vtc_on_random_traces(seed, charge):
 
 
 class TestVTCWithOverCommittedMemory:
-    """The paper's max(w_p L, w_q M) is no bound here, not even with the observed outputs for M.
+    """The paper's max(w_p L, w_q M) is no bound here, even with the observed outputs for M.
 
     f has four requests in flight that decode 2,083 tokens one after the other, and is chosen once
-    more with a long prompt; g's next request does not fit before they end.
+    more with a long prompt. g's next request does not fit before they end.
     """
 
     # requests of 2 tokens end immediately, which triggers a pass
@@ -129,15 +129,13 @@ class TestVTCWithOverCommittedMemory:
         assert 0.9 * proved < spread <= proved
 
 
-# DLPM.
+# DLPM
 
 QUANTUM = 30
 
 
 def ahead_and_behind(send):
-    """Leave both clients 3 credits before they take the pool; g is slightly less in debt and
-    repeats it first.
-    """
+    """Leave both clients 3 credits before they take the pool. g, slightly less in debt, repeats."""
     for client, last in (("f", WHOLE), ("g", WHOLE - 4)):
         for _ in range(9):
             send(client, 1)
@@ -159,7 +157,7 @@ def test_dlpm_reaches_98_percent_of_its_bound():
 
 
 def test_a_client_that_returns_to_dlpm_may_wait_98_percent_of_its_bound():
-    """f has just had the pool; g gets quanta until f is nearly in credit, and then overdraws."""
+    """f has just had the pool. g gets quanta until f is nearly in credit, and then overdraws."""
     fleet = Fleet(lambda: DLPM(DLPM.Params(quantum=QUANTUM)), "fg", max_running_requests=1)
     rounds = (1 + 2 * WHOLE) // QUANTUM  # after this, f is in credit
     smalls = rounds * QUANTUM // 3 + 9
@@ -190,13 +188,11 @@ def test_dlpm_on_random_traces(seed, quantum, no_room, rejoin):
     assert max_wait(engine.trace, "d") <= 2 * 3 * (unit + quantum)
 
 
-# D2LPM.
+# D2LPM
 
 
 def test_d2lpm_reaches_98_percent_of_its_bound():
-    """A worker quantum of one token makes workers alternate, so DLPM's example happens at both at
-    once.
-    """
+    """A worker quantum of one token makes workers alternate, so DLPM's example occurs at both."""
     fleet = Fleet(
         lambda: DLPM(DLPM.Params(quantum=QUANTUM)),
         "fg",
@@ -245,9 +241,7 @@ def test_the_charges_of_one_client_at_a_router_differ_little_between_workers(
 
 
 def test_between_workers_the_difference_reaches_99_percent_of_its_bound():
-    """All requests follow one prefix until the credit there is 1; one more follows, then all their
-    outputs are charged.
-    """
+    """Requests follow a prefix until the credit is 1. One more follows, and outputs are charged."""
     router, call = D2LPM(D2LPM.Params(worker_quantum=1_000), 2), Calls()
     inputs = [111] * 9 + [500]
     sent = [call("f", ("doc", 100), tail=tokens - 100) for tokens in inputs]
@@ -260,7 +254,7 @@ def test_between_workers_the_difference_reaches_99_percent_of_its_bound():
     assert 0.99 * bound < credit[1] - credit[0] < bound
 
 
-# The load cap, and GPU time.
+# the load cap, and GPU time
 
 
 @FEW
@@ -318,7 +312,7 @@ def test_under_a_load_cap_99_percent_of_that_remains_after_one_pass():
 
 
 class Watched(VTC):
-    """A watcher of each client's GPU time, in total and since its last turn."""
+    """A record of each client's GPU time, in total and since its last turn."""
 
     def __init__(self):
         super().__init__(VTC.Params(charge="gpu-time"))
@@ -348,7 +342,7 @@ class Watched(VTC):
 
 
 def gpu_gap(fleet, scheduler, events):
-    """Return the gap of two always waiting clients relative to the inequality's bound."""
+    """Return the gap of two clients that always wait, relative to the inequality's bound."""
     gaps = [0]
 
     def look():
@@ -378,7 +372,7 @@ def test_gpu_time_of_two_waiting_clients_differs_by_the_work_after_a_choice(seed
     assert 0 < gpu_gap(fleet, scheduler, 400) <= 1
 
 
-# Fair finish.
+# fair finish
 
 
 def room(router, request, clients):

@@ -58,7 +58,7 @@ def test_no_request_is_skipped_when_that_of_the_client_served_least_does_not_fit
 
 
 def test_a_client_is_lifted_to_the_lowest_counter_that_waits():
-    """Lines 11-13 of the algorithm."""
+    """This covers lines 11-13 of the algorithm."""
     at, call = desk(), Calls()
     at.arrive(call("a", tail=100), call("b", tail=40), call("a"), call("b"))
     assert len(at.run_pass(at_most=2)) == 2  # counters: a 100, b 40
@@ -117,19 +117,19 @@ def test_a_recomputation_is_not_charged_and_a_retracted_client_is_lifted_as_on_a
     at.arrive(waiting)
     assert at.scheduler.counters == {"a": 20, "b": 90}
     at.retract(request)
-    assert at.scheduler.counters == {"a": 90, "b": 90}  # only b waits: lines 11-13 apply
+    assert at.scheduler.counters == {"a": 90, "b": 90}  # only b waits, so lines 11-13 apply
     assert at.run_pass() == [request, waiting]
     assert at.scheduler.counters == {"a": 90, "b": 91}
 
 
 def test_ties_rotate():
-    """The first of two equals is the one picked longer ago, never the lowest name."""
+    """The first of two equals is the one picked longer ago, and never the lowest name."""
     at, call = desk(), Calls()
     sizes = {"b": [10, 10, 10], "a": [5, 5, 10, 10], "c": [10, 10]}
     requests = {c: [call(c, tail=size) for size in sizes[c]] for c in sizes}
     at.arrive(*(r for mine in requests.values() for r in mine))
-    # b, a, c were never picked: order of arrival. (10, 5, 10): a. (10, 10, 10): b was picked
-    # longest ago.
+    # b, a, c were never picked, so they go in order of arrival. At (10, 5, 10), a goes. At (10, 10,
+    # 10), b was picked longest ago.
     order = [request.client for request in at.run_pass()]
     assert order == ["b", "a", "c", "a", "b", "c", "a", "b", "a"]
 
@@ -144,7 +144,7 @@ def test_weights_divide_the_charge():
 
 
 def test_service_is_in_proportion_to_the_weights():
-    """The ratios are 1:2:3:4 as in the artifact, within 3%."""
+    """The ratios are 1:2:3:4, within 3%, as in the artifact."""
     weights = {"a": 1, "b": 2, "c": 3, "d": 4}
     engine, call = ToyEngine(VTC(VTC.Params(weights=weights)), 400, "abcd"), Calls()
     for _ in range(1000):

@@ -42,7 +42,7 @@ def test_free_tokens_do_not_depend_on_how_calls_are_merged():
 
 @pytest.mark.parametrize(("form", "extra"), [("paper", 0), ("artifact", 2), ("artifact-2023", 0)])
 def test_a_step_that_ends_requests_charges_the_remaining_ones_once_more(form, extra):
-    """Two requests end in one step: b's three running ones are charged a token each, once."""
+    """Two requests end in one step, so each of b's three running ones is charged a token, once."""
     at, call = desk(form), Calls()
     ended = [call("a", tail=10), call("a", tail=10)]
     at.arrive(*ended, *(call("b", tail=10) for _ in range(3)))

@@ -1,4 +1,4 @@
-"""Test that ``vtc-match`` chooses clients as VTC does, and the longest match of the client."""
+"""Test that ``vtc-match`` chooses clients like VTC, and then the client's longest match."""
 
 import pytest
 

@@ -22,14 +22,14 @@ def desk(form="paper", **params) -> Desk:
 
 
 def produce(at: Desk, request, *runs: int) -> None:
-    """Report decode runs of one request to the scheduler, as an engine does."""
+    """Report decode runs of a request to the scheduler, as an engine does."""
     for tokens in runs:
         at.scheduler.on_tokens(request.client, tokens)
         at.scheduler.on_request_tokens(request, tokens)
 
 
 def serve(at: Desk, request, tokens: int) -> int:
-    """Serve a request with a given output; return the charges of its client."""
+    """Serve a request with ``tokens`` of output. Return the charges of its client."""
     before = at.scheduler.counters.get(request.client, 0)
     at.arrive(request)
     at.run_pass()
@@ -63,7 +63,7 @@ def test_unproduced_predictions_are_refunded_at_the_end():
 def test_tokens_beyond_the_prediction_are_charged_one_by_one():
     at, call = desk(predictor="average"), Calls()
     first, second = call("a", tail=5, max_new=9), call("a", tail=5, max_new=9)
-    assert serve(at, first, 4) == 5 + 2 * 4  # prediction 0: as plain VTC
+    assert serve(at, first, 4) == 5 + 2 * 4  # a prediction of 0, as in plain VTC
     at.arrive(second)
     at.run_pass()
     assert at.scheduler.counters == {"a": 13 + 5 + 2 * 4}
@@ -152,13 +152,13 @@ def test_the_artifact_charges_requests_beyond_their_prediction_again():
     extra = {}
     for form in ("paper", "artifact-2023", "artifact"):
         at, call = desk(predictor="average", form=form), Calls()
-        serve(at, call("a", tail=1, max_new=3), 3)  # so a is predicted 3 tokens
+        serve(at, call("a", tail=1, max_new=3), 3)  # so that a is predicted 3 tokens
         ended = [call("c", tail=1, max_new=4), call("c", tail=1, max_new=4)]
         within, beyond = call("a", tail=1, max_new=9), call("b", tail=1, max_new=9)
         at.arrive(within, beyond, *ended)
         at.run_pass()
         produce(at, within, 2)
-        for request in (beyond, *ended):  # all are predicted 0
+        for request in (beyond, *ended):  # all are predicted 0 tokens
             produce(at, request, 4)
         before = dict(at.scheduler.counters)
         for request in ended:

@@ -1,4 +1,4 @@
-"""Test weights from the experiment, through ``prepare``: proportional service in every policy."""
+"""Test that weights from the experiment give proportional service in every policy."""
 
 import random
 
@@ -49,7 +49,7 @@ def test_a_client_of_weight_three_gets_three_times_the_service(make):
 
 
 def test_fractional_quanta_stay_in_proportion():
-    """3 tokens give 1.5 and 4.5; rounded to 2 and 4, service would be 1 to 2."""
+    """3 tokens give 1.5 and 4.5. Rounded to 2 and 4, service would be 1 to 2."""
     scheduler = DLPM(DLPM.Params(quantum=3))
     scheduler.prepare(Setup(("a", "b"), {"a": 0.5, "b": 1.5}))
     a, b = served(scheduler)
@@ -57,7 +57,7 @@ def test_fractional_quanta_stay_in_proportion():
 
 
 def largest_part_of_its_bound(policy, weights, told, seed, steps=150):
-    """Return the largest gap relative to its bound, 2Q + U/w_f + U/w_g, over pairs of clients."""
+    """Return the largest gap relative to its bound 2Q + U/w_f + U/w_g, over pairs of clients."""
     if isinstance(policy, int):
         scheduler, unit, quantum = DLPM(DLPM.Params(quantum=policy)), DLPM_UNIT, policy
     else:
@@ -98,7 +98,7 @@ def test_a_client_gets_only_as_many_quanta_as_bring_it_into_credit(credit, quant
 
 
 def test_rounding_up_leaves_no_client_without_service():
-    assert 1.0 // 0.1 == 9  # and ten times 0.1 is 1.0, so ten quanta would give credit 0
+    assert 1.0 // 0.1 == 9  # yet ten times 0.1 is 1.0, so ten quanta would give credit 0
     assert rounds_to_credit(-1.0, 0.1) == 11
     credit = WorkerCredit(0b11)
     credit[0], credit[1] = -1.0, -2.0

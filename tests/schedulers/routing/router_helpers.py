@@ -38,19 +38,19 @@ class Told:
 
 
 def tell(router, loads: dict[int, tuple[int, int, int]], pool_tokens: int = 1000) -> Told:
-    """Give a router a fleet; change its ``loads`` to change the reports."""
+    """Give a router a fleet. Changing its ``loads`` changes the reports."""
     fleet = Told(loads)
     router.prepare(Setup(fleet=fleet, pool_tokens=pool_tokens))
     return fleet
 
 
 def answer(tokens: int) -> Segment:
-    """Return a finished request's output, of which only the length matters."""
+    """Return the output of a finished request. Only its length matters."""
     return Segment("answer", tokens)
 
 
 def prefixes(of: Prompt) -> list[Prefix]:
-    """Return every non-empty prefix of a prompt, token by token, shortest first."""
+    """Return every non-empty prefix of a prompt, shortest first."""
     tokens = [(key, position) for key, length in of for position in range(length)]
     return [tuple(tokens[:end]) for end in range(1, len(tokens) + 1)]
 
@@ -62,7 +62,7 @@ def prompts() -> st.SearchStrategy[Prompt]:
 
 
 class NaiveLocations:
-    """An oracle of the location tree: (worker, prefix) pairs in a set."""
+    """An oracle of the location tree: a set of (worker, prefix) pairs."""
 
     def __init__(self) -> None:
         self.marks: set[tuple[int, Prefix]] = set()

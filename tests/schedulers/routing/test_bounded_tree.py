@@ -114,7 +114,7 @@ def test_the_prefix_unused_for_longest_goes_leaf_by_leaf_and_shared_ones_last():
     for name in ("a", "b"):
         tree.insert((system, Segment(name, 5)), 0)
     assert tree.size == 3
-    tree.insert((system, Segment("a", 5)), 1)  # used again, so that b is the older one now
+    tree.insert((system, Segment("a", 5)), 1)  # used again, so that b is now the older one
     tree.insert((system, Segment("c", 5)), 2)
     kept = {path(node)[-1].key: node.workers for node in tree.nodes()}
     assert kept == {"system": 0b111, "a": 0b011, "c": 0b100}

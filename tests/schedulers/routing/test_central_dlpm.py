@@ -1,4 +1,4 @@
-"""Test the centralised strawman against a literal DLPM over sets of prefixes, and by hand."""
+"""Test the central scheduler against a literal DLPM over sets of prefixes, and by hand."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +22,7 @@ def turn(central, worker, free_tokens, delta=NOTHING):
 
 
 class Literal:
-    """Section 5.1 with Algorithm 1, one quantum at a time, every prefix compared."""
+    """Section 5.1 with Algorithm 1, one quantum at a time, with every prefix compared."""
 
     def __init__(self, quantum):
         self.quantum, self.credit, self.outstanding = quantum, {}, []
@@ -110,7 +110,7 @@ def test_each_worker_takes_requests_with_cached_prefixes():
     for one in sent:
         central.on_arrival(one)
     cached = {0: prompt(("z", 500)), 1: prompt(("y", 400))}
-    # Room for one request with at least 400 cached tokens: 100 + 256.
+    # There is room for a request with at least 400 cached tokens: 100 + 256.
     taken = {w: turn(central, w, 356, TreeDelta((p,), ())) for w, p in cached.items()}
     assert taken == {0: [sent[2]], 1: [sent[1]]}
     assert turn(central, 2, 755) == []
@@ -123,10 +123,10 @@ def test_a_client_has_one_credit_for_all_workers():
     yours = [request(n, "b", (f"b{n}", 400)) for n in range(4, 8)]
     for one in mine + yours:
         central.on_arrival(one)
-    # 500 each: two of a's at worker 0 (500, 100, -300), so worker 1 continues with b's.
+    # At 500 each, two of a's go to worker 0 (500, 100, -300), so worker 1 continues with b's.
     assert turn(central, 0, 2 * 656) == mine[:2]
     assert turn(central, 1, 2 * 656) == yours[:2]
-    # Both were in debt, and both got a quantum before the next request turned out not to fit.
+    # Both were in debt, and got a quantum before the next request turned out not to fit.
     assert central.scheduler.credit == {"a": 200, "b": 200}
 
 

@@ -24,7 +24,7 @@ def test_a_shared_prefix_is_counted_once_per_worker_and_stored_once(sent):
         tree.insert(made, worker)
     of = [held(sent, worker) for worker in range(3)]
     assert [tree.tokens[worker] for worker in range(3)] == [len(prefixes) for prefixes in of]
-    # Looking up a prompt splits nodes and stores nothing.
+    # Looking up a prompt splits nodes, but stores nothing.
     assert tree.stored == len(set.union(*of))
 
 

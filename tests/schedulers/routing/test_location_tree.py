@@ -20,7 +20,7 @@ def holders(tree, of):
 
 
 def marks(tree):
-    """Return every (worker, prefix) that the tree stands for."""
+    """Return every (worker, prefix) that the tree represents."""
     return {
         (worker, prefix)
         for node in tree.nodes()
@@ -42,7 +42,7 @@ operations = st.lists(
 
 
 def calls(operations):
-    """Draw calls (method, arguments); an eviction takes part of its prefix, at least one token."""
+    """Draw calls (method, arguments). An eviction takes at least one token of its prefix."""
     for name, *arguments in operations:
         if name == "evict":
             of, worker, share = arguments
@@ -84,7 +84,7 @@ def test_eviction_affects_one_stretch_of_one_worker():
     tree.insert(whole, 0)
     tree.insert(whole, 1)
     tree.evict(prompt(("a", 10)), 4, 0)
-    # Worker 0 keeps the tail: a request on its way there will compute tokens 6 to 9 again.
+    # Worker 0 keeps the tail. A request on its way there will compute tokens 6 to 9 again.
     assert holders(tree, whole) == Holders(15, 0b11)
     assert holders(tree, prompt(("a", 10))) == Holders(10, 0b10)
     assert holders(tree, prompt(("a", 6))) == Holders(6, 0b11)

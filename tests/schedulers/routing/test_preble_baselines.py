@@ -98,8 +98,8 @@ def test_the_oracle_splits_the_tree_at_a_given_layer():
 def test_the_oracle_finds_the_layer_at_which_prompts_first_differ():
     router = oracle(3)
     system = ("system", 10)
-    # Before a second document exists, questions look like that layer. After that, their groups are
-    # merged.
+    # Before a second document exists, questions look like the layer of documents. Afterwards, their
+    # groups are merged.
     assert send(router, system, ("x", 50), ("q0", 3)) == 0
     assert send(router, system, ("x", 50), ("q1", 3)) == 1
     assert send(router, system, ("y", 50), ("q2", 3)) == 2

@@ -1,4 +1,4 @@
-"""Test Preble's E2 in the form of its code: hand-computed loads, candidates and moved prefixes."""
+"""Test Preble's E2 as in its code: loads, candidates and moved prefixes by hand."""
 
 from math import inf
 
@@ -12,7 +12,7 @@ OFF = {"rebalance_threshold": inf, "hit_ratio": inf, "eviction_cost": False}
 
 
 def make(workers=2, **params):
-    """Return a router for which prefill takes 1 ms per token and an output token 150 ms."""
+    """Return a router whose prefill takes 1 ms per token and whose output token takes 150 ms."""
     times = {"prefill_ms_per_token": 1.0, "prefill_base_ms": 0.0, "prefill_linear_from_tokens": 0}
     return PrebleE2Code(PrebleE2Code.Params(**OFF | times | params), workers)
 
@@ -44,14 +44,12 @@ def test_a_leaf_shorter_than_its_context_follows_the_allocation():
     send = Sender(make(3))
     assert [send(("a", 100)), send(("b", 100))] == [0, 1]
     assert send(("b", 100), ("q", 99)) == 1
-    assert send(("b", 100), ("r", 100)) == 2  # as long as its context: explored
+    assert send(("b", 100), ("r", 100)) == 2  # as long as its context, so explored
     assert allocated(send.router, ("b", 100)) == 0b110
 
 
 def test_a_prompt_seen_before_is_explored_if_it_is_one_node():
-    """This defect of the code is kept: the leaf counts as the whole prompt, although all of it is
-    cached.
-    """
+    """This defect of the code is kept: a cached prompt that is a single node counts as new."""
     send = Sender(make(2))
     assert [send(("a", 100)), send(("a", 100))] == [0, 1]
 
@@ -60,7 +58,7 @@ def test_the_chosen_gpu_is_the_cheapest_candidate_and_not_the_first():
     send = Sender(make(4))
     assert [send((key, 100)) for key in "wxyz"] == [0, 1, 2, 3]
     assert send(("y", 100), ("long", 200)) == 3
-    # 2 and 3 have y; 3 has z and the long prompt as well. The lighter of the two is 2.
+    # GPUs 2 and 3 have y; 3 also has z and the long prompt. The lighter of the two is 2.
     assert allocated(send.router, ("y", 100)) == 0b1100
     assert send(("y", 100), ("q", 1)) == 2
 
@@ -68,10 +66,11 @@ def test_the_chosen_gpu_is_the_cheapest_candidate_and_not_the_first():
 def test_load_is_shared_misses_and_requests_in_flight():
     send = Sender(make(2))
     send(("a", 100))
-    # One request, fully missed: 100 ms.
+    # A request without a hit takes 100 ms.
     assert send.router._load.of_gpus(1) == {0: pytest.approx(0.1), 1: 0.0}
     send(("a", 100), ("q", 50), finish=False)
-    # Two of the key node, 50 + 100 of 250 tokens missed; one in flight, 256 tokens of 150 ms.
+    # Two requests of the key node missed 50 + 100 of 250 tokens. One is in flight, with 256 tokens
+    # of 150 ms.
     alone = 150 / 250 * 2 * 0.1
     assert send.router._load.of_gpus(1)[0] == pytest.approx(alone + 256 * 0.15)
     send.router._tree.allocated[send.router._tree.find(prompt(("a", 100))).node] = 0b11
@@ -116,13 +115,13 @@ def test_the_cost_of_evictions_is_that_of_key_nodes_not_in_use():
     send(("a", 100))
     send(("b", 100))
     send(("a", 100), ("q", 20), finish=False)
-    # All nodes of GPU 0 are in use but none of GPU 1: 100 tokens there, missed by one request.
+    # All nodes of GPU 0 are in use, and none of GPU 1, on which one request missed 100 tokens.
     assert send.router._load.eviction_s(0, 50) == 0.0
     assert send.router._load.eviction_s(1, 50) == pytest.approx(0.1)
 
 
 def balanced(**params):
-    """Return a router with three documents of two requests each on GPU 0 and one on GPU 1."""
+    """Return a router with three documents of two requests each on GPU 0, and one on GPU 1."""
     send = Sender(make(2, **{"rebalance_after": 0} | params))
     router = send.router
     for key, tokens in (("a", 100), ("b", 200), ("c", 500), ("d", 100)):
@@ -140,8 +139,8 @@ def where(send):
 def test_the_cheapest_nodes_move_until_loads_are_close():
     send = balanced(rebalance_after=10**6)
     assert where(send) == {"a": 1, "b": 1, "c": 1, "d": 2}
-    # About 101, 201, 501 ms against 101: a moves (702 to 202), b moves (501 to 403), which is close
-    # enough.
+    # GPU 0 has documents of about 101, 201 and 501 ms, GPU 1 has 101 ms. If a moves, the loads are
+    # 702 and 202; if b moves, 501 and 403, which is close enough.
     router = send.router
     router._balance._params = PrebleE2Code.Params(rebalance_after=0)
     end = router._tree.find(prompt(("a", 100), ("aq", 2))).node

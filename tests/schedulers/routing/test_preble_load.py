@@ -5,7 +5,7 @@ from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 
 
 def test_outputs_older_than_the_window_set_no_decode_times():
-    """An output token takes 1 ms, the window 10 s; without observations 5 tokens are assumed."""
+    """An output token takes 1 ms, and the window is 10 s. By default, 5 tokens are assumed."""
     window = GpuWindow(10.0, TimeModel(0.0, 0.0, 0, 0.0, 0.0, 1.0), 5.0)
     window.add_finished(1.0, 100)
     window.add_finished(4.0, 20)

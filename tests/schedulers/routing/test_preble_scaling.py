@@ -15,7 +15,7 @@ DOC, TINY_S = ("doc", 1000), 0.00896  # a prefill takes 55.8 ms, or less for few
 
 
 class Driven:
-    """A router of two GPUs with a window of 100 s, with only autoscaling after E2."""
+    """A router of two GPUs with a window of 100 s and only autoscaling after E2."""
 
     def __init__(self, workers=2, **params):
         off = {"rebalance_threshold": inf, "imbalance_ratio": inf, "window_s": 100.0}
@@ -23,7 +23,7 @@ class Driven:
         self.count = 0
 
     def send(self, now_s, *segments, queued_s=None, prefill_s=TINY_S):
-        """Send a prompt and return its worker; ``queued_s`` delays its first token."""
+        """Send a prompt, and return its worker. ``queued_s`` delays its first token."""
         self.count += 1
         sent = request(self.count, "a", *segments)
         worker = self.router.route(sent, now_s)
@@ -34,7 +34,7 @@ class Driven:
 
 
 def overloaded(older_s, newer_s, **params):
-    """Have GPU 0 serve a document: an answered question in each half of the window."""
+    """Let GPU 0 serve a document, with an answered question in each half of the window."""
     driven = Driven(**params)
     assert [driven.send(0.0, DOC), driven.send(0.0, ("other", 1000))] == [0, 1]
     assert driven.send(1.0, DOC, ("q1", 10), queued_s=older_s) == 0
@@ -61,7 +61,7 @@ def test_with_an_infinite_factor_a_prefix_never_gets_a_second_gpu():
 
 @pytest.mark.parametrize(("now_s", "worker"), [(49.0, 0), (70.0, 1), (103.0, 0)])
 def test_the_prefix_must_occur_in_both_halves_of_the_window(now_s, worker):
-    # First tokens at 2 and 62.1 s: at 49 s the second has not come yet, at 103 s the first has
+    # First tokens come at 2 and 62.1 s. At 49 s, the second is missing; at 103 s, the first has
     # expired.
     driven = Driven()
     driven.send(0.0, DOC)
@@ -75,7 +75,8 @@ def test_the_prefix_must_occur_in_both_halves_of_the_window(now_s, worker):
 def test_after_that_the_two_gpus_share_the_load():
     driven = overloaded(1.0, 2.1)
     assert driven.send(70.0, DOC, ("q3", 10)) == 1
-    # GPU 0: the document, q1, q2; GPU 1: the other document, q3. The lighter of the two holders.
+    # GPU 0 has the document, q1 and q2; GPU 1 has the other document and q3, and is the lighter
+    # holder.
     assert driven.send(70.0, DOC, ("q4", 10)) == 1
     assert driven.send(70.0, DOC, ("q5", 10)) in (0, 1)
     loads = [driven.router._windows[worker].load_us for worker in driven.router._fleet.workers]
@@ -85,7 +86,7 @@ def test_after_that_the_two_gpus_share_the_load():
 def test_the_queueing_time_must_double_again_for_a_third_gpu():
     driven = overloaded(1.0, 2.1, workers=3)
     assert driven.send(70.0, DOC, ("q3", 10)) == 2
-    # GPU 0's waits are forgotten; two requests that waited do not restore them.
+    # GPU 0's waits are forgotten. Two requests that waited do not restore them.
     assert driven.send(71.0, DOC, ("q4", 10), queued_s=2.0) == 2
     assert driven.send(72.0, DOC, ("q5", 10), queued_s=2.0) in (0, 2)
     assert driven.send(73.0, DOC, ("q6", 10)) in (0, 2)
@@ -109,7 +110,7 @@ def test_the_subtree_is_split_by_load():
     assert driven.send(1.0, DOC, ("z", 100), queued_s=1.0) == 0
     assert driven.send(60.0, DOC, ("q", 5), queued_s=9.0) == 0
     assert driven.send(70.0, DOC, ("r", 5)) == 1
-    # x, the heaviest, stays; y moves; z belongs to the prefix, with no shared tokens below.
+    # x, the heaviest, stays, and y moves. z belongs to the prefix, without shared tokens below.
     assert driven.send(71.0, DOC, ("y", 100), ("y9", 5)) == 1
     assert driven.send(71.0, DOC, ("x", 100), ("x9", 5)) == 0
     assert driven.send(71.0, DOC, ("z", 100), ("z9", 5)) == 0
@@ -175,7 +176,7 @@ TIMES = TimeModel(
 
 
 def windows(*loads):
-    """Give GPUs the given milliseconds of prefill and requests of 10 ms of decoding."""
+    """Give GPUs the given milliseconds of prefill, and requests of 10 ms of decoding."""
     made, end = Windows(100.0, TIMES, 10.0), PrebleTree().root
     for worker, (prefill_ms, requests) in enumerate(loads):
         made.add_gpu(worker)
@@ -187,8 +188,8 @@ def windows(*loads):
 @pytest.mark.parametrize(
     ("loads", "ratio", "workers"),
     [
-        # Decoding 90 and 30 ms, prefill 30 and 30: ratios of 3 and 1, together 2, so 1.5 and 0.5
-        # times that.
+        # Decoding takes 90 and 30 ms, prefill 30 and 30. The ratios are 3 and 1, or 2 together, so
+        # they are 1.5 and 0.5 times that.
         ([(30, 9), (30, 3)], 1.4, [0]),
         ([(30, 9), (30, 3)], 1.5, []),
         ([(30, 3), (30, 3)], 1.0, []),
@@ -203,8 +204,9 @@ def test_a_gpu_that_decodes_far_more_than_usual_is_found(loads, ratio, workers):
 
 @pytest.mark.parametrize(("ratio", "worker"), [(inf, 1), (1.5, 1), (1.05, 0)])
 def test_exploration_goes_to_the_gpu_that_mostly_decodes(ratio, worker):
-    # Prefill and decoding in ms, GPU 0: 55.8 + 5 x 9.0 = 100.6 and 6 x 562.5; GPU 1: 55.8 + 8.96
-    # and 2 x 562.5. The ratios are 33.5 and 17.4, together 27.2, and 33.5 is 1.23 times that.
+    # Prefill and decoding in ms are 55.8 + 5 x 9.0 = 100.6 and 6 x 562.5 on GPU 0, and 55.8 + 8.96
+    # and 2 x 562.5 on GPU 1. The ratios are 33.5 and 17.4, or 27.2 together, and 33.5 is 1.23 times
+    # that.
     driven = Driven(imbalance_ratio=ratio)
     driven.send(0.0, DOC)
     driven.send(0.0, ("other", 1000))

@@ -1,4 +1,4 @@
-"""Test Preble's tree against token-by-token LRU orders, and the windowed load by hand."""
+"""Test Preble's tree against token-by-token LRU orders, and the load in a window by hand."""
 
 from hypothesis import given
 from hypothesis import strategies as st

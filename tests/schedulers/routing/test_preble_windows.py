@@ -1,4 +1,4 @@
-"""Test windows of many GPUs together against a computation for each."""
+"""Test that the windows of many GPUs together give the same result as a separate computation."""
 
 from math import inf
 

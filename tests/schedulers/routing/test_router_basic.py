@@ -80,7 +80,7 @@ def test_requests_of_a_departed_worker_are_forgotten():
     fleet.dispatch(second, 1)
     fleet.remove_worker(1)
     assert not fleet.end_request(first, 1)
-    fleet.dispatch(first, 0)  # again, elsewhere
+    fleet.dispatch(first, 0)  # sent again, to another worker
     fleet.add_worker(1)
     assert not fleet.end_request(first, 1), "finished in the worker's first life"
     assert not fleet.end_request(second, 1)
@@ -98,7 +98,8 @@ def test_a_finish_at_a_departed_worker_is_harmless():
     router.on_finish(sent[1], 1, answer(5), 0.0)
     router.on_worker_join(1, 0.0)
     router.on_finish(sent[1], 1, answer(5), 0.0)
-    # One in flight at worker 0 and none at worker 1, not minus one: the second choice is a tie.
+    # A request is in flight at worker 0, and none (not minus one) at worker 1, so the second choice
+    # is a tie.
     assert router.route(request(2, "a", ("p", 1)), 0.0) == 1
     assert router.route(request(3, "a", ("p", 1)), 0.0) == 1
     assert router.route(request(4, "a", ("p", 1)), 0.0) == 0

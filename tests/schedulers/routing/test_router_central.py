@@ -1,4 +1,4 @@
-"""Test the centralised DLPM by hand, against DLPM on one replica, and its bound and cost."""
+"""Test the central DLPM by hand, against DLPM on one replica, and its bound and cost."""
 
 import pytest
 from hypothesis import assume, given
@@ -25,7 +25,7 @@ QUANTUM = PARAMS.quantum
 
 
 class Rooms:
-    """A fleet that reports the room of each worker; every request starts at once."""
+    """A fleet that reports each worker's room. Every request starts at once."""
 
     def __init__(self, workers, slots=1):
         self.rooms = {worker: Room(slots, 100_000, 8_192) for worker in range(workers)}
@@ -38,7 +38,7 @@ class Rooms:
 
 
 class Desk:
-    """A queue before a central router, and what it has sent."""
+    """A queue before a central router, with everything that it has sent."""
 
     def __init__(self, workers=2):
         self.fleet = Rooms(workers)
@@ -52,7 +52,7 @@ class Desk:
             assert self.queue.enter(one, 0.0)
 
     def release(self):
-        """Release requests; each takes a slot. Return the new pairs of request and worker."""
+        """Release requests, each of which takes a slot. Return the new (request, worker) pairs."""
         before = len(self.sent)
 
         def send(one, worker):
@@ -79,9 +79,9 @@ def warm():
 
 
 def test_the_longest_pair_of_a_request_and_a_replica_goes_first():
-    """Requests 1 and 2 match, so 0 waits, although it came first and its client has credit.
+    """Requests 1 and 2 match, so request 0 waits, although it came first and its client has credit.
 
-    Both clients get one quantum. Request 1 computes 110 - 100 tokens, and request 2 computes 20.
+    Both clients get a quantum. Request 1 computes 110 - 100 tokens, and request 2 computes 20.
     """
     desk = warm()
     desk.enter(request(0, "x", C), request(1, "x", B, ("p", 10)), request(2, "y", A, ("q", 20)))
@@ -93,7 +93,7 @@ def test_the_longest_pair_of_a_request_and_a_replica_goes_first():
 
 
 def test_one_deficit_counts_on_all_replicas():
-    """Client x spends its quantum on one worker; then its match on another one waits for y.
+    """Client x spends its quantum on one worker. Then its match on another worker waits for y.
 
     Requests 0 and 1 compute 12,000 and 10 tokens, and leave x in debt and y in credit.
     """
@@ -135,7 +135,7 @@ def test_a_request_goes_only_where_the_next_pass_can_start_it(room, goes):
 
 
 def test_replicas_report_outputs_and_the_tokens_that_they_compute():
-    """The router expects 100 uncached tokens; the replica finds 60 cached, and produces 7."""
+    """The router expects 100 uncached tokens. The replica finds 60 cached, and produces 7."""
     desk = Desk(1)
     worker = CentralWorker(CentralWorker.Params())
     worker.prepare(Setup(order=desk.router.order))
@@ -160,11 +160,11 @@ def test_a_server_without_reports_is_charged_at_the_end():
     assert not desk.router.order._requests
 
 
-# The parameters, which are those of DLPM.
+# the parameters, which are those of DLPM
 
 
 def test_the_quantum_of_dlpm_applies_to_the_whole_cluster():
-    """A client in debt of 300 tokens gets three quanta of 150 tokens, from the experiment."""
+    """A client with a debt of 300 tokens gets three quanta of 150 tokens, from the experiment."""
     spec = resolve({"scheduler": "central-dlpm"}, {"dlpm.quantum": 150})
     assert spec.settings["dlpm.quantum"] == 150
     router = build_router(spec.router, spec.settings, 1)
@@ -198,11 +198,11 @@ def test_a_setting_under_the_routers_own_name_names_the_parameters_to_set():
         resolve({"scheduler": "central-dlpm"}, {"central-dlpm.quantum": 150})
 
 
-# The cost.
+# the cost
 
 
 def test_the_cost_is_two_fifths_of_a_decode_step_where_the_paper_has_its_number():
-    """8 replicas and 200 queued requests: about 40% of a step of 25 requests, 14.6 ms."""
+    """With 8 replicas and 200 queued requests: about 40% of 14.6 ms, a step of 25 requests."""
     router = CentralRouter(PARAMS, 8)
     router.order._requests.extend(request(n, "x", A) for n in range(200))
     assert router.order.blocked_s() == pytest.approx(5.67e-3, rel=1e-3)
@@ -219,11 +219,11 @@ class Slow(FCFS):
 
 
 def test_a_pass_delays_prompts_and_every_third_decode_step():
-    """A prompt takes 1,100 us, and a decode step 1,010 us: see ``PLAIN``.
+    """A prompt takes 1,100 us, and a decode step 1,010 us (see ``PLAIN``).
 
-    Without the cost: prompt from 0 to 1,100, and 7 steps from 1,100 to 8,170. With it: prompt from
-    500 to 1,600, steps 1 to 3 from 1,600 (the pass before the prompt counts), 4 to 6 from 5,130,
-    and step 7 from 8,660.
+    Without the cost, the prompt runs from 0 to 1,100, and 7 steps from 1,100 to 8,170. With it, the
+    prompt runs from 500 to 1,600, steps 1 to 3 from 1,600 (the pass before the prompt counts), 4 to
+    6 from 5,130, and step 7 from 8,660.
     """
     usual, slow = Home(), Home(Slow(FCFS.Params()))
     ends = []
@@ -259,7 +259,7 @@ def test_the_cost_is_charged_to_the_iterations_of_a_cluster():
     assert ends[1] > ends[0]
 
 
-# One replica.
+# one replica
 
 
 def sends_in_a_last_iteration(result):
@@ -287,11 +287,11 @@ def sends_in_a_last_iteration(result):
 def test_one_replica_that_runs_one_request_at_a_time_decides_as_dlpm_does(seed, workload, quantum):
     """The decisions must be equal if each is made in the instant in which the replica is idle.
 
-    Then credits, queue and cache are those that DLPM sees. With more requests at a time, the
+    Credits, queue and cache are then those that DLPM sees. With more requests at a time, the
     central scheduler decides up to one iteration earlier. The pool holds everything, because
-    evictions are reported late. The quantum is the same. A replica learns of a request when an
-    iteration has ended, so runs are left out in which a client sends a request during the last
-    iteration of its earlier request: in the replica, this client leaves and loses its credit.
+    evictions are reported late, and the quantum is the same. Left out are runs in which a client
+    sends a request during the last iteration of its earlier request: the replica learns of it only
+    afterwards, so the client leaves and loses its credit.
     """
     flags = {"num_programs": 1, "request_rate": 50.0, "gpu": GPU}
     settings = {
@@ -308,7 +308,7 @@ def test_one_replica_that_runs_one_request_at_a_time_decides_as_dlpm_does(seed, 
         assert tables[0][column].tolist() == tables[1][column].tolist()
 
 
-# The bound.
+# the bound
 
 LONGEST, ANSWER = 300, 20  # the longest prompt and answer, in tokens
 
@@ -320,11 +320,11 @@ LONGEST, ANSWER = 300, 20  # the longest prompt and answer, in tokens
 )
 @examples(15)
 def test_service_differs_by_no_more_than_dlpms_bound_over_the_cluster(prompts, slots, ends):
-    """[DLPM] Theorem 4.1 holds with the requests of both replicas.
+    """[DLPM] Theorem 4.1 holds for the requests of both replicas together.
 
-    Two clients always wait. A client in credit can overdraw its credit by one prompt, and by the
-    answers of all its running requests, U. The difference in service in any interval is then at
-    most 2 (U + Q). In order of arrival, prompts of 300 and 1 tokens would exceed this bound.
+    Two clients always wait. A client in credit can overdraw it by at most U: one prompt, and the
+    answers of all its running requests. The difference in service in any interval is then at most 2
+    (U + Q). In order of arrival, prompts of 300 and 1 tokens would exceed this bound.
     """
     desk, clients = Desk(), ("x", "y")
     running, served, number, gaps = [], dict.fromkeys(clients, 0), 0, [0]
@@ -356,7 +356,7 @@ def test_a_small_overloaded_cluster_breaks_no_rule():
     result = run_checked(spec)
     assert result.summary["unfinished"] == 0
     waited = result.requests["admitted_s"] - result.requests["routed_s"]
-    assert waited.max() < 0.1  # one iteration: every request starts in the next pass
+    assert waited.max() < 0.1  # one iteration, because every request starts in the next pass
 
 
 def test_the_queue_holds_requests_before_vllm_too():
@@ -368,7 +368,7 @@ def test_the_queue_holds_requests_before_vllm_too():
 
 
 def test_requests_that_fit_together_start_together():
-    """Fourteen requests arrive at once at an idle replica: five of a heavy client, and nine more.
+    """Fourteen requests arrive at once at an idle replica, five of them from a heavy client.
 
     The replica starts all of them in its first iteration, after one decision.
     """

@@ -1,4 +1,4 @@
-"""Test D2LPM against a literal Algorithm 2, its invariants, and hand-computed decisions."""
+"""Test D2LPM against a literal Algorithm 2, its invariants, and decisions by hand."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_one_refill_equals_repeated_refills(credit, quantum):
 
 
 def shares_of_a_stuck_worker(**params):
-    """Return the share of 400 requests of one client that go to worker 0, which finishes none."""
+    """Return the share of a client's 400 requests that go to worker 0, which finishes none."""
     router, stuck = make(worker_quantum=4_000, **params), 0
     for number in range(400):
         one = request(number, "f", (f"p{number}", 10))
@@ -59,22 +59,21 @@ def test_outputs_charged_ahead_are_corrected_to_their_length():
     router = make(1, outputs="ahead", worker_quantum=10_000)
     first, second = (request(number, "f", (f"p{number}", 100)) for number in range(2))
     router.route(first, 0.0)
-    router.on_finish(first, 0, answer(300), 0.0)  # unknown length: 100 + 2 * 300
+    router.on_finish(first, 0, answer(300), 0.0)  # the length was unknown: 100 + 2 * 300
     assert dict(router.credit["f"]) == {0: 10_000 - 700}
     router.route(second, 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 600}
     router.on_finish(second, 0, answer(50), 0.0)
     assert dict(router.credit["f"]) == {0: 10_000 - 700 - 100 - 100}
-    router.route(request(2, "g", ("q", 10)), 0.0)  # unknown client: the mean of all clients, 175
+    # an unknown client gets the mean of all clients, 175
+    router.route(request(2, "g", ("q", 10)), 0.0)
     assert dict(router.credit["g"]) == {0: 10_000 - 10 - 350}
     router.on_failure(request(2, "g", ("q", 10)), 0, 0.0)
     assert dict(router.credit["g"]) == {0: 10_000}
 
 
 def test_refunds_of_charges_ahead_give_no_credit():
-    """After an answer of 2,000 tokens, twenty requests get quanta and then turn out to have 1 token
-    each.
-    """
+    """After an answer of 2,000 tokens, twenty requests get quanta, but have only 1 token each."""
     router = make(1, outputs="ahead", worker_quantum=1_000)
     sent = [request(number, "f", (f"p{number}", 10)) for number in range(21)]
     router.route(sent[0], 0.0)
@@ -92,7 +91,7 @@ def test_outputs_are_not_charged_ahead_in_gpu_time():
 
 
 class FixedCosts:
-    """Costs: an iteration takes 50 ms, and a token of a prompt 10 us more."""
+    """Costs: an iteration takes 50 ms plus 10 us per prompt token."""
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 0.05 + new_tokens * 1e-5
@@ -102,7 +101,7 @@ class FixedCosts:
 
 
 def test_gpu_time_is_charged_ahead_without_the_shared_part_of_a_batch():
-    """Otherwise 30 requests at once would be refunded 30 iterations, which is many quanta."""
+    """Otherwise, 30 requests at once would be refunded 30 iterations, which is many quanta."""
     router = make(1, charge="gpu-time", worker_quantum=1000)
     router.prepare(Setup(costs=FixedCosts()))
     sent = [request(number, "f", (f"p{number}", 101)) for number in range(30)]
@@ -208,11 +207,11 @@ def test_decisions_equal_the_literal_algorithm(steps, workers, params):
 def test_locality_lasts_as_long_as_the_credit():
     router = make(2, worker_quantum=250)
     document = [request(n, "a", ("doc", 100), (f"q{n}", 1)) for n in range(5)]
-    # 101 tokens each: worker 0 stays in credit (149, 48) until the third request (-53).
+    # At 101 tokens each, worker 0 stays in credit (149, 48) until the third request (-53).
     assert [router.route(r, 0.0) for r in document[:3]] == [0, 0, 0]
     assert router.credit["a"] == {0: 250 - 303, 1: 250}
     assert router.route(document[3], 0.0) == 1
-    # Both hold the document, and only worker 1 is in credit.
+    # Both hold the document, but only worker 1 is in credit.
     assert router.route(document[4], 0.0) == 1
 
 
@@ -223,7 +222,7 @@ def test_a_refill_goes_to_every_worker_of_this_client_only():
     router.on_finish(first, 0, answer(3), 0.0)
     assert router.credit == {"a": {0: 10 - 25 - 6, 1: 10}}
     assert router.route(second, 0.0) == 1
-    # -21 and -15: two quanta bring worker 1 to 5, while worker 0 stays in debt.
+    # From -21 and -15, two quanta bring worker 1 to 5, while worker 0 stays in debt.
     assert router.route(request(9, "a", ("p", 25)), 0.0) == 1
     assert router.credit["a"] == {0: -1, 1: 5 - 25}
     router.route(third, 0.0)
@@ -294,12 +293,12 @@ def test_leaving_removes_credit_prefixes_and_queue():
     assert router.credit == {"a": {1: 1000}}
     assert [router.route(r, 0.0) for r in sent[:2]] == [1, 1]
     router.on_worker_join(0, 0.0)
-    router.on_finish(sent[1], 0, answer(5), 0.0)  # output of a request in the worker's first life
+    router.on_finish(sent[1], 0, answer(5), 0.0)  # output of a request before the worker's restart
     assert router.credit == {"a": {0: 0, 1: 1000 - 80}}
     # Worker 0 is idle, but has no credit before the next refill.
     assert router.route(sent[2], 0.0) == 1
     router.credit["a"][1] = -5
-    # refilled to {0: 1000, 1: 995}: the prefix is at worker 1
+    # After the refill to {0: 1000, 1: 995}, the prefix is at worker 1.
     assert router.route(sent[3], 0.0) == 1
     assert router.credit["a"][0] == 1000
 

@@ -1,6 +1,4 @@
-"""Test several D2LPM routers that exchange totals: their knowledge, and the difference between
-workers.
-"""
+"""Test D2LPM routers that exchange totals: their knowledge, and differences between workers."""
 
 import pytest
 from hypothesis import given

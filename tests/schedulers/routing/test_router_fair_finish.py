@@ -30,8 +30,9 @@ def make(workers=2, weights=None, costs=None, **params) -> FairFinish:
 
 
 class Linear:
-    """Costs: 1 ms per prefill token, 4 ms per iteration; a step takes 10 ms, plus 2 per request and
-    1 us per token.
+    """Costs: a prefill takes 1 ms per token, and an iteration 4 ms.
+
+    A decode step takes 10 ms, plus 2 per request and 1 us per token.
     """
 
     def prefill_s(self, cached_tokens, new_tokens):
@@ -43,8 +44,7 @@ class Linear:
 
 class TestWork:
     def test_work_on_a_linear_engine_equals_a_hand_computation(self):
-        """99 new tokens after 500 add 98 + 49.5 ms to an iteration; 10 steps take 2 ms + 605 us
-        each.
+        """99 new tokens after 500 add 98 + 49.5 ms; each of 10 steps takes 2 ms + 605 us.
 
         A token of prefill is 1,023 / 1,024 ms.
         """
@@ -70,9 +70,7 @@ class TestWork:
 
 class TestBacklog:
     def test_others_count_for_no_more_than_fair_sharing_allows_them(self):
-        """a has 10 and adds 20: by the time its 30 are done, c gets all of its 5 and b 30 of its
-        100.
-        """
+        """a has 10 and adds 20. When its 30 are done, c has all of its 5, and b 30 of its 100."""
         backlog = WorkerBacklog(lambda client: 1)
         for number, (client, work) in enumerate([("a", 10), ("b", 60), ("b", 40), ("c", 5)]):
             backlog.add_work(number, client, work)
@@ -83,7 +81,7 @@ class TestBacklog:
         assert backlog.finish_of_more("a", 50) == 60 + 40 + 5
 
     def test_weights_change_the_backlog_of_others(self):
-        """A client of weight 2 waits half as long; others of weight 3 get three times as much."""
+        """A client of weight 2 waits half as long. Others of weight 3 get three times as much."""
         weights = {"heavy": 2, "b": 3}
         backlog = WorkerBacklog(lambda client: weights.get(client, 1))
         backlog.add_work(0, "b", 100)
@@ -116,7 +114,7 @@ class TestBacklog:
 
 
 def naive_finish(under_way, client, work, weights) -> float:
-    """Compute F_w by the formula, from all requests in flight there: {id: (client, work)}."""
+    """Compute F_w by the formula, from all requests in flight at w: {id: (client, work)}."""
     total: dict[str, int] = {}
     for whose, cost in under_way.values():
         total[whose] = total.get(whose, 0) + cost
@@ -140,7 +138,7 @@ class TestSlackByHand:
     def test_the_holder_is_kept_unless_another_is_better_by_more_than_the_slack(
         self, slack, expected
     ):
-        """Worker 0 takes 356 and then 257 per request, worker 1 takes 356: 257, 514, 771 more."""
+        """Worker 0 takes 356 and then 257 per request. Worker 1 takes 356: 257, 514, 771 more."""
         router = make(slack=slack)
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
@@ -152,18 +150,16 @@ class TestSlackByHand:
     def test_outputs_expected_several_times_as_long_change_the_choice(
         self, factor, slack, expected
     ):
-        """With half the output, each adds 1 + 128 of work at worker 0, with twice the output 1 +
-        512.
-        """
+        """At worker 0, each adds 1 + 128 of work with half the output, 1 + 512 with twice."""
         router = make(slack=slack, length_factor=factor)
         told = [router.route(request(n, "a", ("p", 100)), 0.0) for n in range(len(expected))]
         assert told == expected
 
     @pytest.mark.parametrize(("shared", "expected"), [(10, [0, 1]), (90, [0, 0, 1])])
     def test_a_short_shared_prefix_attracts_little(self, shared, expected):
-        """With 10 shared tokens the slack is 40, and worker 0 is behind by 346.
+        """With 10 shared tokens, the slack is 40, and worker 0 is behind by 346.
 
-        With 90 shared tokens the slack is 360, and worker 0 is behind by 266, then by 532.
+        With 90 shared tokens, the slack is 360, and worker 0 is behind by 266, then by 532.
         """
         router = make(slack=4)
         told = [
@@ -185,9 +181,7 @@ class TestSlackByHand:
         assert router.route(request(102, "b", ("q1", 50)), 0.0) == 1
 
     def test_the_cost_of_a_match_is_that_of_the_engine(self):
-        """The prompt has 499 tokens beyond an iteration's fixed part, at 1.024 ms per 1,023 /
-        1,024.
-        """
+        """The prompt has 499 tokens beyond the fixed part, each 1.024 ms x 1,023 / 1,024."""
         assert make(slack=7)._slack(500) == 7 * 500
         assert make(slack=7, costs=Linear())._slack(500) == 7 * 499
         assert make(slack=inf)._slack(0) == 0
@@ -280,7 +274,7 @@ def play(events, slack: float) -> tuple[FairFinish, list[int]]:
             router.on_finish(sent, worker, output, 0.0)
             if here and output.length:
                 naive.lengths.learn(sent.client, output.length)
-                # Prompts end in no output: tokens that follow do not matter here.
+                # Prompts end in no output, because tokens that follow do not matter here.
                 naive.tree.insert(sent.prompt, worker)
         elif kind == "leave" and told[0] in naive.up and len(naive.up) > 1:
             naive.up.discard(told[0])
@@ -338,7 +332,7 @@ def test_to_a_client_of_more_weight_the_backlog_of_others_matters_less():
         router.on_finish(first, 0, answer(0), 0.0)
         router._backlogs[0].add_work(99, "b", 1000)
         chosen[weight] = router.route(request(1, "a", ("p", 100)), 0.0)
-    # 257 + 257 there against 356 at worker 1; with weight 4 it is 257 + 64.
+    # 257 + 257 there against 356 at worker 1; with weight 4, it is 257 + 64
     assert chosen == {1: 1, 4: 0}
 
 

@@ -25,7 +25,7 @@ CLIENTS = [f"client-{number}" for number in range(12)]
 
 
 class EveryWorker(FairFinish):
-    """The definition, applied to every worker."""
+    """Fair finish by definition, applied to every worker."""
 
     def route(self, request, now_s):
         found = self._tree.find(request.prompt)
@@ -64,9 +64,7 @@ class Stream:
         self.up = set(range(WORKERS))
 
     def prompt(self, client):
-        """Draw a prompt: a prefix that all share, a client's own, and often a known
-        conversation.
-        """
+        """Draw a prompt: a common prefix, the client's own, and often a known conversation."""
         parts = [("all", 20), (client, self.rng.choice([50, 200]))][: self.rng.randrange(3)]
         turns = self.rng.randrange(4)
         return prompt(*parts, *((f"{client}-{turn}", 30) for turn in range(turns)), ("q", 1))
@@ -141,7 +139,7 @@ def backlogs(draw):
     st.integers(1, 10**6),
 )
 def test_bounds_are_below_the_true_value_and_close_to_it(works, weights, work):
-    """The bound may be low by 3% and a token per client, since levels are whole numbers."""
+    """The bound may be low by 3% and a token per client, because levels are whole numbers."""
 
     def weight(client):
         return weights.get(client, 1.0)

@@ -1,4 +1,4 @@
-"""Test ``d2lpm.fill_below``: a worker that joins or idles gets work while others queue."""
+"""Test that with ``d2lpm.fill_below``, a worker that joins or idles gets queued work."""
 
 import pytest
 from hypothesis import given
@@ -38,8 +38,8 @@ def test_a_new_worker_is_filled_and_then_shares_the_prefix():
     flood(router, 30)
     router.on_worker_join(1, 0.0)
     assert router.credit["a"][1] == QUANTUM
-    # It is filled up to two requests; from its first request on it holds the document as well, and
-    # the shorter queue of the two holders wins.
+    # Worker 1 is filled up to two requests. From its first request on, it holds the document, too,
+    # and the shorter queue of the two holders wins.
     assert flood(router, 20, first=30) == [1] * 20
 
 

@@ -1,4 +1,4 @@
-"""Test Preble E2: hand-computed decisions, and recomputation of each from the history."""
+"""Test Preble E2: decisions by hand, and a recomputation of each from the history."""
 
 from math import inf
 
@@ -11,8 +11,8 @@ from fairbench.schedulers.parts import preble_windows
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompts, request
 
-# A request costs 562.5 ms of decode (45 tokens of 12.5 ms) until a request has finished, and a
-# prefill of 8.96 ms (under 64 tokens), 10.5 ms (under 256) or 5.506 ms + 0.0503 ms per token.
+# A request costs 562.5 ms of decode (45 tokens of 12.5 ms) until a request has finished. A prefill
+# costs 8.96 ms (under 64 tokens), 10.5 ms (under 256) or 5.506 ms + 0.0503 ms per token.
 
 
 OFF = {"rebalance_threshold": inf, "autoscale_factor": inf, "imbalance_ratio": inf}
@@ -36,10 +36,10 @@ def test_a_prefix_is_exploited_only_if_more_is_cached_than_missed():
 def test_the_lighter_holder_is_chosen_and_not_the_first_one():
     router = make(4)
     assert route_all(router, [("x", 100)], [("y", 100)], [("doc", 100)]) == [0, 1, 2]
-    # Mostly new, so explored; 3 is the only idle GPU. It has 25.6 ms of prefill now, and 2 had
-    # 10.5.
+    # The prompt is mostly new, so it is explored, and GPU 3 is the only idle one. It now has 25.6
+    # ms of prefill, and GPU 2 had 10.5.
     assert route_all(router, [("doc", 100), ("z", 300)], first=3) == [3]
-    # GPUs 0 and 1 are as light as 2, but hold no prefix; then 2 is the heavier one.
+    # GPUs 0 and 1 are as light as 2, but hold no prefix. Afterwards, 2 is the heavier one.
     assert route_all(router, [("doc", 100), ("q", 10)], [("doc", 100), ("r", 10)], first=4) == [
         2,
         3,
@@ -56,7 +56,7 @@ def test_the_longest_match_wins_against_a_lighter_gpu_with_a_shorter_match():
 def test_exploration_considers_the_missed_prefill():
     router = make(2)
     assert route_all(router, [("a", 1000)], [("b", 1000)]) == [0, 1]
-    # Loads are equal; half of the prompt is cached at GPU 1.
+    # Loads are equal, and half of the prompt is cached at GPU 1.
     assert route_all(router, [("b", 1000), ("c", 1000)], first=2) == [1]
 
 
@@ -69,9 +69,10 @@ def test_an_idle_cluster_is_explored_in_rotation():
 def test_exploit_traffic_of_the_heaviest_gpu_moves_to_the_lightest():
     documents = [[("a", 1000)], [("b", 1000)]]
     questions = [[("a", 1000), (f"q{n}", 10)] for n in range(3)]
-    # Each document: 55.8 + 562.5 = 618.3 ms. The first question makes GPU 0 1189.8 ms, 1.92 times
-    # GPU 1, so the second moves there (1237.1 ms with its 56.3 ms of prefill). Both hold the
-    # document now, and GPU 0 is the lighter one. Above 1.924, the traffic moves one question later.
+    # Each document costs 55.8 + 562.5 = 618.3 ms. The first question brings GPU 0 to 1189.8 ms,
+    # 1.92 times GPU 1, so the second moves there (1237.1 ms with its 56.3 ms of prefill). Then both
+    # hold the document, and GPU 0 is the lighter one. With a threshold above 1.924, traffic moves
+    # one question later.
     assert route_all(make(rebalance_threshold=1.5), *documents, *questions) == [0, 1, 0, 1, 0]
     assert route_all(make(rebalance_threshold=1.92), *documents, *questions) == [0, 1, 0, 1, 0]
     assert route_all(make(rebalance_threshold=1.93), *documents, *questions) == [0, 1, 0, 0, 1]
@@ -90,7 +91,7 @@ def test_redirected_traffic_rotates_among_idle_gpus():
     router = make(3, rebalance_threshold=1.5)
     assert route_all(router, [("x", 100)], now_s=0.0) == [0]
     assert route_all(router, [("a", 100)], now_s=500.0, first=1) == [1]
-    # GPUs 0 and 2 are tied without load; the last tie was won by 1.
+    # GPUs 0 and 2 are tied without load, because GPU 1 won the last tie.
     assert route_all(router, [("a", 100), ("q", 1)], now_s=500.0, first=2) == [2]
 
 
@@ -107,7 +108,7 @@ def test_outputs_observed_on_a_gpu_set_its_decode_times():
     sent = [request(n, "a", (f"p{n}", 100)) for n in range(5)]
     assert [router.route(r, 0.0) for r in sent[:2]] == [0, 1]
     router.on_finish(sent[0], 0, answer(5), 1.0)  # 10.5 + 62.5 = 73 ms; GPU 1: 573 ms
-    # a refused request says nothing, and GPU 1 stays at 573 ms
+    # a refused request reveals nothing, and GPU 1 stays at 573 ms
     router.on_finish(sent[1], 1, answer(0), 1.0)
     assert [router.route(r, 1.0) for r in sent[2:]] == [0, 0, 0]
     assert router._windows[0].load_us == 4 * 73_000
@@ -137,12 +138,12 @@ def eviction_us(router, worker, missed, keep=frozenset()):
 
 def test_the_price_of_an_eviction_equals_that_of_the_paper():
     router = eviction_case(capacity_tokens=1000)
-    # 810 held + 400 - 1000 = 210 too many GPU 0: 210 of a's 800, shared by 1 of 2 requests.
+    # GPU 0 holds 810 + 400 - 1000 = 210 tokens too many: 210 of a's 800, shared by 1 of 2 requests.
     assert eviction_us(router, 0, 400) == 10_500 / 2
-    # GPU 1: q's 10, shared by 1 of 2, then 200 of b's 800, shared by 2 of 2.
+    # GPU 1 would evict q's 10, shared by 1 of 2 requests, then 200 of b's 800, shared by 2 of 2.
     assert eviction_us(router, 1, 400) == (8_960 + 2 * 10_500) / 2
     assert eviction_us(router, 1, 190) == 0
-    # The path of the request itself is kept: q is left, priced as if all were like it.
+    # The path of the request itself is kept. Only q is left, and the rest is priced like it.
     path = frozenset(router._tree.upward(router._tree.find(request(9, "a", ("b", 800)).prompt)[0]))
     assert eviction_us(router, 1, 400, path) == 8_960 / 2 * 210 / 10
 
@@ -156,8 +157,8 @@ def test_eviction_decides_between_equal_loads(capacity_tokens, worker):
 def test_the_scan_for_evictions_is_bounded():
     router = make(1, capacity_tokens=1)
     route_all(router, *([(f"p{n}", 10)] for n in range(200)))
-    # 2000 tokens in 200 nodes of one request each; 128 nodes are checked, and the rest is priced
-    # alike.
+    # There are 2000 tokens in 200 nodes of one request each; 128 nodes are checked, and the rest is
+    # priced alike.
     assert eviction_us(router, 0, 1) == pytest.approx(8_960)
 
 
@@ -174,7 +175,7 @@ def test_a_gpu_leaves_and_returns_empty():
     router.on_finish(sent[1], 0, answer(9), 2.0)  # now at GPU 1
     assert router._windows[0].load_us == 0
     assert route_all(router, [("a", 100), ("q", 1)], [("b", 100)], now_s=2.0, first=9) == [1, 0]
-    # The requests of the first life left no trace that could expire.
+    # The requests before the restart left no trace that could expire.
     assert route_all(router, [("a", 100), ("r", 1)], now_s=500.0, first=20) == [1]
 
 

@@ -43,7 +43,7 @@ def test_draws_are_uniform_and_differ_by_stream():
     assert drawn != [draw(number, 1) for number in range(4000)]
 
 
-# Power of two.
+# power of two
 
 
 def test_the_two_workers_differ_and_every_pair_occurs():
@@ -61,7 +61,7 @@ def test_power_of_two_compares_pools_if_they_are_reported():
     assert sorted(send(("p", 1)) for _ in range(6)) == [0, 0, 0, 1, 1, 1]
 
 
-# cache-aware.
+# cache-aware
 
 
 @pytest.mark.parametrize("rules", ["sgl-router", "sgl-model-gateway", "smg"])
@@ -130,7 +130,7 @@ def test_cache_aware_with_events_uses_the_reported_caches():
     assert send(("doc", 100)) == 1, "evicted, so to the least loaded"
 
 
-# dynamo.
+# dynamo
 
 
 def test_dynamo_weighs_blocks_to_prefill_and_blocks_in_use():
@@ -138,17 +138,19 @@ def test_dynamo_weighs_blocks_to_prefill_and_blocks_in_use():
     fleet = tell(send.router, {0: (0, 0, 0), 1: (0, 0, 0)})
     first = send(("doc", 160))
     other = 1 - first
-    # With its 10 cached blocks: 1 to prefill and 11 in use, against 11 and 11 elsewhere.
+    # Because of its 10 cached blocks, this worker has 1 to prefill and 11 in use, against 11 and 11
+    # elsewhere.
     assert send(("doc", 160), ("q", 16)) == first
-    # An unrelated prompt: 4 + (11 + 4) there, 4 + 4 elsewhere.
+    # An unrelated prompt costs 4 + (11 + 4) there, 4 + 4 elsewhere.
     assert send(("new", 64)) == other
-    # 10 blocks cached, in use 11 + 1: 1 + 12 = 13 there; elsewhere 11 + (4 + 11) = 26.
+    # With 10 blocks cached and 11 + 1 in use, it costs 1 + 12 = 13 there, elsewhere 11 + (4 + 11) =
+    # 26.
     assert send(("doc", 160), ("r", 16)) == first
     # The request sent last waits for its prefill, 1 block: 1 + 10 - 9, and 13 in use.
     fleet.loads[first] = (1, 0, 0)
     assert send(("doc", 144), ("s", 16)) == first
     send.end(4)
-    # All three requests wait, 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
+    # All three requests wait, with 12 blocks: 12 + 10 - 9, and 13 in use; elsewhere 10 + (4 + 10).
     fleet.loads[first] = (3, 0, 0)
     assert send(("doc", 144), ("t", 16)) == other
     for number in (0, 1, 2, 3, 5):
@@ -176,7 +178,7 @@ def test_dynamo_with_a_temperature_draws_randomly():
     assert 1 <= sent.count(0) < 40
 
 
-# llm-d.
+# llm-d
 
 
 def test_llm_d_adds_the_cached_fraction_and_half_a_point_for_an_empty_queue():
@@ -216,17 +218,18 @@ def test_llm_d_weighs_queue_and_pool_when_configured():
     assert send(("p", 16)) == 0, "nobody has the shorter queue"
 
 
-# aibrix-prefix-cache.
+# aibrix-prefix-cache
 
 
 def test_aibrix_takes_the_best_match_that_is_not_too_busy():
     send = make(AibrixPrefixCache)
     first = send(("doc", 100))
-    # One holder with n in flight and an idle one: mean n/2, deviation n/2, so n always fits.
+    # With n in flight at the holder and none elsewhere, mean and deviation are n/2, so n always
+    # fits.
     assert [send(("doc", 100), (str(n), 1)) for n in range(8)] == [first] * 8
-    # 9 - 0 > 8: only the idle worker is considered, which holds no prefix.
+    # Because 9 - 0 > 8, only the idle worker is considered, which holds no prefix.
     assert send(("doc", 100)) == 1 - first
-    # Balanced again, with equal matches: the one with fewer requests.
+    # Balanced again, with equal matches, the one with fewer requests is chosen.
     assert send(("doc", 100)) == 1 - first
 
 
@@ -234,7 +237,7 @@ def test_aibrix_ignores_a_match_with_a_load_beyond_a_deviation():
     send = make(AibrixPrefixCache, workers=3)
     first = send(("doc", 100))
     others = [worker for worker in range(3) if worker != first]
-    # In flight n, 0, 0: mean n/3, deviation 0.47 n, so n is more than both together (0.80 n).
+    # With n, 0, 0 in flight, mean n/3 and deviation 0.47 n together are 0.80 n, less than n.
     assert send(("doc", 100)) in others
 
 
@@ -257,7 +260,7 @@ def test_aibrix_index_is_smaller_than_a_pool():
         assert send.router._tree.stored <= 1000
 
 
-# vtc-basic.
+# vtc-basic
 
 
 def test_vtc_basic_sends_light_users_to_the_first_and_heavy_users_to_the_last_worker():
@@ -270,7 +273,7 @@ def test_vtc_basic_sends_light_users_to_the_first_and_heavy_users_to_the_last_wo
     assert send(("p", 1), client="light") == 0
     assert send(("q", 1), client="heavy") == 2
     send.router.tokens.update(heavy=90_000.0)
-    # bucket 45,500: 90,000 / 45,500 = 1.98, which is never more than 2 with two users
+    # In a bucket of 45,500, 90,000 / 45,500 = 1.98, which is never more than 2 with two users.
     assert send(("q", 1), client="heavy") == 2
 
 
@@ -291,7 +294,7 @@ def test_vtc_basic_forgets_a_user_only_on_the_next_request_of_the_user():
         assert send.router.tokens["gone"] == left
 
 
-# vllm-router.
+# vllm-router
 
 
 def test_vllm_router_follows_the_longest_prefix_under_any_load():
@@ -307,7 +310,7 @@ def test_vllm_router_sends_a_short_match_by_rate():
     assert send(("doc", 64), now_s=61.0) == 0, "the minute is over"
 
 
-# ray-prefix.
+# ray-prefix
 
 
 def test_below_a_tenth_ray_goes_to_the_smallest_tree():

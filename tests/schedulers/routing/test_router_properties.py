@@ -13,8 +13,7 @@ from tests.schedulers.routing.router_helpers import Told, answer, prompt, prompt
 from tests.strategies import examples
 
 WORKERS = 3
-# Routers that send one client's requests, all different, to only some workers; the test that shows
-# this says why.
+# Routers that send a client's requests, all different, to only some workers. Their tests say why.
 NARROW = {"vtc-basic"}
 
 EVENTS = st.lists(

@@ -1,4 +1,4 @@
-"""Test that routers with sets of workers decide as a loop over all workers does."""
+"""Test that routers with sets of workers decide like a loop over all workers."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -25,7 +25,7 @@ def make(workers=2, weights=None, **params):
 
 
 def driven(router, names, seed, steps=150):
-    """Send random requests that arrive, end and fail; return their workers."""
+    """Send random requests that arrive, end and fail. Return their workers."""
     rng, under_way, went = random.Random(seed), [], []
     for number in range(steps):
         new = request(number, rng.choice(names), (f"doc{rng.randrange(4)}", rng.randint(1, 90)))
@@ -66,8 +66,9 @@ def test_the_credit_of_a_tenant_is_bounded_like_that_of_a_client(seed):
 
 @pytest.mark.parametrize(("more", "expected"), [({}, 20), ({"tenants": "tree"}, 4)])
 def test_many_ids_keep_a_worker_no_longer_than_one(more, expected):
-    """Requests cost 30 and the quantum is 100: four bring one id into debt, and five ids do five
-    times as much.
+    """Requests cost 30 and the quantum is 100, so four requests bring one id into debt.
+
+    Five ids send five times as many.
     """
     router = make(worker_quantum=100, **more)
     went = [
@@ -83,11 +84,11 @@ def test_a_client_gets_a_quantum_at_workers_that_its_tenant_may_use():
         "a/": {first: -30, 1 - first: 100},
         "a/x": {first: -30, 1 - first: 100},
     }
-    # y is new; its tenant is in credit at the other worker only.
+    # y is new, and its tenant is in credit only at the other worker.
     assert router.route(request(1, "a/y", ("doc", 130)), 0.0) == 1 - first
     assert router.credit["a/"] == {first: -30, 1 - first: -30}
     assert router.credit["a/y"] == {first: 100, 1 - first: -30}
-    # a gets a quantum at both; y, in credit at the first, stays there.
+    # a gets a quantum at both workers. y, in credit at the first, stays there.
     assert router.route(request(2, "a/y", ("doc", 10)), 0.0) == first
     assert router.credit["a/"] == {first: 60, 1 - first: 70}
     assert router.credit["a/y"] == {first: 90, 1 - first: -30}
@@ -103,7 +104,7 @@ def test_charges_of_a_failed_worker_are_refunded_at_every_level():
 
 
 def fluid(work, weights, client):
-    """Return the total service until a client is done, shared between siblings at every moment."""
+    """Return the total service until a client is done, if siblings always share the service."""
     left, served = dict(work), Fraction(0)
     while left[client]:
         rates = _rates(ROOT, Fraction(1), [one for one in left if left[one]], weights)

@@ -67,7 +67,7 @@ CHANGES = st.lists(
 
 
 def change(credit, quantum, what, *more):
-    """Apply one change; return its result."""
+    """Apply one change, and return its result."""
     if what == "spend" and more[0] in credit:
         credit[more[0]] -= more[1]
     elif what == "refill":
@@ -91,7 +91,7 @@ def test_each_credit_equals_a_number_stored_for_each_worker(changes, quantum):
     credit, dense = WorkerCredit(everyone), Dense(everyone)
     for one in changes:
         assert change(credit, quantum, *one) == change(dense, quantum, *one)
-        assert credit == dense  # to the last bit
+        assert credit == dense  # equal to the last bit
         assert len(credit) == len(dense)
         assert credit.positive == dense.positive
         assert credit.total() == pytest.approx(dense.total())
@@ -144,7 +144,7 @@ def play(steps, quantum, weights):
     st.fixed_dictionaries({client: st.floats(0.1, 3) for client in "abc"}),
 )
 def test_decisions_equal_those_with_a_number_for_each_worker(steps, quantum, weights):
-    """Equality holds to the last bit, also for fractional quanta and exchanged sums."""
+    """They are equal to the last bit, even for fractional quanta and exchanged sums."""
     kept = play(steps, quantum, weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_credits, "WorkerCredit", Dense)

@@ -14,7 +14,7 @@ LATER, EARLIER = 1682351651.1322, 1682351591.1322
 
 
 def chat(*texts):
-    """Messages whose texts have a number of characters, or a given text."""
+    """Return messages whose texts have a number of characters, or a given text."""
     contents = ["x" * one if isinstance(one, int) else one for one in texts]
     roles = ("user", "assistant")
     return [{"content": one, "role": roles[n % 2]} for n, one in enumerate(contents)]
@@ -32,7 +32,8 @@ def row(tstamp, a, b, **more):
 
 FIRST = row(LATER, chat(9, 70, 46, 92), chat(9, 138, 46, 46))
 SECOND = row(EARLIER, chat(23, 46), chat(23, 4), model_a="koala-13b")
-# 4.6 characters are a token: 9 are 2 tokens, 70 are 16, 9 + 70 + 46 are 28, 9 + 138 + 46 are 42.
+# At 4.6 characters a token, 9 characters are 2 tokens, 70 are 16, 9 + 70 + 46 are 28, and 9 + 138 +
+# 46 are 42.
 ANSWERS = [
     *[(0, "koala-13b", 5, 10), (0, "gpt-3.5-turbo", 5, 1)],
     *[(60, "vicuna-13b", 2, 16), (60, "vicuna-13b", 28, 20)],

@@ -1,4 +1,4 @@
-"""Test that blocks of prompts become segments that share exactly what the blocks share."""
+"""Test that prompts in blocks become segments that share exactly what the blocks share."""
 
 from hypothesis import given
 from hypothesis import strategies as st

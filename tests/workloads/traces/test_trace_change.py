@@ -1,4 +1,4 @@
-"""Test that ``trace cut``, ``scale`` and ``anonymize`` write a trace again."""
+"""Test ``trace cut``, ``trace scale`` and ``trace anonymize``, which write a changed trace."""
 
 import json
 
@@ -57,7 +57,7 @@ def columns_of(table):
 
 
 def test_a_mix_of_two_traces_is_marked_wherever_it_is_played(table, tmp_path):
-    """The arrivals and clients come from the first trace, the contents from the second."""
+    """The arrivals and clients come from the first trace, and the contents from the second."""
     senders = table_of(
         [TraceRow(n * 10**9, f"tenant-{n % 2}", 1, 1, session="s") for n in range(4)]
     )
@@ -209,7 +209,7 @@ def test_texts_are_removed_and_their_sharing_stays(tmp_path):
     ]
     assert [one.exit_code for one in done] == [0, 0], done[0].output
     text = (tmp_path / "one.jsonl").read_text(encoding="utf-8")
-    assert text != (tmp_path / "two.jsonl").read_text(encoding="utf-8")  # a different key for each
+    assert text != (tmp_path / "two.jsonl").read_text(encoding="utf-8")  # each has its own key
     assert not [word for word in ("Example", "jane", "joe", "hi") if word in text]
     first, second, third = map(json.loads, text.splitlines())
     assert first["client"] == third["client"] != second["client"]

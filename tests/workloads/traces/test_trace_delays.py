@@ -41,7 +41,7 @@ def programs(trace, speed=1.0):
 
 
 def test_delays_are_think_times_after_the_answer(read):
-    """a thinks 0.5 s and then not at all, b 2 s, however long answers take."""
+    """After its answers, a thinks 0.5 s and then not at all, and b thinks 2 s."""
     trace = read(STEPS).trace
     assert programs(trace) == [(0.0, [(0, 0.5), (0, 0), (0, 0)]), (0.0, [(0, 2.0), (0, 0)])]
     assert programs(trace, 2.0)[1] == (0.0, [(0, 1.0), (0, 0)])

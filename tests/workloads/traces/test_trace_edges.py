@@ -1,6 +1,4 @@
-"""Test traces at the edges: distant times, units, missing numbers, simultaneous steps, synthetic
-parts.
-"""
+"""Test unusual traces: distant times, units, missing numbers, simultaneous steps, made-up parts."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Test the output of ``trace inspect`` with hand-computed values and by brute force."""
+"""Test the output of ``trace inspect`` by hand and by brute force."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_the_numbers_of_five_requests_equal_hand_computed_values():
     assert facts == {
         "requests": 5,
         "per_s": 5 / 122,
-        # Gaps 1, 1, 0, 120: mean 30.5, variance (2 x 29.5^2 + 30.5^2 + 89.5^2) / 4
+        # The gaps 1, 1, 0, 120 have mean 30.5 and variance (2 x 29.5^2 + 30.5^2 + 89.5^2) / 4.
         "cv": pytest.approx(((2 * 29.5**2 + 30.5**2 + 89.5**2) / 4) ** 0.5 / 30.5),
         "input_tokens": 150,
         "input_mean": 30.0,

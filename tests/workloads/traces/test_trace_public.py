@@ -10,7 +10,7 @@ from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from tests.shared_data import SHARED, needs
 
-# File, format, requests, clients, and the seconds that are played, from the beginning.
+# file, format, requests, clients, and the seconds that are played, from the beginning
 TRACES = (
     ("agent_sessions.jsonl.gz", "agent", 1262, 4, 60.0),
     ("azure_llm_2023_code.csv.gz", "azure", 8819, 1, 30.0),

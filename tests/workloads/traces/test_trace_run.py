@@ -1,4 +1,4 @@
-"""Test ``run --trace``: recorded requests at their times, clients and lengths."""
+"""Test that ``run --trace`` plays recorded requests at their times, by client and length."""
 
 import json
 

@@ -83,7 +83,7 @@ def test_think_time_is_slept_and_turns_wait_for_answers(tmp_path):
     assert result.summary["completed"] == 3
 
 
-# The parent answers at 2 s; the sub-agent begins at 3 s and ends at 16 s; the parent's turn at 6 s
+# The parent answers at 2 s. The sub-agent begins at 3 s and ends at 16 s. The parent's turn at 6 s
 # runs in parallel, and that at 20 s waits for it.
 NESTED = session(
     "parent",

@@ -1,4 +1,4 @@
-"""The model of a line of a written trace, from which ``workloads/trace.schema.json`` is made."""
+"""The model of a line in a written trace, from which ``workloads/trace.schema.json`` is made."""
 
 import json
 from typing import Annotated

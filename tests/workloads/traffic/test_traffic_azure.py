@@ -42,7 +42,7 @@ def test_gaps_are_those_of_the_file_with_a_mean_of_one(tmp_path, name):
 
 
 def test_a_client_repeats_the_trace_at_its_own_rate(tmp_path):
-    # Gaps of 0.5 and 1.5, which are half as long at 2/s
+    # gaps of 0.5 and 1.5, which are half as long at 2/s
     source = azure(trace(tmp_path, 0, 1, 4)).usual(LOAD)
     found = times(source, 0, 9)
     gaps = [round(after - before, 9) for before, after in pairwise([0.0, *found])]

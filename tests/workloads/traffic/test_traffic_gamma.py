@@ -1,4 +1,4 @@
-"""Test Gamma renewal arrivals: rate, burstiness, schedule, streams."""
+"""Test arrivals with Gamma-distributed gaps: rate, burstiness, schedule, streams."""
 
 from itertools import islice, pairwise
 from math import inf, sqrt

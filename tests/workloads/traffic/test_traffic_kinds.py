@@ -1,4 +1,4 @@
-"""Test kinds of traffic by name: adding one takes a file and a line."""
+"""Test kinds of traffic by name, and that a new kind takes a file and a line."""
 
 import json
 from dataclasses import dataclass

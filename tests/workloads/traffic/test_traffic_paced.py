@@ -1,4 +1,4 @@
-"""Test even or random gaps at a planned rate: hand-computed examples, and small time steps."""
+"""Test even or random gaps at a planned rate, by hand and in small time steps."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -92,7 +92,7 @@ def test_a_count_ends_the_stream_at_higher_rates_too(kind):
     assert len(times(usual(kind, load))) == usual(kind, load).expected_programs() == 7
     more = traffic_kind(kind, PARAMS[kind]).misbehaving(load, 3.0, None)
     assert len(times(more)) == 21
-    # The same plan at three times the rate.
+    # the same plan at three times the rate
     every = times(traffic_kind(kind, PARAMS[kind]).misbehaving(LOAD, 3.0, None))
     assert len(every) == pytest.approx(3 * len(times(usual(kind))), abs=3)
     assert more.last_arrival_s(stream(0, "x")) == times(more)[-1]
@@ -191,7 +191,7 @@ def test_a_day_has_the_requested_mean_rate(swing, period_s, peak_s, days):
 def test_the_peak_of_a_day_is_at_its_time():
     found = times(traffic_kind("diurnal", PARAMS["diurnal"]).usual(LOAD._replace(until_s=40.0)))
     at_peak, at_night = (sum(abs(t - at) < 3 for t in found) for at in (10.0, 30.0))
-    # 2/s times (1 +- 0.6 sinc): over 6 of 40 s, the mean of a cosine is 0.963.
+    # 2/s times (1 +- 0.6 sinc): over 6 of 40 s, the mean of a cosine is 0.963
     assert at_peak == pytest.approx(12 * (1 + 0.6 * 0.963), abs=1.1)
     assert at_night == pytest.approx(12 * (1 - 0.6 * 0.963), abs=1.1)
 

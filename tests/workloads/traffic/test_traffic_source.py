@@ -18,7 +18,7 @@ from fairbench.workloads.traffic.source import Arrival, ArrivalSource, GammaArri
 
 @dataclass(frozen=True)
 class Listed:
-    """A small recorded trace: its own times, and the lengths of each request."""
+    """A small recorded trace with its own times, and the lengths of each request."""
 
     listed: tuple[Arrival, ...]
     timed = True
@@ -43,7 +43,7 @@ def trace_plans(rows, spec):
             clients=len(names),
             client=name,
             misbehaving=False,
-            kind="chat",  # programs of one turn: each request by itself
+            kind="chat",  # programs of one turn, in which each request is by itself
             params=params,
             arrivals=Listed(
                 tuple(
@@ -58,7 +58,7 @@ def trace_plans(rows, spec):
 
 
 def population(spec, seed, size):
-    """Return many clients: a few send most of the load, each with its own rate and messages."""
+    """Return many clients. A few send most of the load, each with its own rate and messages."""
     rng = stream(seed, "population")
     usual = make_params("chat", spec.workload.params, "population")
     return tuple(
@@ -76,7 +76,7 @@ def population(spec, seed, size):
 
 
 def simulated(spec, plans):
-    """Simulate these clients; return the requests and the summary."""
+    """Simulate these clients. Return the requests and the summary."""
     simulation = Simulation(spec, plans, None)
     assert simulation.run()
     result = simulation.result(True, None)

@@ -89,7 +89,7 @@ def test_a_run_has_the_times_and_lengths_of_the_trace(trace, tmp_path):
         (lines([RECORDS[0] | {"prompt_len": 0}]), "field 'prompt_len' = 0: must be at least 1"),
         (lines([RECORDS[0] | {"t": "now"}]), "field 't' = 'now'"),
         (lines([RECORDS[0] | {"output_len": 2.5}]), "field 'output_len' = 2.5"),
-        # Values that no record of a run can hold.
+        # values that no record of a run can hold
         (lines([RECORDS[0] | {"prompt_len": 2**63}]), "'prompt_len' must be at most 10000000"),
         (lines([RECORDS[0] | {"output_len": 10**12}]), "'output_len' must be at most 10000000"),
         (lines([RECORDS[0] | {"client": 2**40}]), "'client' must be at most 2147483647"),

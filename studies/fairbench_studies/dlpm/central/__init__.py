@@ -1,1 +1,1 @@
-"""The centralised design of figure 4: one DLPM scheduler for all workers, and its cost."""
+"""The central scheduler of figure 4: one DLPM queue for all workers, and the cost of running it."""

@@ -1,4 +1,4 @@
-"""An endless stream of tree-of-thought requests, with which a central scheduler is timed."""
+"""An endless stream of tree-of-thought requests, used to time a central scheduler."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fairbench.core import Request
 from fairbench.schedulers.token_pages import segments_of
 
 CLIENTS = 4
-# The constants below are lengths in tokens of trees of thought on the data set GSM8K ([DLPM] Table
-# 2). A prompt consists of an instruction that all prompts share, and a question. Each level of a
-# tree adds a thought, and a prompt for the next thought.
+# Lengths in tokens of trees of thought on the GSM8K data set ([DLPM] Table 2). A prompt consists of
+# an instruction, which all prompts share, and a question. Each level of the tree appends a thought
+# and a prompt for the next thought.
 INSTRUCTION_TOKENS = 66
 QUESTION_TOKENS = 480
 OUTPUT_TOKENS = 256
 TURN_TOKENS = 32
 LEVELS = 4
-# The fraction ``NEW_QUESTIONS`` of the requests asks a new question. Every other request continues
-# a finished request.
+# This fraction of the requests asks a new question. Every other request continues a finished
+# request.
 NEW_QUESTIONS = 0.25
 LATELY = 200
-# ``CONTEXT_TOKENS`` is the mean context of a sequence in a decode batch, halfway down the tree of
-# turns and halfway through its output.
+# The mean context of a sequence in a decode batch: halfway down its tree and halfway through its
+# output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -33,18 +33,18 @@ CONTEXT_TOKENS = (
 
 
 class TreeOfThoughtArrivals:
-    """A stream of requests whose prompts are pages of random token ids."""
+    """A stream of tree-of-thought requests whose prompts consist of random token ids."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._instruction = self._tokens(INSTRUCTION_TOKENS)
         self._created = 0
-        # ``_under_way`` holds the prompt of each request, by request id, and its depth in the tree.
+        # the prompt and the depth in the tree of each unfinished request, by request id
         self._under_way: dict[int, tuple[array[int], int]] = {}
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 
     def take(self) -> Request:
-        """Return the next request of the endless stream."""
+        """Create and return the next request."""
         if not self._finished or self._rng.random() < NEW_QUESTIONS:
             prompt, depth = self._instruction + self._tokens(QUESTION_TOKENS), 0
         else:
@@ -63,7 +63,7 @@ class TreeOfThoughtArrivals:
         )
 
     def on_finish(self, request: Request) -> None:
-        """Let later requests extend the finished request, unless its tree has no further level."""
+        """Allow later requests to continue this request, unless its tree has no further level."""
         prompt, depth = self._under_way.pop(request.request_id)
         if depth + 1 < LEVELS:
             self._finished.append((prompt, depth))

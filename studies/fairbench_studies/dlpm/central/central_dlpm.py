@@ -1,4 +1,4 @@
-"""DLPM with one global queue, which is the centralised design that D2LPM replaces ([DLPM] §5.1)."""
+"""DLPM with one global queue: the central design that D2LPM replaces ([DLPM] §5.1)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from fairbench.schedulers.views import ListView
 
 
 class TreeDelta(NamedTuple):
-    """The changes of a worker's cache since the worker was last served.
+    """The changes of a worker's cache since its last report.
 
     ``inserted`` holds prompts. ``evicted`` holds prefixes, each with the number of tokens that were
-    evicted at its end. Content that was both inserted and evicted since the worker's last report is
-    left out.
+    evicted at its end. Content that was inserted and evicted between two reports is left out.
     """
 
     inserted: tuple[Prompt, ...]
@@ -26,33 +25,33 @@ class TreeDelta(NamedTuple):
 
 
 class CentralDLPM:
-    """A scheduler with one queue, client credits, and a copy of every worker's prefix tree.
+    """A scheduler with one queue for all workers and a copy of every worker's prefix tree.
 
     A worker that is about to form a batch reports the changes of its cache, and waits while the
-    scheduler calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``, because a
-    router decides when a request arrives, and this scheduler queues requests until a worker asks.
+    scheduler calls ``update``, ``match`` and ``dispatch``. The class is not a ``Router``: a router
+    assigns a request when it arrives, whereas this scheduler queues it until a worker is free.
     """
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:
         self.scheduler = DLPM(params)
-        self.queue: list[Request] = []  # the queued requests in the order of arrival
+        self.queue: list[Request] = []  # in order of arrival
         self._trees = [LocationTree(LocationNode) for _ in range(workers)]
 
     def on_arrival(self, request: Request) -> None:
-        """Add a request to the scheduler's global queue."""
+        """Add a request to the global queue."""
         self.scheduler.on_arrival(request, _Turn(self.queue, {}), request.arrival_s)
         self.queue.append(request)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Charge a client for output tokens that its requests produced at any worker."""
+        """Charge a client for output tokens that any worker produced for it."""
         self.scheduler.on_tokens(client, tokens)
 
     def on_finish(self, request: Request) -> None:
-        """Record that a dispatched request has produced its last token."""
+        """Record that a dispatched request has finished."""
         self.scheduler.on_finish(request)
 
     def update(self, worker: int, delta: TreeDelta) -> None:
-        """Apply a worker's reported changes to the copy of the worker's prefix tree."""
+        """Apply a worker's reported cache changes to the copy of its prefix tree."""
         tree = self._trees[worker]
         for prefix, tokens in delta.evicted:
             tree.evict(prefix, tokens, 0)
@@ -60,15 +59,18 @@ class CentralDLPM:
             tree.insert(prompt, 0)
 
     def match(self, worker: int) -> dict[Request, int]:
-        """Return how many cached tokens each queued request has at the worker."""
+        """Return how many prompt tokens of each queued request the worker has cached."""
         tree = self._trees[worker]
         return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
-        """Return the requests to send to a worker, given their cached tokens and free KV memory.
+        """Choose the requests to send to a worker, and remove them from the global queue.
 
-        The returned requests leave the global queue. A request reserves memory for its uncached
-        prompt and for ``max_new_tokens``.
+        A request reserves memory for its uncached prompt and for ``max_new_tokens``.
+
+        Args:
+            matched: The number of cached tokens of each queued request at the worker.
+            free_tokens: The free KV memory of the worker in tokens.
         """
         turn = _Turn(self.queue, matched)
         dispatched: list[Request] = []
@@ -92,7 +94,7 @@ class CentralDLPM:
 
 
 class _Turn(ListView):
-    """The view of the global queue that DLPM reads, with the cached tokens at one worker."""
+    """The global queue as DLPM sees it for one worker, with that worker's cached tokens."""
 
     def __init__(self, queue: list[Request], matched: dict[Request, int]) -> None:
         super().__init__(list(queue), matched.__getitem__)

@@ -1,4 +1,4 @@
-"""The store for timings of the central scheduler, which measures missing timings."""
+"""Stored timings of the central scheduler. Missing timings are measured."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 
 
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
-    """Measure the missing timings of the central scheduler, and store each timing immediately.
+    """Measure the missing timings of the central scheduler, and store each one immediately.
 
-    All timings in a folder must come from one machine. Raises UsageError if the timings in the
-    folder come from another machine.
+    All timings in a folder must come from the same machine. Raises UsageError otherwise.
     """
     rounds = QUICK_ROUNDS if quick else ROUNDS
     gpu, model = TIMED_PROFILE

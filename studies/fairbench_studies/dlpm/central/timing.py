@@ -1,8 +1,7 @@
-"""The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
+"""The measured cost of a central DLPM scheduler ([DLPM] §5.1, Fig. 4).
 
-The times of the scheduler, and of messages between processes on this machine, are measured. The
-caches of the workers are simulated. The decode step with which the times are compared is simulated,
-too.
+The scheduler's own time and the messages between processes on this machine are measured. The
+workers' caches are simulated, as is the decode step with which the cost is compared.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ from fairbench_studies.dlpm.central.arrivals import (
 from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
 from fairbench_studies.dlpm.central.workers import CentralWorkers
 
-# ``BATCH_SIZE`` is the number of requests in the decode step to which [DLPM] Fig. 4 compares the
-# decision.
+# requests in the decode step with which [DLPM] Fig. 4 compares the scheduler's time
 BATCH_SIZE = 25
-# ``POOL_TOKENS`` is the size of a worker's KV cache in tokens.
+# the size of a worker's KV cache in tokens
 POOL_TOKENS = 100_000
-# Between two turns of the test, a worker frees ``FREED_TOKENS`` tokens. SGLang forms a batch every
-# 10 decode steps; in that time, about one of 25 requests with 256 output tokens finishes.
+# Tokens that a worker frees between two batches. SGLang forms a batch every 10 decode steps, in
+# which about one of 25 requests with 256 output tokens finishes.
 FREED_TOKENS = 1_000
-# The timing starts after ``WARMUP_ROUNDS`` rounds, when the caches are full and workers evict.
+# Timing starts after this number of rounds, when the caches are full and workers evict.
 WARMUP_ROUNDS = 50
 WARMUP_TOKENS = 10_000
 
@@ -43,11 +41,11 @@ WARMUP_TOKENS = 10_000
 class RoundCost:
     """The cost of a round, which serves each worker once while ``waiting`` requests are queued.
 
-    ``synchronisation_ms`` is the wall time until all workers have reported (simultaneously) and
-    have received their requests. Three times are CPU times of the scheduler: ``update_ms`` for
-    updating copies of the trees, ``match_ms`` for matching every request in every tree, and
-    ``dispatch_ms`` for sorting and DLPM. Each time is the lowest decile of many rounds, because
-    other work on the machine can only make a round longer.
+    ``synchronisation_ms`` is the wall time until all workers have reported and received their
+    requests. The other parts are CPU times of the scheduler: ``update_ms`` for updating its copies
+    of the trees, ``match_ms`` for matching every request in every tree, and ``dispatch_ms`` for
+    sorting and DLPM. Each time is the lowest decile over many rounds, because other work on the
+    machine can only lengthen a round.
     """
 
     workers: int
@@ -60,7 +58,7 @@ class RoundCost:
 
     @property
     def overhead_pct(self) -> float:
-        """Return the time of synchronisation and algorithm in percent of a decode step."""
+        """The time of synchronisation, matching and dispatch in percent of a decode step."""
         overhead_ms = self.synchronisation_ms + self.match_ms + self.dispatch_ms
         return 100 * overhead_ms / self.decode_step_ms
 
@@ -68,10 +66,9 @@ class RoundCost:
 def time_rounds(
     workers: int, waiting: int, profile: TimingProfile, *, rounds: int = 30, seed: int = 0
 ) -> RoundCost:
-    """Return the cost of a round with ``waiting`` queued requests, measured in ``rounds`` rounds.
+    """Measure the cost of a round with ``waiting`` queued requests, over ``rounds`` rounds.
 
-    The function starts a process per worker; therefore the main module of the caller must be
-    importable.
+    A process is started for each worker, so the caller's main module must be importable.
     """
     central = CentralDLPM(DLPM.Params(), workers)
     arrivals = TreeOfThoughtArrivals(Random(seed))
@@ -101,7 +98,7 @@ def time_rounds(
 
 
 class _Seconds(NamedTuple):
-    """The durations in seconds of the parts of one round."""
+    """The duration of each part of a round in seconds."""
 
     synchronisation: float
     update: float
@@ -110,7 +107,7 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """A round of the central scheduler, in which each worker is served once."""
+    """The timings and the dispatched requests of a round, which serves each worker once."""
 
     seconds: _Seconds
     dispatched: list[Request]

@@ -1,4 +1,4 @@
-"""Worker processes that wait until a central scheduler sends prompts to them."""
+"""Worker processes that cache the prompts which a central scheduler sends."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ JOIN_TIMEOUT_S = 5.0
 class CentralWorkers:
     """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens.
 
-    The methods are called in this order: ``send`` sends prompts to each worker, which caches the
-    prompts; ``wait`` waits until all workers have done so; ``collect`` returns the changes of the
-    caches. The processes end when the context ends or the parent process ends.
+    Call ``send`` to give each worker the prompts that it caches, ``wait`` until all workers have
+    cached them, and ``collect`` to get the changes of the caches. The processes end with the
+    context or with the parent process.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:
@@ -36,7 +36,7 @@ class CentralWorkers:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-            # The parent sends an empty message to ask the worker whether it is ready.
+            # An empty message asks the worker whether it is ready.
             self.send(len(self._pipes) - 1, ())
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class CentralWorkers:
             process.close()
 
     def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
-        """Send the prompts that a worker processes next."""
+        """Send a worker the prompts that it processes next."""
         self._pipes[worker].send(tuple(prompts))
 
     def wait(self) -> None:
@@ -74,8 +74,8 @@ class CentralWorkers:
 
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
-    """Run a worker process, which caches prompts and reports changes of the cache when asked."""
-    # Workers end when the parent process closes the pipe, and ignore Ctrl-C.
+    """Run a worker process: cache prompts, and report changes of the cache when asked."""
+    # Ctrl-C is ignored, because the worker ends when the parent closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
@@ -90,7 +90,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
             pipe.recv()
             pipe.send(delta)
     except (EOFError, OSError):
-        return  # The parent process has closed the pipe, so the worker ends.
+        return  # the parent has closed the pipe
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:

@@ -1,1 +1,1 @@
-"""The DLPM paper's claims, each judged by the numbers of a figure."""
+"""The DLPM paper's claims, each with a function that judges it from a figure's runs."""

@@ -14,11 +14,11 @@ from fairbench_studies.kit.parts import Claim, Part, in_every, number
 
 
 class Chat(NamedTuple):
-    """Response times in seconds of the four clients of figure 8.
+    """Response times of the four clients of figure 8, in seconds.
 
-    ``good`` and ``flooding`` have the longest response of clients 0 and 1, and of clients 2 and 3,
-    by scheduler. ``reformed`` and ``still`` are the mean responses of clients 2 and 3 in the last
-    quarter of the run under D2LPM.
+    ``good`` (clients 0 and 1) and ``flooding`` (clients 2 and 3) are the longest responses, by
+    scheduler. ``reformed`` and ``still`` are the mean responses of clients 2 and 3 under D2LPM in
+    the last quarter of the run, in which only client 3 still sends too much.
     """
 
     good: Mapping[str, float]
@@ -38,9 +38,10 @@ def _chat(runs: Runs) -> Chat:
 
 
 def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge which clients wait.
+    """Judge which clients wait under each scheduler.
 
-    The paper says 0 and 1 under LPM, 2 and 3 under VTC, and none under D2LPM.
+    The paper says that clients 0 and 1 wait under LPM, clients 2 and 3 under VTC, and none under
+    D2LPM.
     """
     found = over_seeds(cells, _chat, ("lpm", "vtc", "d2lpm"))
     good = {name: fmean(one.good[name] for one in found) for name in ("lpm", "vtc", "d2lpm")}

@@ -1,4 +1,4 @@
-"""Measures of a run's records: service deficits on several workers, waits, idle workers."""
+"""Service deficits across workers, waits of newcomers, and idle workers, measured in records."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ NAN = float("nan")
 
 
 def shortfall_everywhere(run: StoredRun) -> float:
-    """Return the largest service deficit of a client that is backlogged at every worker.
+    """Return the largest service deficit of a client that has waiting requests at every worker.
 
-    A backlogged client has waiting requests. The deficit is relative to any other client, whether
-    it is backlogged or not (Theorem 5.2). The result is NaN if no client was backlogged at every
-    worker.
+    The deficit is relative to any other client, with or without waiting requests (Theorem 5.2). The
+    result is NaN if no client ever had waiting requests at every worker.
     """
     return float(derived(run, "shortfall everywhere", lambda: _shortfall(run)))
 
@@ -34,7 +33,7 @@ def _shortfall(run: StoredRun) -> float:
 
 
 def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
-    """Return the largest service lead of any client over a client that stays backlogged.
+    """Return the largest lead that a client gains over a client with waiting requests.
 
     Args:
         backlog: The intervals in which each client has waiting requests at every worker.
@@ -54,10 +53,10 @@ def lead_over(backlog: Backlog, service: ServiceRows, clients: int) -> float:
 
 
 def newcomer_wait(run: StoredRun) -> float:
-    """Return the most service that others received while an idle client's first request waited.
+    """Return the most service that others received while a newcomer's first request waited.
 
-    The service of a client is summed over all workers. The result is NaN if no idle client began to
-    send requests (Theorems A.2 and A.4).
+    A newcomer is a client that was idle before. Service is summed over the other clients and all
+    workers. The result is NaN if there was no newcomer (Theorems A.2 and A.4).
     """
     return float(derived(run, "newcomer wait", lambda: _newcomer_wait(run)))
 
@@ -70,10 +69,10 @@ def _newcomer_wait(run: StoredRun) -> float:
 
 
 def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon_s: float) -> float:
-    """Return the most service that others received while an idle client's first request waited.
+    """Return the most service that others received while a newcomer's first request waited.
 
-    A client is idle if none of its requests waits or runs. If a client sends several requests at
-    the same instant, the one that is admitted first counts.
+    A newcomer had no waiting or running request before. If it sends several requests at once, the
+    one that is admitted first counts.
 
     Args:
         requests: The requests of the run.
@@ -95,7 +94,7 @@ def largest_wait(requests: Requests, service: ServiceRows, clients: int, horizon
 
 
 class _Firsts(NamedTuple):
-    """Clients' first requests after idle times, as arrays of shape (n_firsts,)."""
+    """The first requests of clients after idle times, as arrays of shape (n_firsts,)."""
 
     client: np.ndarray
     arrival_s: Floats
@@ -121,14 +120,17 @@ def _after_idle_times(requests: Requests, horizon_s: float) -> _Firsts:
 
 
 class IdleShares(NamedTuple):
-    """The fractions of the workers' time that are without computation while a request waits."""
+    """Fractions of the workers' time in which a worker computes nothing while a request waits.
+
+    ``own`` counts requests in the idle worker's queue, ``another`` those in other workers' queues.
+    """
 
     own: float
     another: float
 
 
 def idle_while_waiting(run: StoredRun) -> IdleShares:
-    """Return how long workers idle while a request waits in their own or another queue."""
+    """Return how long workers idle while a request waits in their own or in another queue."""
     return IdleShares(*derived(run, "idle while waiting", lambda: _idle_while_waiting(run)))
 
 
@@ -138,7 +140,7 @@ def _idle_while_waiting(run: StoredRun) -> IdleShares:
 
 
 def idle_shares(requests: Requests, service: ServiceRows, workers: int, end_s: float) -> IdleShares:
-    """Return the fractions of the workers' time without computation while requests wait.
+    """Return the fractions of worker time without computation while requests wait.
 
     Args:
         requests: The requests of the run.
@@ -163,7 +165,7 @@ def _queued(queued: Waits, rows: Flags) -> Intervals:
 
 
 def _outside(waiting: Intervals, computing: Intervals) -> float:
-    """Return for how many seconds the intervals ``waiting`` lie outside of ``computing``."""
+    """Return the total time (s) in ``waiting`` that is not covered by ``computing``."""
     inside_s = sum(
         float((np.minimum(waiting.end, end) - np.maximum(waiting.start, start)).clip(0).sum())
         for start, end in zip(*computing, strict=True)

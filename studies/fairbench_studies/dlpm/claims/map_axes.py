@@ -1,7 +1,4 @@
-"""The axes of the map of claims (which shows where claims hold).
-
-Each axis varies one setting around its default.
-"""
+"""The settings that the map of claims varies, one at a time, around their defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
-"""The keys of an experiment without default values; settings are written ``NAME.PARAM``."""
+"""An experiment as keys, without default values. A setting's key is ``NAME.PARAM``."""
 
 POOL, RUNNING, LOAD = "KV pool", "running limit", "load"
 QUANTUM, WORKER_QUANTUM, PROFILE = "Q^u", "Q^w", "timing profile"
@@ -23,7 +20,7 @@ AXES = (POOL, RUNNING, LOAD, QUANTUM, WORKER_QUANTUM, PROFILE)
 POOL_PARTS = {"1/2": 0.5, "1/4": 0.25}
 RUNNING_LIMITS = (2048, 128, 32)
 LOADS = {"x2": 2.0}
-# The quantum is multiplied by each number in ``QUANTA``; the numbers span a factor of 1,000.
+# The default quantum is multiplied by each of these factors.
 QUANTA = {"x0.1": 0.1, "x10": 10.0, "x100": 100.0}
 PROFILES = (
     "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
@@ -32,7 +29,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value on an axis: its name, and the keys whose values differ from the default."""
+    """A value of a varied setting: its label, and the keys that differ from the default."""
 
     axis: str
     label: str
@@ -40,12 +37,12 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Return whether this value is the default on its axis."""
+        """Return whether this is the default value of the setting."""
         return not self.changes
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """Return the experiment, with the first seed, that the keys of ``draft`` describe.
+    """Return the experiment that a draft describes, with the first seed.
 
     Raises UsageError if the keys of the draft contradict each other.
     """
@@ -53,11 +50,10 @@ def spec_of(draft: Draft) -> ExperimentSpec:
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
-    """Return each value of each axis around a configuration, including the default.
+    """Return each value of each setting that is varied around a configuration.
 
-    The default on an axis is the value that the configuration has. A default that is not among the
-    values of the axis is inserted in order of size. An axis is left out if no scheduler has the
-    setting, or if the default is its only value.
+    The configuration's own value counts as the default, and is included in order of size. A setting
+    is left out if no scheduler has it, or if it would have only its default value.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]
@@ -79,7 +75,7 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Return values of an axis, which are the default and multiples of it, in order of size."""
+    """Return the default value of a setting and multiples of it, in order of size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
@@ -92,7 +88,7 @@ def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> 
 
 
 def _values(axis: str, key: str, default: int) -> list[Step]:
-    """Return the limits on running requests with the default, the largest first."""
+    """Return the limits on running requests, including the default, the largest first."""
     return [
         Step(axis, f"{value:,}", {} if value == default else {key: value})
         for value in sorted({*RUNNING_LIMITS, default}, reverse=True)
@@ -100,7 +96,7 @@ def _values(axis: str, key: str, default: int) -> list[Step]:
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """Return values for the configuration's timing profile and others of its GPU and model."""
+    """Return the configuration's timing profile, and the others for its GPU and model."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
     steps = [

@@ -26,11 +26,11 @@ from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.provenance import origin_of
 from fairbench_studies.kit.store import filling
 
-MAP = NAME  # name of the directory with the runs of the map
+MAP = NAME  # name of the directory with the map's runs
 
 
 class MapFiles(NamedTuple):
-    """The output folders of pictures and of tables, and the file formats of the pictures."""
+    """The output folders for pictures and for tables, and the file formats of the pictures."""
 
     pictures: Path
     tables: Path
@@ -42,8 +42,8 @@ def draw_claims_map(
 ) -> None:
     """Run the missing simulations of the map of claims, then write its pictures and tables.
 
-    Raises Interrupted after a signal. If simulations failed, RunFailed is raised after the finished
-    runs are drawn.
+    Raises Interrupted after a signal. If simulations failed, the finished runs are drawn before
+    RunFailed is raised.
     """
     check_drawable()
     seeds = QUICK_SEEDS if quick else SEEDS

@@ -1,4 +1,4 @@
-"""A picture of a claim, with a row per configuration and a column per varied setting."""
+"""The picture of a claim on the map: a row per configuration, a column per varied setting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDER = 1.25  # An axis of the map extends beyond its values by this factor on both sides.
+WIDER = 1.25  # The y axis extends beyond the values by this factor, above and below.
 NAMES = {QUANTUM: "Q^u", WORKER_QUANTUM: "Q^w"}
 LEGEND = (
     "The dotted line is where the claim's sign flips: it holds above. Open marks are cells that "
@@ -30,7 +30,7 @@ BARS = " Bars are 95% intervals of the paired difference, cut off at the panel."
 
 
 def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
-    """Draw the figure of one claim from the outcomes of the claim's measures."""
+    """Draw the picture of one claim: each measure over the values of each setting."""
     names = {pair.name for pair in claim.lines}
     mine = [r for r in readings if r.claim == claim.number and r.measure.name in names]
     places = list(dict.fromkeys(one.place for one in mine))
@@ -51,7 +51,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """Set an axis's limits to show all values and the threshold. Long intervals may be cut."""
+    """Fit the y axis to the values and the threshold. Long intervals may be cut off."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1
@@ -69,7 +69,7 @@ def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
 
 
 def _digits(span: float) -> Sequence[float]:
-    """Return the first digits of the ticks on a scale from 1 to ``span``."""
+    """Return the leading digits of ticks on a log axis whose ends differ by a factor ``span``."""
     if span < 3:
         return (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
     return (1, 2, 5) if span < 50 else (1,)
@@ -105,7 +105,10 @@ def _line(
     readings: Mapping[str, Reading],
     shift: float,
 ) -> None:
-    """Draw one measure over the values of a setting, shifted so that intervals do not overlap."""
+    """Draw one measure over the values of a setting.
+
+    ``shift`` moves the points sideways, so that the intervals of several measures do not overlap.
+    """
     known = {
         labels.index(label) + shift: one.seen
         for label, one in readings.items()
@@ -148,7 +151,7 @@ def draw_maps(
     output: Path,
     formats: Sequence[str],
 ) -> list[Path]:
-    """Draw a picture ``claims-map-N`` for each claim that has outcomes, and return the files.
+    """Draw a picture ``claims-map-N`` for each claim with verdicts, and return the files.
 
     ``titles`` and ``bases`` (the hardware of the runs) are keyed by the number of the claim. Raises
     UsageError if a file cannot be written.

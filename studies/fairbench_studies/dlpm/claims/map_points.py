@@ -1,4 +1,4 @@
-"""The runs for the map of claims: one sweep of configurations, settings and schedulers."""
+"""The runs behind the map of claims: every configuration, varied setting and scheduler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench_studies.kit.outcomes import Seen
 
 
 class Mapped(NamedTuple):
-    """A claim on the map: the measures that decide it, and the measures in its picture."""
+    """A claim on the map: the measures that are judged, and those that the picture shows."""
 
     number: int
     measures: tuple[Measure, ...]
@@ -28,7 +28,7 @@ class Mapped(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Claims with the same configurations, and the schedulers that these claims compare."""
+    """Claims that share their configurations, and the schedulers that these claims compare."""
 
     claims: tuple[Mapped, ...]
     cells: tuple[Draft, ...]
@@ -36,14 +36,13 @@ class Group(NamedTuple):
 
 
 def _cell(figure: str, **wanted: Any) -> Draft:
-    """Return the configuration of a figure's sweep, with the given values."""
+    """Return the first configuration of a figure's sweep that has the given values."""
     sweep = read_sweep(figure)
     grid = next(one for one in sweep.grid if all(one.get(k) == v for k, v in wanted.items()))
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
 
 
-# ``PREBLE`` is Preble as the paper describes it. Preble as its code works is judged only in the
-# table.
+# Preble as the paper describes it. The map leaves out Preble as its published code works.
 PREBLE = "preble"
 _WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
 IN_FIGURE_7 = (
@@ -69,7 +68,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """Return the groups of claims. With ``quick``, the most expensive group is left out."""
+    """Return the groups of claims. With ``quick``, the most expensive configuration is left out."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
@@ -81,7 +80,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """The outcome of a claim's measure at one value of one setting."""
+    """The result of a claim's measure in one configuration with one value of one setting."""
 
     claim: int
     measure: Measure
@@ -93,7 +92,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A group of claims with configurations, values of all axes, and a number of seeds."""
+    """The points at which a group of claims is judged: configurations, settings and seeds."""
 
     group: Group
     steps: Mapping[Place, Sequence[Step]]
@@ -101,17 +100,17 @@ class Chart:
 
     @classmethod
     def of(cls, group: Group, seeds: int) -> Chart:
-        """Return the chart of a group of claims, with all values of all axes."""
+        """Return the points of a group of claims, with every value of every setting."""
         places = zip(map(_place, group.cells), group.cells, strict=True)
         steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
         return cls(group, steps, seeds)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all runs of the chart as grids of a sweep."""
+        """Return all runs as grids of a sweep."""
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
-        """Return the outcomes of all comparisons for which the runs are finished."""
+        """Return the results of all comparisons whose runs are finished."""
         return [
             Reading(claim.number, measure, place, step, measure.seen(at), seeds)
             for place, steps in self.steps.items()
@@ -123,7 +122,10 @@ class Chart:
         ]
 
     def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
-        """Return the summaries of the chart's finished runs, by identity of the experiments."""
+        """Return the summaries of the finished runs that belong to these points.
+
+        ``finished`` is keyed by the identity of the experiments.
+        """
         wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
         return [run.summary for key, run in finished.items() if key in wanted]
 
@@ -142,7 +144,7 @@ class Chart:
 
 
 def map_sweep(charts: Sequence[Chart], name: str) -> Sweep:
-    """Return a sweep of the distinct runs of all charts."""
+    """Return a sweep with the runs of all charts."""
     grid = [draft for chart in charts for draft in chart.grid()]
     return make_sweep({"name": name, "num_runs": charts[0].seeds, "grid": grid})
 
@@ -152,5 +154,5 @@ def _place(cell: Draft) -> Place:
 
 
 def _seeds(measure: Measure, at: At) -> int:
-    """Return the number of seeds for which all runs that a measure compares are finished."""
+    """Return for how many seeds all the runs are finished that a measure compares."""
     return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

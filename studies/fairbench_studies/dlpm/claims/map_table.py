@@ -1,4 +1,4 @@
-"""Tables of the map of claims, with the number of configurations in which each claim holds."""
+"""Tables for the map of claims: in how many configurations does each claim hold?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
         f"|--:|---|---|{'---|' * len(axes)}",
     ]
     for claim, of_claim in _grouped(readings, lambda one: one.claim):
-        title = titles[claim]  # Only the first row of a claim shows the title of the claim.
+        title = titles[claim]  # only the first row of a claim shows its title
         for measure, mine in _grouped(of_claim, lambda one: one.measure.name):
             columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
             lines.append(f"| {claim} | {title} | {measure} | {' | '.join(columns)} |")
@@ -47,9 +47,9 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """Return each value of a setting with a count, such as ``1/2: 4/4``.
+    """List the values of a setting, each with the configurations in which the claim holds.
 
-    The count says in how many configurations the claim holds.
+    An example is ``1/2: 4/4``: at half the default, the claim holds in all four configurations.
     """
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):

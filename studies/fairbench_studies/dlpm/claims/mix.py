@@ -14,7 +14,11 @@ from fairbench_studies.kit.parts import Claim, Part, in_every
 
 
 class Mix(NamedTuple):
-    """Means over seeds by scheduler: response times, end of the run, and Jain's index."""
+    """Results of figure 12 in one seed, by scheduler.
+
+    ``mean_s`` is the mean response time, ``chat_s`` the mean of the two chat clients, and ``end_s``
+    the end of the run. ``even`` is Jain's index of computed service.
+    """
 
     mean_s: Mapping[str, float]
     chat_s: Mapping[str, float]
@@ -33,7 +37,7 @@ def _mix(runs: Runs) -> Mix:
 
 
 def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge response times and end under DLPM, service under VTC, and conversations under LPM."""
+    """Judge that DLPM responds and ends first, VTC is fairer, and LPM delays conversations."""
     names = ("lpm", "vtc", "dlpm")
     found = over_seeds(cells, _mix, names)
 

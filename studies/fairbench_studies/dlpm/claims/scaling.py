@@ -1,6 +1,6 @@
 """Claims 15 and 17 of the DLPM paper.
 
-Claim 15 is about more clients (figure 11), and claim 17 is about a central scheduler's cost (figure
+Claim 15 is about more clients (figure 11), claim 17 about the cost of a central scheduler (figure
 4).
 """
 
@@ -21,14 +21,13 @@ from fairbench_studies.kit.parts import Claim, Part, number
 from fairbench_studies.kit.tally import MOST, part_of
 from fairbench_studies.kit.values import chosen, mean_of
 
-FLAT = 0.05  # A curve counts as flat if its values spread by at most this fraction.
-FAR = 0.10  # DLPM counts as near LPM if their service rates differ by at most this fraction.
+FLAT = 0.05  # a curve is flat if its largest value exceeds the smallest by at most this fraction
+FAR = 0.10  # the largest relative difference at which DLPM's service rate counts as near LPM's
 NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
-# ``BAND_PCT`` is the paper's "about 40%" of a decode step, written as a range in percent.
+# the range that counts as the paper's "about 40%" of a decode step
 BAND_PCT = (25, 55)
-# The next constants are the lowest and highest overheads in ``OTHER_RUNS`` further runs of figure 4
-# on a shared machine, at the judged point, in percent of a decode step. All overheads lie outside
-# the band around the paper's value.
+# Figure 4 was measured in ``OTHER_RUNS`` further runs on a shared machine. Their overheads at the
+# judged point lie between these percentages of a decode step, all outside ``BAND_PCT``.
 OTHER_RUNS = 7
 OTHER_PCT = (71, 135)
 LOWEST, LOWEST_HITS = (
@@ -41,10 +40,7 @@ LOWEST, LOWEST_HITS = (
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that DLPM's rate is near LPM's and falls a little.
-
-    The service rate under VTC must be low and constant.
-    """
+    """Judge claim 15: with more clients, DLPM stays near LPM, and VTC stays low and flat."""
     at: dict[int, dict[str, Any]] = {}
     for cell in cells:
         at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
@@ -65,21 +61,20 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _means(cells: Sequence[SchedulerResults], scheduler: str, metric: str) -> dict[int, float]:
-    """Return the mean of a metric by number of clients."""
+    """Return the mean of a metric, keyed by the number of clients."""
     return {clients_of(c): mean_of(c, metric) or 0.0 for c in chosen(cells, scheduler=scheduler)}
 
 
 def _flat(text: str, values: Collection[float]) -> Part:
-    """Judge whether values are constant: the largest exceeds the smallest by at most ``FLAT``."""
+    """Judge that values are constant: the largest exceeds the smallest by at most ``FLAT``."""
     spread = max(values) / min(values) - 1
     return number(text, spread, 0.0, FLAT, f"its spread is {spread:.0%}")
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge the overhead of a central scheduler, its size and how it grows.
+    """Judge the size of a central scheduler's overhead, and that it grows.
 
-    Timings differ from run to run; therefore the claim on the size holds if four fifths of all
-    known runs show this size.
+    Timings differ from run to run, so the size holds if it does in four fifths of all known runs.
     """
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
@@ -101,10 +96,10 @@ def judge_central(timings: Timings) -> list[Part]:
 
 
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
-    """Return whether the value rises from start to end along every line of an axis.
+    """Return whether the overhead rises from the first to the last point along one axis.
 
-    The axes of ``pct`` are the numbers of workers and of waiting requests. Neighbouring points are
-    not compared, because they may differ by less than the measurement's noise.
+    ``pct`` is keyed by the numbers of workers and of waiting requests. Neighbouring points are not
+    compared, because they may differ by less than the measurement's noise.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

@@ -17,15 +17,14 @@ from fairbench_studies.kit.parts import Claim, Part
 from fairbench_studies.kit.tally import Tally, decided, part_of
 from fairbench_studies.kit.values import chosen
 
-IDLE = 0.001  # Workers that are idle for less than this fraction of the time count as never idle.
+IDLE = 0.001  # the largest fraction of the time that still counts as never idle
 
 
 def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether unfair schedulers share computed service less equally than D2LPM.
+    """Judge whether RR+LPM and both forms of Preble share computed service less equally than D2LPM.
 
-    The unfair schedulers are RR+LPM and two forms of Preble. The measure is Jain's index of
-    computed service while all clients are active. Over the whole run of a fixed set of programs,
-    Jain's index hardly depends on the scheduler.
+    The measure is Jain's index while all clients are active. Over a whole run, it hardly depends on
+    the scheduler, because every scheduler completes the same programs.
     """
     at: dict[str, dict[str, SchedulerResults]] = {}
     for cell in cells:
@@ -46,7 +45,7 @@ def judge_computed_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _compared(less: SchedulerResults, more: SchedulerResults) -> Seen:
-    """Compare the indices of two schedulers over the seeds that both have."""
+    """Compare the Jain's indices of two schedulers over the seeds that both have."""
     first, second = _indices(less), _indices(more)
     seeds = sorted(first.keys() & second.keys())
     low, high = ([of[seed] for seed in seeds] for of in (first, second))
@@ -67,7 +66,7 @@ def computed_index(run: StoredRun) -> float:
 
 
 def judge_idle_workers(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that, under D2LPM, no worker idles while a request waits, in each configuration."""
+    """Judge for each configuration that under D2LPM, no worker idles while a request waits."""
     found = {
         cell.place.replace(" dp ", " at "): [idle_while_waiting(one.run) for one in cell.runs]
         for cell in chosen(cells, scheduler="d2lpm")

@@ -1,4 +1,4 @@
-"""Claims 44, 46 and 48, which tests of this project decide and not simulations."""
+"""Claims 44, 46 and 48, which this project's tests decide instead of simulations."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from fairbench_studies.kit.outcomes import Outcome
 from fairbench_studies.kit.parts import Claim, Part
 
 TESTS = "tests"
-"""The name for the source of these claims, where other claims name a figure."""
+"""The source of these claims. Other claims name a figure here."""
 FOLDER = "tests/schedulers/local"
 
 
 class ByTests(NamedTuple):
-    """The source of claims that tests decide. ``basis`` describes the tests on the page."""
+    """The source of claims that tests decide. ``basis`` describes the tests for readers."""
 
     basis: str = f"named tests in {FOLDER}, on a small engine and on the simulated engine"
 
 
 class Statement(NamedTuple):
-    """A statement, its outcome, a test's result, and the test as ``FILE::NAME`` in ``FOLDER``."""
+    """A statement with its verdict, and the test that decides it.
+
+    ``shown`` is the result of the test in words. ``test`` is ``FILE::NAME`` in ``FOLDER``.
+    """
 
     text: str
     outcome: Outcome
@@ -59,7 +62,7 @@ STATEMENTS = (CREDIT, INFINITE, CONSERVING)
 
 
 def shown_by(statement: Statement) -> Callable[[Any], Sequence[Part]]:
-    """Return a function that judges a claim by one statement."""
+    """Return a judge for a claim that consists of one statement."""
     return lambda _: [statement.part]
 
 

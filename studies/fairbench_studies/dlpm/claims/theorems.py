@@ -1,4 +1,4 @@
-"""Claims on the theorems of the DLPM paper: whether runs of figures 1 and 7 keep the bounds."""
+"""Claims on the DLPM paper's theorems: do the runs of figures 1 and 7 keep the bounds?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAITED = ("the bound holds in every run", "while a newcomer waits, the others re
 
 
 class Bounded(NamedTuple):
-    """The largest service difference in a run, and the bound on it, in weighted tokens."""
+    """The largest service difference in a run and its bound, both in weighted tokens."""
 
     gap: float
     bound: float
@@ -36,17 +36,15 @@ def judge_bound(
     times: Callable[[StoredRun], float] = lambda _: 1.0,
     texts: tuple[str, str] = ("the bound holds in every run", "the largest difference is"),
 ) -> list[Part]:
-    """Judge that no run exceeds a theorem's bound.
-
-    The text names the run that is nearest to the bound.
+    """Judge that no run exceeds a theorem's bound, and report the run nearest to its bound.
 
     Args:
         cells: The results of a figure, by configuration and scheduler.
         theorem: The theorem that proves the bound, as a run's summary names it.
-        measured: A function that returns the service difference of a run that the theorem bounds.
+        measured: Returns the service difference in a run that the theorem bounds.
         scheduler: The scheduler whose runs are checked.
-        times: A function that returns the factor by which a run's bound is multiplied.
-        texts: The statement to judge, and the words before the measured tokens.
+        times: Returns the factor by which the bound in a run's summary is multiplied.
+        texts: The statement to judge, and the words before the reported tokens.
     """
     runs = [
         one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem, scheduler)
@@ -74,7 +72,7 @@ def _bounded_by(run: StoredRun, theorem: str, scheduler: str) -> bool:
 
 
 def others(run: StoredRun) -> float:
-    """Return the number of other clients, by which Theorems A.2 and A.4 multiply the bound."""
+    """Return the number of other clients. Theorems A.2 and A.4 multiply the bound by it."""
     return float(len(run.summary["clients"]) - 1)
 
 
@@ -91,11 +89,11 @@ def judge_as_printed(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether round-robin within each client keeps VTC's bounds on several workers.
+    """Judge whether VTC's bounds hold on several workers (Theorem A.6).
 
-    Theorem A.6 multiplies a scheduler's bounds by the number of workers. VTC's bound is 2U between
-    backlogged clients ([VTC] Theorem 4.4), and 4U against other clients ([VTC] Theorem 4.9); U is
-    the largest charge for requests that are already admitted.
+    The theorem multiplies VTC's bounds by the number of workers. On one worker, these are 2U
+    between two clients with waiting requests ([VTC] Theorem 4.4) and 4U against other clients
+    ([VTC] Theorem 4.9), where U is the largest charge for requests that are already admitted.
     """
     judge = partial(judge_bound, cells, theorem="VTC Theorem A.6", scheduler="vtc")
     said = "the largest difference is"
@@ -112,7 +110,7 @@ def judge_round_robin(cells: Sequence[SchedulerResults]) -> list[Part]:
 def service_gap(run: StoredRun) -> float:
     """Return the largest service difference of two clients while both have waiting requests.
 
-    The result is NaN if no two clients were backlogged on all workers at the same time.
+    The result is NaN if no two clients ever waited on all workers at the same time.
     """
     gap = run.summary["max_service_gap"]
     return float("nan") if gap is None else float(gap)
@@ -121,8 +119,8 @@ def service_gap(run: StoredRun) -> float:
 def shortfall(run: StoredRun) -> float:
     """Return the largest service deficit of a client with waiting requests, relative to others.
 
-    The run must have exactly one worker. Only the client with the deficit must have waiting
-    requests (Theorem 4.2).
+    The run must have exactly one worker. The other client need not have waiting requests (Theorem
+    4.2).
     """
     return float(derived(run, "shortfall", lambda: _shortfall(run)))
 

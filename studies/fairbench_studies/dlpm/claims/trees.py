@@ -25,7 +25,7 @@ from fairbench_studies.dlpm.claims.throughput import run_of
 from fairbench_studies.kit.parts import Claim, Part, in_every, interval_of, number
 from fairbench_studies.kit.seeds import derived
 
-# In the paper, the cluster is mostly idle under Preble for ``STALL_S`` seconds (from 300 to 600 s).
+# In the paper, the cluster is mostly idle under Preble for this long (from 300 to 600 s).
 STALL_S = 300.0
 
 SOONER = {
@@ -34,10 +34,7 @@ SOONER = {
 
 
 def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge how much sooner all programs end under D2LPM.
-
-    D2LPM is compared with VTC and two forms of Preble.
-    """
+    """Judge how much sooner all programs end under D2LPM than under VTC and Preble."""
     at: At = {cell.combined["scheduler"]: by_seed(cell) for cell in cells}
     seen = {name: SOONER[name].seen(at) for name in run_of(SOONER, cells)}
     gains = {name: one.value or nan for name, one in seen.items()}
@@ -58,7 +55,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge whether D2LPM's response times are lower than those of VTC and LPM (§7.1)."""
+    """Judge whether response times are lower under D2LPM than under the other schedulers (§7.1)."""
     others = run_of(("vtc", "lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_responses, others=others), ("d2lpm", *others))
     mean = {name: fmean(one[name].mean_s for one in found) for name in ("d2lpm", *others)}
@@ -95,7 +92,10 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """The longest response of clients 1 and 2, and the period in which workers are least busy."""
+    """A run under Preble: the longest wait of clients 1 and 2, and the least busy period.
+
+    ``busy`` is the busy fraction of the workers in this period, which starts at ``since_s``.
+    """
 
     longest_s: float
     busy: float
@@ -111,14 +111,14 @@ def _stall(runs: Runs, preble: str) -> Stall:
 
 
 def _idlest(run: StoredRun, workers: int, end_s: float) -> tuple[float, float]:
-    """Return the busy fraction in the idlest period of ``STALL_S`` seconds, and its start (s)."""
+    """Return the busy fraction in the least busy ``STALL_S`` seconds, and when these start (s)."""
     starts_s = np.arange(0.0, max(end_s - STALL_S, 1.0), STALL_S / 10)
     shares = [float(busy_share(run, workers, np.array([at, at + STALL_S]))[0]) for at in starts_s]
     return min(zip(shares, map(float, starts_s), strict=True))
 
 
 def judge_stall(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that, under each form of Preble, most workers idle while well-behaved clients wait."""
+    """Judge that under both forms of Preble, most workers idle while well-behaved clients wait."""
     return [part for preble in run_of(PREBLES, cells) for part in _stalls(preble, cells)]
 
 
@@ -146,7 +146,11 @@ def _stalls(preble: str, cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Equal(NamedTuple):
-    """Jain's index of computed service while all clients are active, and the largest service."""
+    """Results of one seed while all clients are active.
+
+    ``actual`` is Jain's index of computed service by scheduler. ``first`` tells whether client 0
+    has the most service including cached input.
+    """
 
     actual: Mapping[str, float]
     first: bool
@@ -166,8 +170,8 @@ def _equal(runs: Runs, unfair: Sequence[str]) -> Equal:
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
     """Judge whether VTC and D2LPM give all clients equal computed service.
 
-    Client 0 then gets more service than the others, because more of its input is cached. The unfair
-    schedulers RR+LPM and Preble must share computed service less equally.
+    Client 0 should still have the highest service rate, because more of its input is cached. RR+LPM
+    and Preble should share computed service less equally.
     """
     unfair = run_of(("lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_equal, unfair=unfair), (*FAIR, *unfair))
@@ -193,9 +197,9 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def while_all_active(run: StoredRun) -> Floats:
-    """Return the clients' service in the paper's window, in two rows.
+    """Return the service of clients while all are active, as an array of two rows.
 
-    The first row is computed service, and the second row also counts cached input.
+    The first row is computed service. The second row also counts cached input.
     """
     found: Floats = derived(run, "service while all are active", lambda: _services(run))
     return found

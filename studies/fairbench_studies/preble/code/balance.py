@@ -1,4 +1,4 @@
-"""Rebalancing and autoscaling as in Preble's code ([Preble code])."""
+"""Rebalancing and autoscaling as in Preble's published code ([Preble code])."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class BalanceParams(Protocol):
 
 
 class CodeBalance:
-    """Load balancing that moves cheap key nodes (of the prefix tree) to the lightest GPU.
+    """Load balancing that moves cheap key nodes of the prefix tree to the GPU with the least load.
 
     The key node of a request is the deepest tree node on its prompt's path that is longer than the
-    path above the node. If a GPU has only one key node, the node is copied to the lightest GPU as
-    soon as the node's requests wait twice as long as before.
+    path above it. A GPU's only key node is copied instead of moved, as soon as the node's requests
+    wait twice as long as before.
     """
 
     def __init__(self, params: BalanceParams, load: CodeLoad) -> None:
@@ -38,10 +38,10 @@ class CodeBalance:
         self._load = load
 
     def rebalance(self, end: PrebleNode, requests: int, now_s: float) -> None:
-        """Balance the most loaded GPU with the least loaded, then the second most loaded, etc.
+        """Even out the most and the least loaded GPU, then the second most loaded, and so on.
 
-        ``end`` is the last tree node of the request just dispatched, which is the last of
-        ``requests``.
+        ``end`` is the last tree node of the request that was just dispatched. ``requests`` is the
+        number of requests dispatched so far.
         """
         params = self._params
         chain = _levels(end) - _levels(key_portion(end))
@@ -89,7 +89,7 @@ class CodeBalance:
 
 
 def _levels(node: PrebleNode) -> int:
-    """Return the depth of a node in the tree, which is the number of its ancestors."""
+    """Return the depth of a node in the tree."""
     levels = 0
     while node.parent is not None:
         node, levels = node.parent, levels + 1

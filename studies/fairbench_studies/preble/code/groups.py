@@ -13,19 +13,20 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 
 
 class PrebleGroupsCode(PrebleGroups):
-    """Priority groups that are tried one per pass, from the highest group to the lowest.
+    """Priority groups, tried one per scheduling pass from the highest to the lowest.
 
-    For group g (from 0), at most (g + 1) x ``per_group`` requests are tried, in order of arrival; a
-    request for which there is no memory is skipped. The paper rounds a hit fraction down to the
-    number of a group, but the code rounds up. With ten groups, the code puts a fraction of 0.70 in
-    group 6, not 7, and all fractions in (0, 0.1] in group 0.
+    In group g (from 0), at most (g + 1) x ``per_group`` requests are tried in order of arrival, and
+    a request that does not fit into memory is skipped. A request's group is its cached fraction
+    times the number of groups. The paper rounds this down, but the code rounds up and subtracts
+    one: with ten groups, the code puts 0.70 in group 6, not 7, and all fractions in (0, 0.1] in
+    group 0.
     """
 
     name = "preble-groups-code"
 
     @dataclass(frozen=True)
     class Params(PrebleGroups.Params):
-        """Parameters of the priority groups; ``groups`` is the paper's number of groups P."""
+        """Parameters of the priority groups. ``groups`` is the paper's number of groups P."""
 
         no_room: Literal["skip"] = "skip"
         per_group: Annotated[int, Gt(0)] = 10
@@ -47,8 +48,8 @@ class PrebleGroupsCode(PrebleGroups):
         self._next_group()
         tried = list(group)[: (number + 1) * self._per_group]
         try:
-            # `yield from` cannot be used, because the engine sends answers, and a list has no
-            # method send().
+            # ``yield from`` would pass the engine's answers to the list iterator, which has no
+            # send().
             for request in tried:
                 _ = yield request
         finally:

@@ -11,7 +11,7 @@ from fairbench.schedulers.parts.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
-TPOTS = 200  # The load is computed from the median of this number of latest times per output token.
+TPOTS = 200  # The median of this many latest times per output token enters the load.
 
 
 class CodeGpu:
@@ -29,7 +29,7 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """Return the recent fraction of prompt tokens that were cached, or 0 without prompts."""
+        """The fraction of prompt tokens that were recently cached, or 0 without prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:
@@ -44,7 +44,7 @@ class CodeGpu:
         self.tpot_s = median(self._tpots)
 
     def expire(self, now_s: float) -> None:
-        """Forget prompts that are too old to count in the hit ratio."""
+        """Forget prompts that are too old for the hit ratio."""
         while self._hits and self._hits[0][0] <= now_s - self._hit_window_s:
             _, cached, tokens = self._hits.popleft()
             self._cached -= cached
@@ -52,13 +52,13 @@ class CodeGpu:
 
 
 class CodeLoad:
-    """Load estimates by key node of the tree, from prefill of missed tokens and decoding."""
+    """Estimates of GPU load by key node: the prefill of uncached tokens, and the decoding."""
 
     def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
         self.tree = tree
         self.gpus = gpus
         self._times = times
-        # seconds of prefill by length; every request asks for the same lengths again
+        # seconds of prefill by length, stored because every request asks for the same lengths again
         self._prefill_of_s: dict[int, float] = {}
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
@@ -76,7 +76,7 @@ class CodeLoad:
         return loads
 
     def key_s(self, key: KeyCount, worker: int) -> float:
-        """Return the seconds of work that a key node causes at each of its GPUs."""
+        """Return the seconds of work that a key node causes at ``worker``."""
         gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
         return self._prefill_s(key, gpus) + self._decode_s(key, worker)
 

@@ -29,20 +29,18 @@ class _Sent(NamedTuple):
 class PrebleE2Code(PrefixRouter):
     """The router E2 of the published code, which *allocates* GPUs to nodes of the prefix tree.
 
-    A request whose own leaf is shorter than the path above it goes to one of the GPUs allocated to
-    the deepest node of this path. Any other request goes to the GPU with the highest hit ratio, if
-    this ratio is high enough, or else to the GPU with the least load. The load of a key node has
-    two
-    parts: the prefill of missed tokens, divided among the node's GPUs, and the decoding. The
-    decoding is estimated as requests in progress times output tokens times time per output token.
-    If the loads of GPUs differ too much, key nodes move from the most loaded to the least loaded
-    GPU, the cheapest first. A GPU's only key node is copied to the least loaded GPU as soon as its
-    time to first token has doubled.
+    If a request's own leaf is shorter than the path above it, the request goes to one of the GPUs
+    allocated to the deepest node of this path. Otherwise, it goes to the GPU with the highest hit
+    ratio if this is high enough, or else to the GPU with the least load.
 
-    This class differs from Preble's code in three ways. Preble's code returns the position in a
-    list of candidates; this class returns the GPU. Preble's code adds the time of attention to
-    prefill times; this class does not. Preble's code breaks ties by the lowest index; in this
-    class, GPUs with equal values take turns.
+    The load of a key node has two parts: the prefill of uncached tokens, divided among the node's
+    GPUs, and the decoding (requests in progress x output tokens x time per output token). If the
+    loads differ too much, key nodes move from the most to the least loaded GPU, the cheapest first.
+    A GPU's only key node is copied instead, once its time to first token has doubled.
+
+    This class differs from Preble's code in three ways. It returns the GPU, where the code returns
+    the position in a list of candidates. It does not add the time of attention to prefill times.
+    GPUs with equal values take turns, where the code chooses the lowest index.
     """
 
     name = "preble-e2-code"
@@ -54,10 +52,10 @@ class PrebleE2Code(PrefixRouter):
 
         A key node is moved only after ``rebalance_after`` requests per GPU, and only if it has
         ``rebalance_min_hits`` requests in the window. A request whose leaf is
-        ``rebalance_max_chain`` levels or more below the key node does not move the key node.
-        ``hit_ratio`` is the required hit ratio over the last ``hit_ratio_window_s`` seconds, as
-        observed by the router. ``first_tpot_s`` is the assumed time per output token (s) before the
-        first observation. The parameters of prefill times are those of ``preble-e2``.
+        ``rebalance_max_chain`` levels or more below its key node triggers no move. ``hit_ratio`` is
+        the required hit ratio over the last ``hit_ratio_window_s`` seconds, as observed by the
+        router. ``first_tpot_s`` is the assumed time per output token (s) before the first
+        observation. The parameters of prefill times are those of ``preble-e2``.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

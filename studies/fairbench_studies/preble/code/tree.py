@@ -1,4 +1,4 @@
-"""The prefix tree of Preble's code: GPUs of nodes, unfinished requests, counts of key nodes."""
+"""The prefix tree of Preble's code: the GPUs, unfinished requests and request counts of nodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree
 
 @dataclass(slots=True, eq=False)
 class KeyCount:
-    """The requests, and their prompt tokens, in the window whose key node is ``node``.
+    """The number of requests in the window with the key node ``node``, and their tokens.
 
-    ``context_tokens`` are the tokens above the requests' own leaves; ``output_tokens`` is the
-    output limit of the last request.
+    ``context_tokens`` are the prompt tokens above the requests' own leaves. ``output_tokens`` is
+    the output limit of the last request.
     """
 
     node: PrebleNode
@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The fraction of prompt tokens in the leaf of the request itself, hence not cached."""
+        """The fraction of prompt tokens in the requests' own leaves, which are not cached."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
@@ -33,7 +33,7 @@ class CodeTree(PrebleTree):
     """Preble's prefix tree, in which each node has ``allocated`` GPUs (as bits).
 
     ``under_way`` counts the requests in progress, by GPU and by each node on the prompt's path.
-    ``keys`` has a ``KeyCount`` for each key node that has requests in the window.
+    ``keys`` has a ``KeyCount`` for each key node with requests in the window.
     """
 
     def __init__(self) -> None:
@@ -61,12 +61,12 @@ class CodeTree(PrebleTree):
             below.extend(at.children.values())
 
     def begin(self, end: PrebleNode, worker: int) -> None:
-        """Record that a request, whose prompt ends at ``end``, has started at a worker."""
+        """Record that a request whose prompt ends at ``end`` has started at a worker."""
         for at in self.upward(end):
             self.under_way[worker][at] += 1
 
     def over(self, end: PrebleNode, worker: int) -> None:
-        """Record that a request, whose prompt ends at ``end``, has ended at a worker."""
+        """Record that a request whose prompt ends at ``end`` has ended at a worker."""
         counts = self.under_way[worker]
         for at in self.upward(end):
             if counts[at] > 1:
@@ -80,9 +80,9 @@ class CodeTree(PrebleTree):
         Args:
             now_s: The present time in seconds on the clock of the router's host.
             end: The tree node at which the prompt ends.
-            context: Number of prompt tokens above the leaf of the request itself.
-            prompt: Number of tokens in the whole prompt.
-            output: Limit on the number of output tokens.
+            context: The number of prompt tokens above the request's own leaf.
+            prompt: The number of tokens in the whole prompt.
+            output: The limit on the number of output tokens.
         """
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
@@ -95,7 +95,7 @@ class CodeTree(PrebleTree):
     def expire(self, start_s: float) -> None:
         """Remove the requests that arrived at ``start_s`` or before.
 
-        A key node that has no requests left loses its GPUs.
+        A key node without remaining requests loses its GPUs.
         """
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()
@@ -112,8 +112,7 @@ class CodeTree(PrebleTree):
         for counts in self.under_way.values():
             if lower in counts:
                 counts[upper] = counts[lower]
-        # The key node of a request is the deepest node that is longer than the whole path above the
-        # node.
+        # a key node is the deepest node that is longer than the path above it
         if lower in self.keys and key_portion(lower) is not lower:
             key = self.keys.pop(lower)
             key.node = upper

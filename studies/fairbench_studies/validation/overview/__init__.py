@@ -1,1 +1,1 @@
-"""A table and a picture of all measured runs, with a dot for each run."""
+"""A table and a picture that compare all measured runs with their simulations."""

@@ -1,4 +1,4 @@
-"""The picture of all measured runs: simulated against measured values, a dot for each run."""
+"""The picture of all measured runs: simulated against measured values, with a mark per run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH_IN, HEIGHT_IN, DPI = 11.0, 7.0, 110
-ERROR_LIMIT_PCT = 45.0  # A larger error is drawn at the edge of the figure, with its number.
-# The errors of two points are both written at the same edge of the figure only if the base-10
-# logarithms of their measured values differ by at least ``NEAR``.
+ERROR_LIMIT_PCT = 45.0  # a larger error is drawn at the edge, with its number
+# Among points beyond the edge whose measured values are closer than this (in powers of ten), only
+# the largest error is written.
 NEAR = 0.4
-MARKERS = "osD^vP*X"  # markers of the engines in the figure
+MARKERS = "osD^vP*X"  # a marker for each engine
 
 
 def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
     """Draw the picture to each path, in the format of the path's suffix.
 
-    The function needs the package matplotlib. The upper row of panels shows the values, and the
-    lower row shows the errors. Equal points give equal SVG files.
+    The upper row of panels shows the values, the lower row the errors. Equal points give equal SVG
+    files. Requires matplotlib.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def draw(points: Sequence[Point], paths: Sequence[Path]) -> None:
         )
         _legend(figure, points, marks)
         for path in paths:
-            # The picture file contains no date, so that equal numbers give equal files.
+            # Without a date in the file, equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 
@@ -57,7 +57,7 @@ def _server(point: Point) -> str:
 
 
 def _marks(points: Sequence[Point]) -> dict[str, tuple[str, str]]:
-    """Return each server's marker, which shows the engine, and colour, which shows the GPU."""
+    """Return a marker and a colour for each server: the engine's marker, and the GPU's colour."""
     engines = sorted({point.engine for point in points})
     gpus = sorted({point.gpu for point in points})
     return {
@@ -82,7 +82,7 @@ def _style(point: Point, marks: dict[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw simulated against measured values on logarithmic axes, with the limit of the error."""
+    """Draw simulated against measured values on logarithmic axes, with a band for the target."""
     axes.set_title(f"{metric} ({METRICS[metric]})")
     if not points:
         return
@@ -100,7 +100,7 @@ def _values(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
 
 
 def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any]) -> None:
-    """Draw the errors in percent. A point beyond the limit is drawn at the edge with its number."""
+    """Draw the errors in percent. Errors beyond the limit are numbers at the edge."""
     within = WITHIN_PCT[metric]
     axes.axhspan(-within, within, color="0.85", linewidth=0)
     axes.axhline(0, color="0.4", linewidth=0.8)
@@ -110,8 +110,7 @@ def _errors(axes: Axes, points: list[Point], metric: str, marks: dict[str, Any])
         shown = max(-ERROR_LIMIT_PCT, min(ERROR_LIMIT_PCT, error))
         measured = point.pairs[metric].measured
         axes.plot(measured, shown, **_style(point, marks))
-        # The figure shows only the largest of several neighbouring errors beyond the limit as a
-        # number.
+        # Among neighbouring errors beyond the limit, only the largest gets a number.
         side, place = float(np.sign(error)), float(np.log10(measured))
         near = any(side == where and abs(place - at) < NEAR for where, at in numbered)
         if shown != error and not near:

@@ -1,4 +1,4 @@
-"""Measured runs as points, with a simulated and a measured value for each metric."""
+"""Measured runs as points, with a simulated and a measured value of each metric."""
 
 from __future__ import annotations
 
@@ -40,30 +40,28 @@ from fairbench_studies.validation.slora.replay import FITTED_RUNS, replay_run
 
 THROUGHPUT, TIME_PER_TOKEN, FIRST_TOKEN = "throughput", "time per token", "first token"
 METRICS = {THROUGHPUT: "tok/s", TIME_PER_TOKEN: "ms, P50", FIRST_TOKEN: "s, P50"}
-"""The metrics of a run that are compared, with their units."""
+"""The metrics to compare, with their units."""
 
-# Prompts are short if their median length is below ``SHORT_TOKENS``, and long if it is above
-# ``LONG_TOKENS``.
+# Prompts are short if their median length is below the first number, and long above the second.
 SHORT_TOKENS, LONG_TOKENS = 100, 2_000
-# The prompts of a run are mixed if the 90th percentile of their lengths is ``MIXED`` times the 10th
-# percentile.
+# Prompts are mixed if the 90th percentile of their lengths is this many times the 10th.
 MIXED = 4.0
 _REPEAT = re.compile(r"[-_](?:rep|run)\d+$")
 
 
 class Point(NamedTuple):
-    """A measured run, with its simulated and its measured values.
+    """A measured run with its simulated and measured values.
 
     Attributes:
         engine: The engine that served the run, such as ``vllm``.
         gpu: The name of the GPU.
         model: The model, with ``tpN`` for more than one GPU.
-        prompts: The kind of prompts in the run.
+        prompts: The kind of prompts in the run: short, medium, long or mixed.
         name: The name of the run.
-        repeat: A key that all repeats of a run share.
+        repeat: A key shared by all repeats of a run.
         profile: The id of the timing profile of the replay.
-        fitted: Whether the timing profile, or a cost of the host, was fitted to the run.
-        pairs: The values by metric; metrics that the run lacks are missing.
+        fitted: Whether the timing profile, or a cost of the host, was fitted to this run.
+        pairs: The simulated and measured values by metric; metrics that the run lacks are missing.
     """
 
     engine: str
@@ -77,18 +75,18 @@ class Point(NamedTuple):
     pairs: dict[str, Pair]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the point as values that JSON can store."""
+        """Return the point as JSON-compatible values."""
         pairs = {name: pair.as_dict() for name, pair in self.pairs.items()}
         return {**self._asdict(), "pairs": pairs}
 
 
 def points_of(path: Path, profile: str | None) -> tuple[list[Point], list[NotReplayed]]:
-    """Return the points of a file's runs, and the runs that cannot be replayed.
+    """Replay the runs of a file. Return their points, and the runs that cannot be replayed.
 
     Args:
         path: The file.
-        profile: The id or file of the timing profile for all runs, or None. With None, the bundled
-            profile of each run's GPU and model is used, or a profile from the GPU's data sheet.
+        profile: The id or file of the timing profile for all runs. If None, each run uses the
+            bundled profile of its GPU and model, or else a profile from the GPU's data sheet.
 
     Raises:
         DataError: the file holds no runs, or no run can be replayed.
@@ -143,7 +141,7 @@ def serving_point(run: ServingRun, profile: TimingProfile | None = None) -> Poin
 
 
 def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
-    """Return the median TTFTs (s) of requests that both the simulation and the server served."""
+    """Return the median TTFTs (s) of the requests served both by the simulation and the server."""
     both = run.served & simulated.served & run.steady
     if not both.any():
         return Pair(np.nan, np.nan)
@@ -151,7 +149,7 @@ def _first_token(simulated: ServingRun, run: ServingRun) -> Pair:
 
 
 def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[str, Pair]:
-    """Return the pairs that have an error.
+    """Return the pairs for which an error can be computed.
 
     A time to first token that is too short for the model is left out.
     """
@@ -162,7 +160,7 @@ def _defined(throughput: Pair, time_per_token: Pair, first_token: Pair) -> dict[
 
 
 def _has_error(pair: Pair) -> bool:
-    """Return whether the measured and the simulated value are positive numbers."""
+    """Return whether both the simulated and the measured value are positive numbers."""
     return pair.simulated > 0 and pair.measured > 0
 
 
@@ -191,9 +189,9 @@ def _prompt_tokens(run: ServingRun) -> Ints:
 
 
 def kind_of_prompts(tokens: Ints) -> str:
-    """Return the kind of prompts by median length: short, medium or long.
+    """Classify prompts by median length as short, medium or long.
 
-    If the lengths differ much, the kind is mixed.
+    Prompts whose lengths differ much are mixed.
     """
     low, median, high = np.percentile(tokens, [10, 50, 90])
     length = "short" if median < SHORT_TOKENS else "long" if median >= LONG_TOKENS else "medium"
@@ -201,7 +199,7 @@ def kind_of_prompts(tokens: Ints) -> str:
 
 
 def _program_point(run: ProgramRun, profile: TimingProfile | None) -> Point:
-    """Return the point of a run of programs; the throughput is the service rate."""
+    """Return the point of a run of programs. Its throughput is the service rate."""
     found = compare_programs(run, *replay_programs(run, profile))
     gpu, model, *_ = found.profile.split("/")
     return Point(
@@ -213,7 +211,7 @@ def _program_point(run: ProgramRun, profile: TimingProfile | None) -> Point:
 
 
 def _slora_point(run: MeasuredRun, profile: TimingProfile | None) -> Point:
-    """Return the point of a run of S-LoRA's engine, which does not record times per token."""
+    """Return the point of a run of S-LoRA's engine, whose records lack times per token."""
     sides = replay_run(run, profile), run.trace
     fitted = profile is None and not run.section and run.name in FITTED_RUNS
     first = Pair(*(ttft_s(side, run.trace.clients, 50) for side in sides))
@@ -225,7 +223,7 @@ def _slora_point(run: MeasuredRun, profile: TimingProfile | None) -> Point:
 
 
 def files_of(paths: Sequence[Path]) -> Iterator[Path]:
-    """Yield the given files, and the files of measured runs in and below the given directories."""
+    """Yield the given files, and all files of measured runs below the given directories."""
     for path in paths:
         if not path.is_dir():
             yield path

@@ -1,4 +1,4 @@
-"""All measured runs as one table, by engine, GPU, model and kind of prompts."""
+"""A table of all measured runs, by engine, GPU, model and kind of prompts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench_studies.validation.overview.points import (
 from fairbench_studies.validation.report import LONG_TTFT_S
 
 WITHIN_PCT = {THROUGHPUT: 5.0, TIME_PER_TOKEN: 5.0, FIRST_TOKEN: 10.0}
-"""The largest error in percent, by metric, with which a run counts as accurate."""
+"""The largest error in percent at which a run counts as accurate, by metric."""
 
 
 class Row(NamedTuple):
@@ -30,11 +30,11 @@ class Row(NamedTuple):
     Attributes:
         server: The engine, the GPU and the model.
         prompts: The kind of prompts in the runs.
-        tested: The runs to which neither a timing profile nor a cost was fitted.
+        tested: The runs to which nothing was fitted, neither a timing profile nor a cost.
         fitted: The number of runs to which something was fitted.
         repeats: The number of sets of repeated runs.
-        spreads_pct: By metric, the largest spread in a set of repeated runs. A spread is the
-            difference between the largest and the smallest measured value in percent of the mean.
+        spreads_pct: For each metric, the largest spread in a set of repeated runs: the difference
+            between the largest and the smallest measured value in percent of the mean.
     """
 
     server: tuple[str, str, str]
@@ -49,7 +49,7 @@ class Row(NamedTuple):
         return errors_pct(self.tested, metric)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the row as values that JSON can store."""
+        """Return the row as JSON-compatible values."""
         engine, gpu, model = self.server
         return {
             **{"engine": engine, "gpu": gpu, "model": model, "prompts": self.prompts},
@@ -89,7 +89,7 @@ def _row(server: tuple[str, str, str], prompts: str, points: list[Point]) -> Row
 
 
 def _spread_pct(repeats: Sequence[Point], metric: str) -> Iterator[float]:
-    """Yield the spread, in percent, of each set of repeats with at least two known values."""
+    """Yield the spread in percent of each set of repeats that has at least two known values."""
     values = [one.pairs[metric].measured for one in repeats if metric in one.pairs]
     if len(values) > 1:
         yield 100 * (max(values) - min(values)) * len(values) / sum(values)

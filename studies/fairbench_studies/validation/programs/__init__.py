@@ -1,1 +1,1 @@
-"""The simulator compared with runs of the DLPM authors' benchmark of programs."""
+"""The simulator compared with measured runs of the DLPM authors' judge benchmark."""

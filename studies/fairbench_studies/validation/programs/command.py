@@ -1,4 +1,4 @@
-"""``fairbench validate`` of runs of the DLPM authors' own benchmark."""
+"""``fairbench validate`` for runs of the DLPM authors' own benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the DLPM authors' judge benchmark, read from a file with command lines and results."""
+"""Measured runs of the DLPM authors' judge benchmark, as command lines and results in a file."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from fairbench_studies.validation.records import name_of, records_of
 from fairbench_studies.validation.report import NotReplayed, each, unique
 from fairbench_studies.validation.serving.profiles import gpu_name
 
-# ``_OPTIONS`` lists the command-line options of the server and of the client. Python's argparse
-# accepts any unique prefix of an option.
+# Command-line options of the server and the client. Python's argparse accepts any unique prefix of
+# an option.
 _OPTIONS = (
     "schedule-policy", "load-balance-method", "Q", "max-total-tokens", "max-prefill-tokens",
     "mem-fraction-static", "intervals", "branches", "initial-delay", "dp",
 )  # fmt: skip
 _PROGRAMS = re.compile(r"(\d{1,9}) programs? a user")
 _TOKENS = re.compile(r"average (\d[\d,]{0,11}(?:\.\d+)?) tokens")
-# ``SYSTEM_TOKENS`` is the number of tokens in the system text: the log has 13,222 characters per
-# article, and 13,386 with the system text. Each user has a system text of its own, because in the
-# first LPM run users 1 and 2 finish no request before user 0 has finished. With a common system
-# text, the first requests of all users would match equally long prefixes.
+# Tokens of the system text: the log has 13,222 characters per article, and 13,386 with the system
+# text. Each user has its own system text, because in the first LPM run, users 1 and 2 finish no
+# request before user 0 is done. With a common text, the first requests of all users would match
+# equally long prefixes.
 SYSTEM_TOKENS = 33
-LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # An article has at least one token.
+LEAST_PROMPT_TOKENS = SYSTEM_TOKENS + 1  # an article has at least one token
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramRun:
-    """A measured run, with the settings of server and client, and the measurements.
+    """A measured run: the settings of server and client, and the measurements.
 
-    ``policy`` is the name of the scheduler on the server's command line. User i sends ``programs``
-    programs of ``branches[i]`` judgements each, one every ``intervals_s[i]`` seconds; all users but
-    the first begin ``initial_delay_s`` seconds later. ``prompt_tokens`` is the mean length of
-    system text and article in tokens. ``latencies_s`` holds the latencies of each user's programs
-    in seconds, in arbitrary order.
+    ``policy`` is the scheduler on the server's command line. User i sends ``programs`` programs
+    with ``branches[i]`` judgements each, one program every ``intervals_s[i]`` seconds. All users
+    but the first begin ``initial_delay_s`` seconds later. ``prompt_tokens`` is the mean length of
+    system text and article. ``latencies_s`` holds the latencies of each user's programs in seconds,
+    in arbitrary order.
     """
 
     name: str
@@ -136,7 +136,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the values of each known option. If an option is repeated, the last use counts."""
+    """Return the values of each known option. The last use of a repeated option counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:
@@ -152,7 +152,7 @@ def _options(text: str, where: str) -> dict[str, list[str]]:
             values.clear()
         else:
             values.append(word.rstrip(","))
-            if word.endswith(","):  # Words after a comma are not values of the command-line option.
+            if word.endswith(","):  # words after a comma are not values of the option
                 values = []
     return found
 
@@ -233,7 +233,7 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
 
 
 def _by_number(user: str) -> tuple[int, str]:
-    """Return a sort key that puts user10 after user9, as in the order of ``branches``."""
+    """Return a sort key that puts user10 after user9, which is the order of ``branches``."""
     number = re.search(r"\d{1,9}$", user)
     return int(number[0]) if number else -1, user
 

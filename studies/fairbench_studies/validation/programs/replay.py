@@ -1,6 +1,6 @@
 """The replay of a run of the DLPM authors' judge benchmark.
 
-No value of the simulation is fitted to the replayed runs. The cost of the host for ``lpm_mdrr`` was
+No value of the simulation is fitted to the replayed runs. The host's cost of ``lpm_mdrr`` was
 fitted to two other runs.
 """
 
@@ -28,30 +28,29 @@ from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import SYSTEM_TOKENS, ProgramRun
 from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
-# The constants below are lengths in tokens of the parts of the benchmark's requests, from the logs
-# of the measured runs. The log contains the instructions of the dimensions: 19 texts of 3,660 to
-# 7,140 characters, 4,219 on average, at 5 characters per token. An answer ends at the word END,
-# before its limit of 256 tokens. Users with 16 and with 2 judgements have different ratios of
+# Lengths in tokens of the parts of a request, as means over the logs of three measured runs. Times
+# and service rates were not used. The log contains the instructions of the dimensions: 19 texts of
+# 3,660 to 7,140 characters, 4,219 on average, at 5 characters per token. An answer ends at the word
+# END, before its limit of 256 tokens. Users with 16 and with 2 judgements have different ratios of
 # output tokens to requests, which give two equations for the lengths of a judgement and of a merge.
-# The lengths are means over the three logs; times and service rates were not used.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# ``ENGINE_OF_2024`` lists the defaults of SGLang in 2024. The measured server, a fork of SGLang,
-# has the same defaults (docs/appendix/engine.md).
+# The defaults of SGLang in 2024. The measured server, a fork of SGLang, has the same defaults
+# (docs/appendix/engine.md).
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
     "engine.batch_is_full": False,
 }
-# The published command lines set no limit, so ``MAX_RUNNING_REQUESTS`` is higher than the memory
-# allows.
+# The published command lines set no limit. This limit is never reached, because the memory is full
+# before.
 MAX_RUNNING_REQUESTS = 2_048
-SEED = 0  # Seed for the articles' lengths; arrivals are evenly spaced and need no seed.
+SEED = 0  # seeds the articles' lengths; arrivals are evenly spaced
 
 
 @dataclass(frozen=True, slots=True)
 class EvenArrivals:
-    """An ``ArrivalSource`` of programs that arrive at equal intervals from a given start."""
+    """An ``ArrivalSource`` whose programs arrive at equal intervals from a given start."""
 
     programs: int
     interval_s: float
@@ -59,7 +58,7 @@ class EvenArrivals:
 
     @property
     def timed(self) -> bool:
-        """Return whether the arrival times do not depend on the seed."""
+        """Return whether the arrival times are the same for every seed."""
         return True
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
@@ -68,7 +67,7 @@ class EvenArrivals:
             yield Arrival(self.start_s + number * self.interval_s)
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """Return how many programs arrive before the time ``before_s`` (seconds)."""
+        """Return how many programs arrive before ``before_s`` seconds."""
         return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
 
     def last_arrival_s(self, rng: random.Random) -> float:
@@ -78,12 +77,10 @@ class EvenArrivals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """A simulated run.
+    """The results of a simulated run. Times are in seconds after the first arrival.
 
-    The simulated times and service of a replay. Times are in seconds after the first arrival, and
-    clients are numbers. The fields ``requests_*`` describe finished requests, and ``service`` holds
-    the requests' input + 2 x output tokens. The fields ``programs_*`` describe the programs that
-    finished.
+    ``requests_*`` and ``service`` (input + 2 x output tokens) have an entry per finished request,
+    and ``programs_*`` and ``latencies_s`` have one per finished program. Clients are numbers.
     """
 
     requests_client: Ints
@@ -106,7 +103,7 @@ class Replay:
         return min(float(ends_s[self.programs_client == one].max()) for one in users)
 
     def service_by(self, time_s: float) -> Floats:
-        """Return the service (tokens) of the requests that finished by a time, shape (n_users,)."""
+        """Return each user's service (tokens) in finished requests, shape (n_users,)."""
         done = self.requests_finish_s <= time_s
         users = int(self.requests_client.max()) + 1
         total = np.bincount(self.requests_client[done], self.service[done], minlength=users)
@@ -114,7 +111,7 @@ class Replay:
 
     @property
     def jain(self) -> float:
-        """Return Jain's index of all users' service up to the time ``all_active_s``."""
+        """Jain's index of the users' service until ``all_active_s``."""
         return jain(self.service_by(self.all_active_s))
 
     def p50_s(self, user: int) -> float:
@@ -123,7 +120,7 @@ class Replay:
 
 
 def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Replay, str]:
-    """Return the simulated run and the id of its timing profile.
+    """Simulate a measured run. Return the result, and the id of the timing profile.
 
     Raises: DataError: the run's scheduler or timing profile is unknown, or a program cannot be
         served.
@@ -137,7 +134,7 @@ def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Repla
 
 
 def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
-    """Return the experiment with the settings of the run's server."""
+    """Return the experiment with the settings of the measured server."""
     scheduler, settings = scheduler_of(run.policy, run.quantum)
     flags = {
         "workload": "judge",
@@ -160,7 +157,7 @@ def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
 
 
 def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
-    """Return the plan of programs and arrivals for each user of the run."""
+    """Return each user's programs and arrivals as a plan."""
     lengths = {
         "system_tokens": 0,
         "article_tokens": run.prompt_tokens - SYSTEM_TOKENS,
@@ -186,7 +183,7 @@ def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
 
 
 def _replayed(run: ProgramRun, result: RunResult) -> Replay:
-    """Return the columns of a simulated run that the comparison needs."""
+    """Extract the columns that the comparison needs from a simulated run."""
     requests, programs = result.requests, result.programs
     number = {user: index for index, user in enumerate(run.latencies_s)}
     finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])

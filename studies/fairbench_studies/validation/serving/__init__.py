@@ -1,1 +1,1 @@
-"""The simulator's engines compared with real SGLang and vLLM servers."""
+"""The simulator compared with measured runs of real SGLang and vLLM servers."""

@@ -1,4 +1,4 @@
-"""vLLM with ``async_scheduling``, which is the default since vLLM's release 0.14."""
+"""vLLM with ``async_scheduling``, the default since release 0.14."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fairbench.engine.vllm import VLLMReplica
 
 
 class AsyncVLLMReplica(VLLMReplica):
-    """A worker that schedules each step at the time when the previous step begins.
+    """A worker that schedules each step when the previous step begins.
 
-    A request that arrives during a step joins the step after the next one. An idle worker starts a
-    request at once.
+    A request that arrives during a step therefore joins only the step after the next. An idle
+    worker starts a request at once.
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        # ``_late`` holds the requests that arrived after the next step had been scheduled.
+        # requests that arrived after the next step had been scheduled
         self._late: list[Sequence] = []
 
     def _read_inbox(self) -> None:

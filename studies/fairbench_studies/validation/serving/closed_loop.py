@@ -14,16 +14,15 @@ from fairbench.engine.clock import ARRIVE, Clock
 from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 
-# A client sends its next request ``NEXT_REQUEST_MS`` milliseconds after an answer, which is the
-# median gap in sglang-a100-fixed-c1-run1.
+# A client sends its next request this long after an answer, the median gap in
+# sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
-# The load generator of closed-loop runs counts the tokens of each answered prompt with the model's
-# tokenizer, in its event loop. While the load generator counts tokens, it reads no answers and
-# sends no requests. The times come from gaps between requests in two SGLang runs with one request
-# at a time, with prompts of 401 tokens and of 785 to 12,305 tokens.
+# Closed-loop load generators count the tokens of each answered prompt in their event loop, and read
+# and send nothing meanwhile. These times per prompt and per token come from gaps between requests
+# in two SGLang runs with one request at a time and prompts of 401 and of 785 to 12,305 tokens.
 COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
-# A limit on requests counts if the client is at the limit for the fraction ``HELD_SHARE`` of the
-# time after it first reached the limit.
+# A limit on requests in flight is real if, once it was reached, the client stayed at the limit for
+# this fraction of the time.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
 
@@ -35,11 +34,10 @@ class Limit(NamedTuple):
 
 
 def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
-    """Return the limit that delayed the client of an open loop, or None if there was no limit.
+    """Return the connection limit that delayed an open-loop client, or None if there was none.
 
-    A client with a limited number of connections sends its next request when an answer arrives. If
-    connections are limited, the measured times of sending depend on the server, and a replay must
-    not repeat them.
+    A client at its limit sends the next request only when an answer arrives. The measured times of
+    sending then depend on the server, and a replay must not repeat them.
 
     Args:
         submit_s: Sorted times of sending in seconds, shape (n_requests,).
@@ -48,7 +46,7 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     """
     served = np.flatnonzero(~np.isnan(latency_s))
     ends_s = submit_s[served] + latency_s[served]
-    # At equal times, ends of answers come before sent requests.
+    # An answer that ends when a request is sent comes first.
     times_s = np.concatenate([ends_s, submit_s[served]])
     change = np.repeat([-1, 1], len(served))
     order = np.argsort(times_s, kind="stable")
@@ -67,11 +65,11 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
 
 
 class EventLoop:
-    """The thread of a load generator, which counts the tokens of each answered prompt.
+    """The thread of a load generator that counts the tokens of each answered prompt.
 
-    Answers that arrive while the thread is counting are read together afterwards, as a batch.
-    ``go_on`` is called for each answer after all prompts of its batch have been counted.
-    ``read_ps`` maps a request's number to the time (ps) at which its answer was read.
+    Answers that arrive while the thread is counting are read together afterwards. ``go_on`` is
+    called for each answer once all prompts of its batch are counted. ``read_ps`` holds for each
+    request the time (ps) at which its answer was read.
     """
 
     def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
@@ -84,7 +82,7 @@ class EventLoop:
         self._ends_ps: list[int] = [0]
 
     def answer(self, number: int) -> None:
-        """Handle the arrival of an answer at the load generator."""
+        """Receive an answer at the load generator."""
         self._unread.append(number)
         if self._ends_ps[-1] <= self._clock.now_ps:
             self._count()
@@ -94,7 +92,7 @@ class EventLoop:
         return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
 
     def _count(self) -> None:
-        """Read the answers that have not been read, and count the tokens of their prompts."""
+        """Read all unread answers, and count the tokens of their prompts."""
         batch, self._unread = self._unread, []
         end_ps = self._clock.now_ps
         self._starts_ps.append(end_ps)
@@ -114,10 +112,9 @@ class EventLoop:
 class ClosedLoop:
     """A load generator that sends ``total`` requests, with at most ``concurrency`` in flight.
 
-    The latency of a request counts from the time when the request is created. A request is sent
-    when one of the ``connections`` is free; requests get connections in the order of their
-    creation. If ``counted`` (tokens of each prompt) is given, the client's ``thread`` counts the
-    prompt of each answer before the client continues.
+    The latency of a request counts from its creation. The request is sent as soon as one of the
+    ``connections`` is free, in the order of creation. If ``counted`` (tokens of each prompt) is
+    given, the client counts the prompt of each answer in its ``thread`` before it continues.
     """
 
     def __init__(
@@ -148,7 +145,7 @@ class ClosedLoop:
             self.thread.answer(index)
 
     def _go_on(self, next_ms: float = 0.0) -> None:
-        """Use the connection of an answer for a waiting request, and create the next request."""
+        """Pass the freed connection to a waiting request, and create the next request."""
         self._open -= 1
         if self._waiting:
             self._connect(self._waiting.popleft())

@@ -49,8 +49,8 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotReplayed]:
     """Write predictions for the runs of a file, without reading the measured results.
 
-    The result lists the runs without a prediction, with reasons; the written file has the same
-    list. Raises UsageError if the file ``out`` exists, or if no run can be predicted.
+    Returns the runs that cannot be predicted, with reasons; the written file lists them, too.
+    Raises UsageError if the file ``out`` exists, or if no run can be predicted.
     """
     from fairbench.results.store import write_json
     from fairbench_studies.validation.serving.files import read_serving
@@ -77,7 +77,7 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> list[NotRepla
 
 
 def print_serving_fit(file: Path, *, as_json: bool) -> None:
-    """Repeat the calibration of the measured profile, and print each step."""
+    """Repeat the fit of the measured profile, and print each step."""
     from fairbench.cli.output import print_json
     from fairbench_studies.validation.serving.calibrate import fit
     from fairbench_studies.validation.serving.files import load_serving
@@ -103,9 +103,9 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Return the comparison of a run.
+    """Replay and compare a run.
 
-    Runs with direct requests to the engine are compared by tenant.
+    Runs whose requests went directly to the engine are compared by tenant.
     """
     from fairbench_studies.validation.serving.compare import check_steady, compare_serving
     from fairbench_studies.validation.serving.replay import replay

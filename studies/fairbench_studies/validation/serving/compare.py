@@ -1,4 +1,4 @@
-"""A measured serving run and its replay, with values, errors and targets."""
+"""A measured serving run compared with its replay: values, errors and targets."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
-# The constants below are targets in percent for throughput, for the service rate of each client,
-# and for the time per output token.
+# The largest accepted error in percent of throughput, of each client's service rate, and of the
+# time per output token.
 RATE_TARGET_PCT = 5.0
-# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are targets in percent for the P50 and P99 of times to
-# first token above ``LONG_TTFT_S``.
+# The largest accepted errors in percent of the P50 and P99 of TTFT, above ``LONG_TTFT_S``.
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0
 JAIN_TARGET = 0.02
-# ``REFUSED_TARGET`` is the target for the difference in refused requests, as a fraction of all
-# requests.
+# The largest accepted difference in refused requests, as a fraction of all requests.
 REFUSED_TARGET = 0.01
 
 
@@ -50,7 +48,7 @@ class ServingComparison:
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as values that JSON can store."""
+        """Return the comparison as JSON-compatible values."""
         return {
             "name": self.name,
             "engine": self.engine,
@@ -68,7 +66,7 @@ class ServingComparison:
 
 
 def check_steady(run: ServingRun) -> None:
-    """Raise DataError unless some request that was sent after the warm-up has an answer."""
+    """Raise DataError unless a request that was sent after the warm-up was answered."""
     if not (run.served & run.steady).any():
         raise DataError(
             f"no request that was sent after the warm-up of {run.warm_up_s:g} s was answered"
@@ -78,7 +76,7 @@ def check_steady(run: ServingRun) -> None:
 def compare_serving(
     measured: ServingRun, simulated: ServingRun, profile: str, *, fitted: bool = False
 ) -> ServingComparison:
-    """Compare a measured run with its simulation; the same functions evaluate both."""
+    """Compare a measured run with its simulation. The same functions evaluate both."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
@@ -95,7 +93,7 @@ def compare_serving(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the kinds of clients (names without numbers at the end) in alphabetical order."""
+    """Return the kinds of clients (names without trailing numbers) in alphabetical order."""
     return sorted({_group(client) for client in run.client})
 
 
@@ -139,7 +137,7 @@ def tpot_p50_ms(run: ServingRun) -> float:
 def off_target(pair: Pair, percent: float) -> bool:
     """Return whether a simulated value misses its target.
 
-    An undefined measurement has no target.
+    There is no target if the measurement is undefined.
     """
     return pair.measured == pair.measured and not pair.within(percent)
 
@@ -152,12 +150,12 @@ def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
 
 
 def clients_of(run: ServingRun) -> tuple[str, ...]:
-    """Return the names of a run's clients, in the order of their numbers in its ``Trace``."""
+    """Return a run's clients by name, in the order of their numbers in the run's ``Trace``."""
     return tuple(sorted(set(run.client)))
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return the requests of a run after the warm-up, or the requests in the mask ``chosen``."""
+    """Return the requests after the warm-up as a trace, or those in the mask ``chosen``."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])
@@ -184,7 +182,7 @@ def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
 
 
 def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
-    """Return the window from the end of the warm-up to the last arrival, followed by its slices."""
+    """Return the window from the warm-up's end to the last arrival, followed by its slices."""
     found = windows(trace_of(simulated), trace_of(measured), WEIGHTS)
     names = clients_of(measured)
     return tuple(replace(window, names=names) for window in found)

@@ -34,37 +34,33 @@ from fairbench_studies.validation.serving.async_vllm import AsyncVLLMReplica
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
-# ``CLOSED_MEM_FRACTION`` is the value of SGLang's mem_fraction_static and of vLLM's
-# gpu_memory_utilization.
+# SGLang's mem_fraction_static and vLLM's gpu_memory_utilization in closed-loop runs
 CLOSED_MEM_FRACTION = 0.85
 SYNC_HOST_MS = 2.5
-"""The idle time (ms) of a GPU between two steps of vLLM with synchronous scheduling.
+"""The time (ms) that the GPU idles between two steps of vLLM with synchronous scheduling.
 
-A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms if
-threads do not conflict. Timing profiles that were measured already contain the idle time of their
-servers. With asynchronous scheduling, the GPU never waits for the host; therefore ``host_ms`` is 0
-in a profile that was not measured on a server.
+A design of asynchronous scheduling (vLLM issue 10634) reports 5 to 6 ms, and expects 2 to 3 ms
+without conflicts between threads. Profiles measured on a server already contain this time. With
+asynchronous scheduling, the GPU never waits for the host, so ``host_ms`` of other profiles is set
+to 0.
 """
-# If a profile was not measured on a server, its grade begins with one of the texts in
-# ``_NOT_SERVED``.
+# The grade of a profile that was not measured on a server begins with one of these texts.
 _NOT_SERVED = ("operators:", "derived:", "fitted to measured operators")
-# From release ``ASYNC_FROM`` on, vLLM uses async_scheduling by default.
+# From this release on, vLLM uses async_scheduling by default.
 ASYNC_FROM = (0, 14)
-# The constants below are memory fractions of the DLPM authors' fork: in published command lines
-# that also set 20,000 tokens, and by default (as SGLang in 2024).
+# Memory fractions of the DLPM authors' fork: in published command lines that also set 20,000
+# tokens, and by default (as in SGLang in 2024).
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-# The first settings belong to a server without --schedule-policy that is not the fork. The second
-# settings belong to the fork of summer 2024, which streams after each decode step and then always
-# makes a scheduling pass.
+# Policies of a server that was started without --schedule-policy. Any other policy means the fork
+# of summer 2024, which streams after each decode step and then always makes a scheduling pass.
 SERVER_DEFAULT = ("", "default")
-# ``SGLANG_OPEN_POOL_TOKENS`` is the size of the KV pool in tokens that the server of the open-loop
-# runs logged.
+# The KV pool in tokens that the server of the open-loop runs logged.
 SGLANG_OPEN_POOL_TOKENS = 444_563
 SGLANG_OPEN_SERVERS = ("a100-80gb/llama-3.1-8b/tp1/", "h100-80gb/llama-3.1-8b/tp1/")
 
 
 class _Server(FCFS):
-    """A simulated server, which refuses prompts that are too long."""
+    """A first-come-first-served scheduler that refuses prompts which are too long."""
 
     def __init__(self, run: ServingRun) -> None:
         super().__init__(FCFS.Params())
@@ -96,7 +92,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
 
 
 def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
-    """Return SGLang's KV memory in tokens, or 0 for the default memory fraction."""
+    """Return SGLang's KV memory in tokens, or 0 if the default memory fraction decides."""
     if tokens := believable_pool(run):
         return tokens
     pool = profile.pool
@@ -114,9 +110,9 @@ def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
 def believable_pool(run: ServingRun) -> int:
     """Return the KV memory (tokens) that a run states, or 0 if the run's times contradict it.
 
-    The KV memory must hold the prompts of all requests that decode at the same time, unless prompts
-    share prefixes. Only in runs with a gateway do prompts share prefixes. The function
-    ``with_doubts`` marks further runs with the same settings.
+    The memory must hold the prompts of all requests that decode at the same time. Runs with a
+    gateway are exempt, because their prompts share prefixes. ``with_doubts`` extends the doubt to
+    further runs with the same settings.
     """
     if not run.direct or not run.pool_tokens:
         return run.pool_tokens
@@ -128,10 +124,9 @@ def _contradicts(run: ServingRun) -> bool:
 
 
 def with_doubts(runs: Iterable[ServingRun]) -> list[ServingRun]:
-    """Mark the runs whose stated KV memory is contradicted by another run with the same settings.
+    """Mark runs as doubted if a run with the same settings contradicts the stated KV memory.
 
-    Runs with the same engine, GPU, model and policy were made with the same command line of the
-    server.
+    Runs with equal settings were made with the same command line of the server.
     """
     every = list(runs)
     doubted = {_settings(run) for run in every if _contradicts(run)}
@@ -146,7 +141,7 @@ def _settings(run: ServingRun) -> tuple[object, ...]:
 
 
 def most_decoding_tokens(run: ServingRun) -> int:
-    """Return the most prompt tokens of requests that decode at the same time, as measured."""
+    """Return the most prompt tokens that decoding requests held at the same time, as measured."""
     served = run.served
     tokens = run.prompt_tokens[served]
     first_s = (run.submit_s + run.ttft_s)[served]
@@ -156,7 +151,7 @@ def most_decoding_tokens(run: ServingRun) -> int:
 
 
 def _local(run: ServingRun) -> LocalScheduler:
-    """Return the scheduler that a run's ``policy`` names, which is fcfs by default."""
+    """Return the scheduler that a run's ``policy`` names. The default is fcfs."""
     if run.policy in SERVER_DEFAULT:
         return _Server(run)
     if run.engine == "vllm" and run.policy != "fcfs":
@@ -170,15 +165,15 @@ def _local(run: ServingRun) -> LocalScheduler:
 def _async_scheduling(run: ServingRun) -> bool:
     """Return whether the run's release of vLLM uses asynchronous scheduling by default.
 
-    A run that states no release counts as one with asynchronous scheduling, because all such runs
-    of the data were made in 2026.
+    A run that states no release counts as asynchronous, because all such runs in the data were made
+    in 2026.
     """
     parts = re.findall(r"\d+", run.engine_version)[:2]
     return not parts or tuple(map(int, parts)) >= ASYNC_FROM
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """Return the limits of vLLM that the run states, or the defaults of vLLM for the GPU."""
+    """Return the vLLM limits that a run states. Missing limits are the defaults for the GPU."""
     most_tokens, most_sequences = default_batch(profile)
     tokens = run.max_num_batched_tokens or most_tokens
     sequences = run.max_num_seqs or most_sequences
@@ -192,7 +187,7 @@ def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
 
 
 def _vllm_pool(profile: TimingProfile, tokens: int, sequences: int) -> int:
-    """Return the KV memory of vLLM, or of SGLang for a model whose shape is unknown, in tokens."""
+    """Return vLLM's KV memory in tokens. If the model's shape is unknown, SGLang's is used."""
     gpu, model, parallel, _ = profile.profile_id.split("/", 3)
     pool, memory = profile.pool, profile.pool.vllm
     if model in model_configs():

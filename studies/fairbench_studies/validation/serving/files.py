@@ -19,7 +19,7 @@ NAME = "validation"
 
 
 def load_serving(path: Path) -> list[ServingRun]:
-    """Load the runs of a file in their order.
+    """Load the runs of a file in order.
 
     Raises DataError with the file, the line and the field.
     """
@@ -36,7 +36,7 @@ def read_serving(
 ) -> tuple[list[ServingRun], list[NotReplayed]]:
     """Read all valid runs of the file. Also return why other runs are invalid.
 
-    If ``predict`` is True, measured columns are not read.
+    With ``predict``, measured columns are not read.
 
     Raises:
         DataError: the file is not JSON, or no run can be read.
@@ -79,7 +79,7 @@ def write_comparison(
 def as_json_object(
     runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return all comparisons as JSON types, with runs of several tenants in a separate list."""
+    """Return all comparisons as JSON types. Runs of several tenants form a separate list."""
     whole: dict[str, Any] = {"runs": [run.as_dict() for run in runs]}
     return {**whole, "tenants": list(tenants)} if tenants else whole
 

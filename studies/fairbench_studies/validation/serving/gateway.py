@@ -13,10 +13,9 @@ from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 from fairbench_rivals.gateway.infergrid_drr import InfergridDRR
 
-# The gateway adds ``GATEWAY_MS`` milliseconds to each request; the source of the data measured 3 to
-# 5 ms.
+# Milliseconds that the gateway adds to each request. The source of the data measured 3 to 5 ms.
 GATEWAY_MS = 4.0
-_WHERE = "(?: at the gateway)?"  # In some files, the name of a gateway is followed by these words.
+_WHERE = "(?: at the gateway)?"  # some files add these words to the gateway's name
 _LIMIT = r"(?:, ([1-9]\d*) at a time)?"
 _FIFO = re.compile(f"fifo{_WHERE}{_LIMIT}", re.IGNORECASE)
 # InferGrid calls its rule DRR, but the rule has no quantum and only counts requests
@@ -26,9 +25,9 @@ _BUCKET = re.compile(rf"token bucket{_WHERE} ([1-9]\d*)/min, burst ([1-9]\d*)", 
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
-    """Return the queue of the gateway that a measured run names.
+    """Return the gateway queue that a measured run names.
 
-    Raises DataError if the name of the gateway is unknown.
+    Raises DataError if the name is unknown.
     """
     policy = " ".join(policy.split())
     router: Router = build_router("round-robin", {}, 1)
@@ -48,7 +47,7 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
 
 
 def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
-    """Return a detector that limits the number of unfinished requests, if a limit is given."""
+    """Return a detector that limits unfinished requests to ``at_a_time``, if given."""
     if not at_a_time:
         return AlwaysRoom()
     detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))

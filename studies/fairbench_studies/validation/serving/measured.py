@@ -1,4 +1,4 @@
-"""Runs of a real serving engine: the file format, one run per line."""
+"""Measured runs of a real serving engine, and their file format with one run per line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from fairbench.errors import DataError, printable
 from fairbench.metrics.records import Flags, Floats, Ints
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-# ``FITTED`` lists the names of the runs to which a profile or a cost was fitted. For the A100, no
-# other run had been inspected before the fit. For the H100, all runs had been inspected before the
-# fit.
+# Names of the runs to which a profile or a cost was fitted. Before the fit for the A100, no other
+# run had been inspected. Before the fit for the H100, all runs had been inspected.
 FITTED = frozenset(
     {
         *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
@@ -27,25 +26,23 @@ FITTED = frozenset(
         "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
-        # The time that vLLM's server needs per request was fitted to this run.
+        # vLLM's time per request in the server was fitted to this run.
         "vllm-a100-fixed-c128-run1",
     }
 )
-# In runs without a gateway, the field ``gateway`` has the value ``DIRECT``.
+# value of the field ``gateway`` in runs without a gateway
 DIRECT = "none"
-# From the commit ``INFERGRID`` of InferGrid on, the load generator counts prompt tokens
-# (``closed_loop``).
+# From this commit of InferGrid on, the load generator counts prompt tokens (``closed_loop``).
 INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
-# The warm-up of an open-loop run, during which the engine compiles kernels, takes ``WARM_UP_S``
-# seconds. If a run sends requests for less than twice the warm-up, the whole run counts, because
-# too few requests would remain.
+# The first seconds of an open-loop run are a warm-up, in which the engine compiles kernels. If a
+# run sends requests for less than twice this time, the whole run counts, because too few requests
+# would remain.
 WARM_UP_S = 10.0
 
 INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
 COUNTS = ("prompt_tokens", "output_tokens")
-# ``MAX_TOKENS`` limits the tokens of a prompt or an answer to ten times the longest existing
-# context.
+# The limit on the tokens of a prompt or an answer: ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_TIME_S = 1e10
 MEASURED = ("ttft_s", "latency_s", "error")
@@ -53,20 +50,19 @@ MEASURED = ("ttft_s", "latency_s", "error")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRun:
-    """A measured run.
+    """The requests of a measured run, in the order of sending, and the settings of the run.
 
-    The requests of a measured run, in the order of sending. Times are in seconds after the first
-    request. ``ttft_s`` and ``latency_s`` are NaN for requests that were refused or not answered.
-    For a refused request, ``output_tokens`` is 0. In a closed loop, at most ``concurrency``
-    requests are in flight, of which ``connection_limit`` reach the server. ``warm`` means that the
-    same prompts had been sent to the same server before. ``counts_prompts`` means that the client
-    counts the tokens of each answered prompt. ``pool_tokens`` is the size of the KV memory in
-    tokens, or 0 if unknown. ``kind`` names the kind of each request, if the file states kinds.
-    ``policy`` and ``quantum`` describe the server's scheduler; "" or "default" means the default
-    scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are the limits of vLLM; 0 means the
-    default. ``predicted`` is the prediction of another simulator (BLIS). Requests of the first
-    ``warm_up_s`` seconds are left out of comparisons. ``pool_doubted`` means that a run with the
-    same settings contradicts ``pool_tokens``.
+    Times are in seconds after the first request. ``ttft_s`` and ``latency_s`` are NaN for requests
+    that were refused or not answered; ``output_tokens`` is 0 for refused requests. In a closed
+    loop, at most ``concurrency`` requests are in flight, of which ``connection_limit`` reach the
+    server. ``warm`` means that the same prompts had been sent to the server before.
+    ``counts_prompts`` means that the client counts the tokens of each answered prompt.
+    ``pool_tokens`` is the size of the KV memory in tokens, or 0 if unknown, and ``pool_doubted``
+    means that a run with the same settings contradicts it. ``kind`` names the kind of each request,
+    if the file states kinds. ``policy`` and ``quantum`` describe the server's scheduler; "" and
+    "default" mean the default scheduler. ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's
+    limits; 0 means the default. ``predicted`` is the prediction of another simulator (BLIS).
+    Comparisons leave out requests of the first ``warm_up_s`` seconds.
     """
 
     name: str
@@ -107,7 +103,7 @@ class ServingRun:
 
     @property
     def direct(self) -> bool:
-        """Return whether requests went directly to the engine, which also counted prompt tokens."""
+        """Return whether requests went directly to the engine, which also counted prompts."""
         return not self.closed and self.gateway == DIRECT
 
     @property
@@ -117,17 +113,17 @@ class ServingRun:
 
     @property
     def output_limit(self) -> int:
-        """The largest output length of any request, because most requests reach their own limit."""
+        """The longest output of any request. Most requests reach their own limit."""
         return int(self.output_tokens.max())
 
     @property
     def steady(self) -> Flags:
-        """A mask of the requests after the warm-up, which are the requests that comparisons use."""
+        """A mask of the requests after the warm-up. Comparisons use only these."""
         return np.asarray(self.submit_s >= self.warm_up_s)
 
 
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
-    """Return the measured run that ``record``, one line of the file, describes.
+    """Read a measured run from ``record``, one line of the file.
 
     With ``predict``, measured columns are not read and are NaN. Raises DataError, which names
     ``where`` and the field.
@@ -191,7 +187,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
 
 
 def _warm_up_s(submit_s: Floats) -> float:
-    """Return the length of the warm-up of an open loop, in seconds."""
+    """Return the length of an open-loop run's warm-up in seconds."""
     return WARM_UP_S if submit_s[-1] >= 2 * WARM_UP_S else 0.0
 
 
@@ -262,7 +258,7 @@ def _names(values: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _failed_as_zero(given: Mapping[str, Any], name: str) -> list[Any]:
-    """Return a column of counts, with 0 for each failed request that has no count."""
+    """Return a column of counts in which a failed request without a count has 0."""
     errors = given.get("error")
     if not isinstance(errors, list) or len(errors) != len(given[name]):
         return list(given[name])

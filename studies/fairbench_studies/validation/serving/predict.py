@@ -35,10 +35,10 @@ THROUGHPUT, TIME_PER_TOKEN, FIRST_P50, FIRST_P99 = METRICS = (
     "ttft_p99_s",
 )
 ROOM_S = {FIRST_P50: 0.1, FIRST_P99: 0.3}
-"""The seconds by which a TTFT may differ, in addition to the factor in ``FACTORS``.
+"""The seconds by which a TTFT may differ in addition to the factor in ``FACTORS``.
 
-A TTFT below 0.1 s is modelled coarsely, and pauses of 0.3 s of real servers are in no timing
-profile.
+Times below 0.1 s are modelled coarsely. No timing profile contains the pauses of 0.3 s that real
+servers make.
 """
 
 FACTORS: dict[str, dict[str, float]] = {
@@ -46,10 +46,10 @@ FACTORS: dict[str, dict[str, float]] = {
     "calibrated": {THROUGHPUT: 1.25, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.35, FIRST_P99: 1.85},
     "derived": {THROUGHPUT: 1.25, TIME_PER_TOKEN: 1.35, FIRST_P50: 1.6, FIRST_P99: 1.75},
 }
-"""Factors by which simulated values were wrong, by grade of timing profile and metric.
+"""The factors by which simulated values were wrong, by grade of timing profile and metric.
 
-Each factor is the largest over the servers of the 95th percentile of the server's runs, rounded up;
-``tests/validate/measure_intervals.py`` prints the percentiles.
+For each server, the 95th percentile over its runs was taken. A factor is the largest of these
+percentiles, rounded up. ``tests/validate/measure_intervals.py`` prints them.
 """
 
 MEANING: dict[str, Any] = {
@@ -61,18 +61,18 @@ MEANING: dict[str, Any] = {
     "factors": FACTORS,
     "seconds": ROOM_S,
 }
-"""A text on what the intervals mean, with the numbers by which they are widened."""
+"""A text that explains the intervals, with the numbers by which they are widened."""
 
-# The constants below are the relative errors in percent that are assumed for measured profiles and
-# for operator profiles, overall and per term. The errors were determined on runs that did not serve
-# to fit the measured profile; operator profiles were compared on the same runs.
+# The errors in percent that are assumed for measured and for operator profiles, overall and per
+# term. They were found by comparing the profiles with runs to which the measured profile was not
+# fitted.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
-    """Return a run's metrics, with intervals over ``DRAWS`` randomly changed timing profiles.
+    """Predict a run's metrics, with intervals over ``DRAWS`` randomly changed timing profiles.
 
-    From the run, the prediction uses only arrivals, prompt lengths and output lengths.
+    The prediction uses only the arrivals, prompt lengths and output lengths of the run.
     """
     grade = grade_of(profile)
     error_pct = MEASURED_ERROR_PCT if grade == "measured" else OPERATOR_ERROR_PCT
@@ -96,7 +96,7 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
 
 
 def grade_of(profile: TimingProfile) -> str:
-    """Return what a timing profile is made from: ``measured``, ``calibrated`` or ``derived``."""
+    """Return how a timing profile was made: ``measured``, ``calibrated`` or ``derived``."""
     source = profile.profile_id.split("/")[3]
     for grade in ("measured", "calibrated"):
         if source.startswith(grade) or profile.grade.startswith(f"{grade}:"):
@@ -105,7 +105,7 @@ def grade_of(profile: TimingProfile) -> str:
 
 
 def _widening(grade: str, name: str) -> tuple[float, float]:
-    """Return the factor and the seconds by which the range of a metric is widened."""
+    """Return the factor and the seconds by which a metric's interval is widened."""
     metric = name.split("/")[0]
     if metric == "refused":
         return 1.0, 0.0
@@ -115,7 +115,7 @@ def _widening(grade: str, name: str) -> tuple[float, float]:
 
 
 def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, float | None]:
-    """Return the first value, and the range of all values after widening.
+    """Return the first value, and the widened range of all values.
 
     Undefined numbers are null.
     """
@@ -125,7 +125,7 @@ def _interval(values: Sequence[float], factor: float, room: float) -> dict[str, 
 
 
 def metrics_of(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
-    """Return the metrics of a replay or of a measured run, by name of the metric.
+    """Return the metrics of a replay or of a measured run, keyed by name.
 
     Args:
         replayed: The run.

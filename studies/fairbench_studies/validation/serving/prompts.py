@@ -1,11 +1,13 @@
 """The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The file of measured runs does not contain the texts of prompts. A closed-loop run sends prompts
-without a common prefix; all runs of a set send the same prompts. An open loop without
-``prompt_tokens`` repeats eight sentences of 9 to 16 tokens. With ``prompt_tokens``, a run with a
-gateway sends fresh text of about 0.8 times the requested length (the source's word list makes fewer
-tokens than words). A run without a gateway sends fresh text of exactly ``prompt_tokens`` tokens,
-which the server counted.
+The files contain no texts of prompts, so the shared prefixes are known only from the source:
+
+- In a closed-loop run, prompts share no prefix. All runs of a set send the same prompts.
+- In an open-loop run without ``prompt_tokens``, eight sentences of 9 to 16 tokens repeat.
+- In a run with ``prompt_tokens`` and a gateway, each prompt is fresh text. It has about 0.8 times
+  the requested length, because the source's word list makes fewer tokens than words.
+- In a run with ``prompt_tokens`` and no gateway, each prompt is fresh text of exactly this length,
+  which the server counted.
 """
 
 from __future__ import annotations
@@ -16,13 +18,12 @@ from fairbench_studies.validation.serving.measured import ServingRun
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9
 TRUE_SHARE = 0.8
-# ``LONGEST_TOKENS`` is the limit on the tokens of a request that the servers of open-loop runs
-# accepted.
+# the most tokens of a request that the servers of open-loop runs accepted
 LONGEST_TOKENS = 4_096
 
 
 def requests_of(run: ServingRun) -> list[Request]:
-    """Return every request of the run by its index, including refused requests."""
+    """Return every request of the run in order, including refused requests."""
     return [_request(run, index) for index in range(len(run))]
 
 
@@ -32,7 +33,7 @@ def refused_by_length(run: ServingRun, request: Request) -> bool:
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
-    """Return the output length of a request. For a refused request, return the output limit."""
+    """Return the output length of a request. A refused request has the output limit."""
     return int(run.output_tokens[index]) or run.output_limit
 
 
@@ -43,7 +44,7 @@ def _request(run: ServingRun, index: int) -> Request:
 
 
 def _limit(run: ServingRun, index: int) -> int:
-    """Return the output limit of a request, which is the longest output of its kind, if known."""
+    """Return the output limit of a request: the longest output of its kind, if kinds are known."""
     if not run.kind:
         return run.output_limit
     alike = [kind == run.kind[index] for kind in run.kind]

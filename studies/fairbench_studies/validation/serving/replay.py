@@ -25,9 +25,9 @@ from fairbench_studies.validation.serving.prompts import output_tokens, requests
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
-    """Simulate the run, and return it with simulated times in place of the measured times.
+    """Simulate the run. Return it with simulated times in place of the measured times.
 
-    For a warm run, its prompts are also sent before the run, with the same concurrency.
+    A warm run's prompts are also sent before the run, with the same concurrency.
 
     Raises:
         DataError: the simulated server refuses a request although no gateway limits the rate.
@@ -62,14 +62,14 @@ class _Server:
         return self._worker.cache.capacity
 
     def play(self, run: ServingRun) -> ServingRun:
-        """Send all requests of the run, and simulate until all of them have ended."""
+        """Send all requests of the run, and simulate until they have ended."""
         play = _Play(run, self)
         while self.clock.next_ps() is not None:
             self.clock.step()
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """Accept a request, which first waits in the gateway if there is one."""
+        """Accept a request. If there is a gateway, the request waits there first."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return
@@ -83,7 +83,7 @@ class _Server:
 
 
 class _Play:
-    """A playback of a run, which sends the run's requests to a server and records times."""
+    """A playback that sends a run's requests to a server and records their times."""
 
     def __init__(self, run: ServingRun, server: _Server) -> None:
         self._run = run
@@ -135,7 +135,7 @@ class _Play:
             self._loop.over(sequence.request.request_id)
 
     def result(self) -> ServingRun:
-        """Return the measured run with the times of the simulation in place of its own."""
+        """Return the measured run with simulated instead of measured times."""
         made_s = self._run.submit_s[: self._open_until]
         if self._loop is not None:
             made_ps = np.array(self._loop.made_ps) - self._start_ps
@@ -156,12 +156,12 @@ class _Play:
         )
 
     def _times_ps(self, what: str) -> list[int]:
-        """Return the recorded times of all requests in picoseconds, or NEVER if refused."""
+        """Return the recorded times of all requests in picoseconds, NEVER for refused requests."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
         return [NEVER if one is None else getattr(one, what) for one in sent]
 
     def _seconds(self, times_ps: list[int]) -> Floats:
-        """Return times in seconds since the playback's start, or NaN for refused requests."""
+        """Return times in seconds since the playback's start, NaN for refused requests."""
         return np.array(
             [np.nan if at == NEVER else (at - self._start_ps) / PS_PER_S for at in times_ps]
         )

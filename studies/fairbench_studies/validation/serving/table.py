@@ -1,4 +1,4 @@
-"""The comparison with measured serving runs, as text of at most ``MAX_WIDTH`` columns."""
+"""The comparison with measured serving runs as text, at most ``MAX_WIDTH`` columns wide."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FITTED, MISSED = "*", "!"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Return tables of the tested runs and of the fitted runs, and the missed targets, as text."""
+    """Return tables of the tested and of the fitted runs, followed by the missed targets."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

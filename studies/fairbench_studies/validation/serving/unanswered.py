@@ -1,8 +1,8 @@
-"""Requests of a measured run that were sent but that its record does not contain.
+"""Requests that were sent in a measured run but are missing in its record.
 
-Some load generators record only the requests that were answered before the run ended. Requests
-without an answer waited in the server's queue, too; therefore a replay without them is too fast. If
-clients take turns at equal intervals, the turns without a record show which requests were sent.
+Some load generators record only the requests that were answered before the run ended. The others
+also waited in the server's queue, so a replay without them is too fast. If clients take turns at
+equal intervals, turns without a record show which requests were sent.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from fairbench.metrics.records import Flags, Ints
 from fairbench_studies.validation.serving.measured import ServingRun
 
 FEWEST_CLIENTS = 3
-# At least the fraction ``EVEN_SHARE`` of the gaps must be near a multiple of the interval.
+# At least this fraction of the gaps must be near a multiple of the interval.
 EVEN_SHARE = 0.95
 _NUMBERED = re.compile(r"(\d+)$")
 
 
 def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
-    """Return the run with the missing requests added, and a mask of the recorded requests.
+    """Add the missing requests to a run. Also return a mask of the recorded requests.
 
-    A client is assumed to send one request in each of its turns, from its first recorded request to
-    the last recorded turn of any client. A missing request is a copy of the client's nearest
-    recorded request, with latencies of NaN.
+    Each client is assumed to send a request in each of its turns, from its first record to the last
+    recorded turn of any client. A missing request is a copy of the client's nearest recorded
+    request, with latencies of NaN.
     """
     every = np.ones(len(run), dtype=bool)
     turns = _turns(run) if run.direct else None
@@ -34,8 +34,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
         return run, every
     numbers = _numbers(run)
     period = int(numbers.max())
-    # Each entry of ``missing`` consists of a turn, and the index of the recorded request that is
-    # copied for the turn.
+    # pairs of a turn without a record, and the index of the request that is copied for it
     missing: list[tuple[int, int]] = []
     for number in np.unique(numbers):
         own = np.flatnonzero(numbers == number)
@@ -61,7 +60,7 @@ def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
 def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
     """Return the run with only the chosen requests.
 
-    ``chosen`` is a mask, or the numbers in order.
+    ``chosen`` is a mask, or the indices in order.
     """
     indices = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     return replace(
@@ -83,9 +82,9 @@ def _numbers(run: ServingRun) -> Ints:
 
 
 def _turns(run: ServingRun) -> Ints | None:
-    """Return each request's turn, from 0 on.
+    """Return the turn of each request, counted from 0.
 
-    If clients are not numbered or take no even turns, return None.
+    Returns None if clients are not numbered or do not take even turns.
     """
     numbers, period = _numbers(run), len(set(run.client))
     if period < FEWEST_CLIENTS or set(numbers.tolist()) != set(range(1, period + 1)):

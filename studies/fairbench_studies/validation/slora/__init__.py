@@ -1,1 +1,1 @@
-"""Runs of S-LoRA's engine in VTC-artifact, compared with simulated replays."""
+"""The simulator compared with VTC-artifact's measured runs of S-LoRA's engine."""

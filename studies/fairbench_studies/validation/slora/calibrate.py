@@ -1,11 +1,10 @@
-"""A fit of those constants of the measured server that no data sheet or profile contains.
+"""A fit of the host's costs on the measured server, which no data sheet or profile contains.
 
-The fitted numbers are times that the host adds to the work of the GPU. The first fitted number is
-the time to start and merge a minibatch. The second fitted number is the time that a running request
-adds to each decode step. The third fitted number is the delay on the way in and out of the server.
-The time per decode step has one value for each date of recording, because the hosts differed. The
-cost of a prefilled token is published, and the rest of a decode step is derived; neither is fitted.
-The fitted values are constants in the module ``replay``.
+Three times are fitted: the time to start and merge a minibatch, the time that a running request
+adds to each decode step, and the delay on the way in and out of the server. The time per decode
+step has a value for each date of recording, because the hosts differed. The cost of a prefilled
+token is published, and the rest of a decode step is derived. The fitted values are constants in
+``replay``.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from fairbench_studies.validation.slora.replay import (
     with_request_step,
 )
 
-# Smaller steps between the tried overheads would be finer than the differences between two runs of
-# one trace.
+# The overheads to try. Smaller steps would be finer than the differences between two runs of one
+# trace.
 OVERHEADS_MS = (10.0, 14.0, 18.0)
 STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
@@ -42,7 +41,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 class Fit:
     """Two fitted constants, and their error on the runs of one date.
 
-    ``error`` is the root mean square of the logarithms of the ratios simulated / measured.
+    ``error`` is the root mean square of the logarithms of simulated / measured.
     """
 
     recorded: Recorded
@@ -53,7 +52,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The common cost of a minibatch, and for each date the best cost of a step."""
+    """The cost of a minibatch for all dates, and the best cost of a decode step for each date."""
 
     prefill_overhead_ms: float
     request_step_ms: dict[Recorded, float]
@@ -64,7 +63,7 @@ class Calibration:
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs to which the constants are fitted.
 
-    Raises DataError if the file does not contain the runs to fit.
+    Raises DataError if the file does not contain these runs.
     """
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
@@ -102,7 +101,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the lowest TTFT (ms), less the time to prefill and the time to start a minibatch."""
+    """Return the lowest TTFT (ms) less the times for prefill and for starting a minibatch."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]
@@ -124,11 +123,10 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 
 
 def _features(trace: Trace) -> Floats:
-    """Return a trace's throughput, and a low, middle and high time from first to last token.
+    """Return a trace's throughput, and three percentiles of the time from first to last token.
 
-    During the prefill of a large minibatch, requests that decode wait, but the requests of the
-    minibatch do not. Therefore the spread of the times from first to last token depends on the cost
-    of a prefill.
+    While a large minibatch is prefilled, decoding requests wait, but the requests of the minibatch
+    do not. Therefore the spread of these times reveals the cost of a prefill.
     """
     decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
     return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

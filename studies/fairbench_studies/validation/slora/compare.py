@@ -1,7 +1,6 @@
 """The comparison of a measured run with its simulation: values, errors and targets.
 
-Errors are given in percent of the measured value. The property ``misses`` names the targets that
-were missed.
+Errors are in percent of the measured value.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from fairbench_studies.validation.slora.targets import (
 )
 from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
-FEW_CLIENTS = 3  # With at most this number of clients, each client has its own row.
+FEW_CLIENTS = 3  # up to this number of clients, each client has its own row
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
     """A measured run of S-LoRA's engine, with its simulation.
 
-    Rates are in tokens per second; service is input + 2 x output tokens.
+    Rates are in tokens per second. Service is input + 2 x output tokens.
     """
 
     name: str
@@ -39,7 +38,7 @@ class RunComparison:
     fitted: bool
     requests: int
     throughput: Pair
-    # The first window lasts until the last arrival; the other windows are slices of the first.
+    # the window until the last arrival, followed by its slices
     windows: tuple[Window, ...]
     max_gap: Pair
     ttft: tuple[TTFT, ...]
@@ -48,17 +47,17 @@ class RunComparison:
 
     @property
     def service_rates(self) -> dict[int, Pair]:
-        """Return each client's service rate (tokens/s) until the last arrival."""
+        """Each client's service rate (tokens/s) until the last arrival."""
         return self.windows[0].rates
 
     @property
     def jain(self) -> Pair:
-        """Return Jain's index of the clients' service rates until the last arrival."""
+        """Jain's index of the clients' service rates until the last arrival."""
         return self.windows[0].jain
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """Return the error of each client's service rate in percent, where it is defined."""
+        """The error of each client's service rate in percent, where it is defined."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 
@@ -68,10 +67,10 @@ class RunComparison:
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield the names and values of the numbers that all runs of a scenario have.
+        """Yield the name and value of each number that all runs of a scenario have.
 
-        Service is counted until the last arrival and not until the last token, because the trace
-        alone determines the service until the last token.
+        Service is counted until the last arrival. Until the last token, it would depend on the
+        trace alone.
         """
         yield "throughput", self.throughput
         yield from self.service_columns()
@@ -83,7 +82,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield numbers that do not rank schedulers: the lowest TTFT, and values in time slices."""
+        """Yield the numbers that do not rank schedulers: lowest TTFT, and values by slice."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():
@@ -96,7 +95,7 @@ class RunComparison:
             yield f"service rate of client {client}", pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as values that JSON can store."""
+        """Return the comparison as JSON-compatible values."""
         errors = self.rate_errors_pct
         return {
             "name": self.name,
@@ -118,14 +117,14 @@ class RunComparison:
 
 
 def mean_size(errors: list[float]) -> float | None:
-    """Return the mean of the errors' absolute values, or None for an empty list."""
+    """Return the mean absolute error, or None for an empty list."""
     return sum(abs(error) for error in errors) / len(errors) if errors else None
 
 
 def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
-    """Compare a measured run with its simulation; the same functions evaluate both."""
+    """Compare a measured run with its simulation. The same functions evaluate both."""
     everyone = measured.clients
     return RunComparison(
         name=name,
@@ -151,7 +150,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Return groups of clients: one per client if there are few, or else by demand."""
+    """Return groups of clients: one per client if there are few, otherwise by demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

@@ -1,8 +1,7 @@
-"""Published numbers, compared with predictions of the bundled timing profiles.
+"""Published numbers compared with predictions of the bundled timing profiles.
 
-A JSON file of cross-checks states the published numbers. This module computes a prediction if a
-timing profile and the stated facts suffice. If the facts do not suffice, the prediction is quoted
-from the JSON file.
+A JSON file of cross-checks states the published numbers. A prediction is computed if a timing
+profile and the stated facts suffice, and is otherwise quoted from the file.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from fairbench_studies.validation.slora.replay import (
 )
 
 LONG_PROMPT_TOKENS = 28_650
-# A prompt of ShareGPT has 214 tokens on average. Half of the mean output of 199 tokens is added to
-# the prompt.
+# the mean ShareGPT prompt (214 tokens) plus half of the mean output (199 tokens)
 CHAT_CONTEXT_TOKENS = 314
 BENCH_CONTEXT_TOKENS = 1_024
 SATURATED_REQUESTS = 1_000
@@ -40,7 +38,7 @@ SATURATED_REQUESTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number, with a computed prediction or a prediction ``quoted`` as text."""
+    """A published number, with a computed prediction or one ``quoted`` as text."""
 
     what: str
     source: str
@@ -58,13 +56,13 @@ class CrossCheck:
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types, which are also the source of the table."""
+        """Return the values as JSON types. The table is made from them, too."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """A formula for the number in that entry of the file whose text contains all ``words``."""
+    """The formula for the entry of the file whose text contains all ``words``."""
 
     words: tuple[str, ...]
     what: str
@@ -119,7 +117,7 @@ def _bench_tok_s(profile: TimingProfile) -> float:
 
 
 def _capacity_per_min(profile: TimingProfile) -> float:
-    """Return how many requests of 256 input and 256 output tokens the server ends per minute."""
+    """Return how many requests (256 input, 256 output tokens) the server completes per minute."""
     n = SATURATED_REQUESTS
     lengths, at_once = np.full(n, 256), np.zeros(n)
     trace = Trace(np.arange(n) % 2, lengths, lengths, at_once, at_once, at_once)

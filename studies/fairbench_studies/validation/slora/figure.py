@@ -1,4 +1,4 @@
-"""The figure of the comparison: the errors of all numbers and runs, and times to first token."""
+"""The figure of the comparison: errors of all numbers and runs, and times to first token."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ KINDS = (THROUGHPUT, GAP, P50, P99)
 def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path]) -> None:
     """Draw the figure to each path, in the format of the path's suffix.
 
-    The function needs the package matplotlib. Runs to which constants were fitted have open marks.
-    Equal comparisons give equal SVG files.
+    Runs to which constants were fitted have open marks. Equal comparisons give equal SVG files.
+    Requires matplotlib.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -49,7 +49,7 @@ def draw(runs: list[RunComparison], title: str, basis: str, paths: Sequence[Path
         figure.suptitle(f"{len(runs)} runs simulated against measured: {title}")
         figure.supxlabel(basis.replace("; ", "\n", 1), fontsize=7)
         for path in paths:
-            # The picture file contains no date, so that equal numbers give equal files.
+            # Without a date in the file, equal numbers give equal files.
             metadata = {"Date": None} if path.suffix == ".svg" else {}
             figure.savefig(path, dpi=DPI, metadata=metadata)
 
@@ -64,7 +64,7 @@ def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
 
 
 def _errors(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw a row of errors per run, with fitted runs at the bottom and large errors at the edge."""
+    """Draw a row of errors per run, fitted runs at the bottom. Large errors are at the edge."""
     ordered = sorted(runs, key=lambda run: (not run.fitted, run.name))
     for target, shade in ((P99_TARGET_PCT, "0.95"), (RATE_TARGET_PCT, "0.86")):
         axes.axvspan(-target, target, color=shade, zorder=0)
@@ -91,7 +91,7 @@ def _errors(axes: Axes, runs: list[RunComparison]) -> None:
 
 
 def _times(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw the P50 and P99 of TTFT (s) for each group of requests, on logarithmic axes."""
+    """Draw the P50 and P99 of TTFT (s) of each group of clients on logarithmic axes."""
     pairs = [
         (kind, run, pair)
         for run in runs
@@ -127,7 +127,7 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """Draw the legend, with a filled mark per kind of run and an open mark for fitted runs."""
+    """Draw the legend: a filled mark per kind of run, and an open mark for fitted runs."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)
@@ -135,5 +135,5 @@ def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
               label="open: fitted to this run")  # fmt: skip
     if axes.get_xscale() == "log":
         axes.legend(loc="lower right", fontsize=6.5)
-    else:  # The legend stands above the axes, because inside the axes it would hide marks.
+    else:  # above the axes, the legend hides no marks
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, fontsize=6.5)

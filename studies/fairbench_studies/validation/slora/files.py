@@ -1,4 +1,4 @@
-"""The comparison as files: JSON, one flat table, and the figure."""
+"""Writing the comparison as JSON, CSV and a figure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_json_object(
     settings: Mapping[str, Any],
     checks: list[Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
-    """Return the comparison as JSON types, with ``crosschecks`` if a file was given."""
+    """Return the comparison as JSON types, including ``crosschecks`` if given."""
     whole: dict[str, Any] = {
         **settings,
         "runs": [run.as_dict() for run in runs],

@@ -1,4 +1,4 @@
-"""Charging as in [VTC-artifact], which is the code behind the figures of the VTC paper."""
+"""Charging as in [VTC-artifact], the code behind the figures of the VTC paper."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class ArtifactCharging(TokenCharging):
-    """Charging in which first tokens are free, and a step that ends a request charges a token more.
+    """Charging in which first tokens are free, and each step that ends a request costs more.
 
-    A step that ends a request charges one more token to every running request, including the
-    requests that end in the step. [VTC] Theorem 4.4 does not hold for this charging, which is only
-    for replaying the artifact's records.
+    In such a step, every running request, including those that end, is charged one more token.
+    [VTC] Theorem 4.4 does not hold for this charging, so it serves only to replay the artifact's
+    records.
     """
 
     refunds = False
@@ -28,7 +28,7 @@ class ArtifactCharging(TokenCharging):
         super().__init__(account, prices, sharing)
         self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
-        # for each client, the number of admitted requests that have no first token yet
+        # admitted requests without a first token yet, by client
         self._first: Counter[str] = Counter()
         self._running: Counter[str] = Counter()
 
@@ -67,7 +67,7 @@ class EarlyArtifactCharging(ArtifactCharging):
 
 
 class ArtifactForm:
-    """VTC and its variants as in VTC-artifact, where counters are not lifted after an idle queue.
+    """VTC and its variants as in VTC-artifact, which does not lift counters after an idle queue.
 
     Each step that ends a request charges one more token for requests that exceed their predicted
     length ([VTC-artifact], vtc_{oracle,pred_len}_req_queue.py).
@@ -89,5 +89,5 @@ S = TypeVar("S", bound=VTC)
 
 
 def in_form(form: type[ArtifactForm], scheduler: type[S]) -> type[S]:
-    """Return a class of a scheduler (VTC or a variant) that charges in a form of VTC-artifact."""
+    """Return a variant of a scheduler (such as VTC) that charges as VTC-artifact does."""
     return type(scheduler.__name__, (form, scheduler), {})

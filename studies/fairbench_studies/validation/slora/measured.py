@@ -1,4 +1,4 @@
-"""The file of runs that were measured on a real server (docs/reference/validate.md)."""
+"""Runs that were measured on a real server, and their file (docs/reference/validate.md)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
 from fairbench_studies.validation.span import CLOCK_S, check_span
 
-_COLUMNS = {  # for each column of the file, the column of ``Trace``
+_COLUMNS = {  # the column of ``Trace`` for each column of the file
     "client": "client",
     "prompt_len": "prompt_tokens",
     "output_len": "output_tokens",
@@ -32,11 +32,10 @@ _COLUMNS = {  # for each column of the file, the column of ``Trace``
     "request_latency": "request_latency_s",
 }
 _WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
-# ``MAX_TOKENS`` limits the tokens of a prompt or an answer to ten times the longest existing
-# context.
+# The limit on the tokens of a prompt or an answer: ten times the longest existing context.
 MAX_TOKENS = 10_000_000
 MAX_CLIENT = 2**31 - 1
-MAX_TIME_S = 1e10  # Times above this limit would be dates in seconds since 1970.
+MAX_TIME_S = 1e10  # larger values are dates in seconds since 1970 instead of times
 _COUNTS = ("client", "prompt_len", "output_len")
 
 
@@ -44,9 +43,9 @@ _COUNTS = ("client", "prompt_len", "output_len")
 class MeasuredRun:
     """A measured run. Its path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
-    ``section`` is the section of the VTC paper that the run's path names, or "". ``weights`` are
-    the weights of the clients; None means the weights that the scheduler's name implies. ``folder``
-    distinguishes runs that have the same name.
+    ``section`` is the section of the VTC paper that the path names, or "". ``weights`` are the
+    weights of the clients; None means the weights that the scheduler's name implies. ``folder``
+    tells apart runs with the same name.
     """
 
     scheduler: str
@@ -59,7 +58,7 @@ class MeasuredRun:
 
     @property
     def name(self) -> str:
-        """The name ``scheduler/scenario``, with the folder before it, if any."""
+        """The run's name: ``scheduler/scenario``, after the folder if there is one."""
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
@@ -73,7 +72,7 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     Each line has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
     refused). A run may also have ``recorded`` (a date) and ``weights`` (of the clients 0, 1, ...).
-    Raises DataError, which names file, line and field, also for an unknown scheduler.
+    Raises DataError, which names the file, the line and the field.
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:
@@ -122,8 +121,8 @@ def _measured(record: Any, where: str) -> MeasuredRun:
 def _names(path: str, where: str) -> tuple[str, str, str]:
     """Return the name, the scenario and the folder of a run, given its path.
 
-    ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
-    ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
+    - ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
+    - ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
     """
     *folders, file = printable(path).split("/")
     if not folders:
@@ -142,7 +141,7 @@ def _section(path: str) -> str:
 
 
 def _weights(values: Any) -> dict[str, float] | None:
-    """Return the weights of the clients 0, 1, ... by the clients' names."""
+    """Return the weights of the clients 0, 1, ..., keyed by client name."""
     if values is None:
         return None
     numbers = values if isinstance(values, list) else []

@@ -1,4 +1,4 @@
-"""The ranking of schedulers in a scenario, as simulated and as measured."""
+"""The ranking of schedulers in each scenario, compared between simulation and measurement."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import combinations
 from fairbench_calibration.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
-# Two measurements that differ by less than ``RUN_NOISE_PCT`` percent do not rank schedulers. Under
-# every scheduler, runs of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
+# Measurements that differ by less than this many percent do not rank schedulers. Under every
+# scheduler, runs of December 2023 are 2 to 3% slower than runs of 2024 on the same trace.
 RUN_NOISE_PCT = 3.0
 
 
@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """How many pairs of runs are ranked alike, are too close to rank, or are inverted."""
+    """The number of pairs of runs in a scenario that are ranked alike, too close, or inverted."""
 
     scenario: str
     runs: tuple[str, ...]
@@ -36,7 +36,7 @@ class ScenarioOrder:
 
 
 def scheduler_orders(runs: list[RunComparison]) -> list[ScenarioOrder]:
-    """Return the ranking of each scenario that has at least two runs."""
+    """Compare the rankings of each scenario that has at least two runs."""
     scenarios = {run.scenario: [r for r in runs if r.scenario == run.scenario] for run in runs}
     return [_order(name, among) for name, among in scenarios.items() if len(among) > 1]
 
@@ -63,7 +63,7 @@ def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
 
 
 def _ranks(one: Pair, other: Pair) -> bool | None:
-    """Return whether simulation and measurement rank two runs alike; None for too close runs."""
+    """Return whether simulation and measurement rank two runs alike; None if too close."""
     difference = one.measured - other.measured
     if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
         return None

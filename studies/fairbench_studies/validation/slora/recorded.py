@@ -1,8 +1,7 @@
 """The dates of measured runs, which decide how the server charged clients.
 
-The records of VTC-artifact contain no dates. The table in this module has the dates of the commits
-of VTC-artifact that last wrote the files (192c2e2 and its ancestors). A record may state a
-different date in ``recorded``.
+The records of VTC-artifact have no dates. The table below has the dates of the commits that last
+wrote the files (192c2e2 and its ancestors). A record may state a different date in ``recorded``.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from fairbench_studies.validation.slora.forms import ArtifactForm, EarlyArtifact
 Recorded: TypeAlias = Literal["2023-12", "2024-04", "2024-06"]
 RECORDED: tuple[Recorded, ...] = get_args(Recorded)
 
-# ``_EARLIER`` lists, for each scheduler, the scenarios that were recorded before the revision. All
-# other runs were recorded for the revision of June 2024, which added schedulers that predict
-# outputs, have weights, or charge a profiled cost.
+# The scenarios of each scheduler that were recorded before the revision of June 2024. That revision
+# added schedulers that predict outputs, have weights, or charge a profiled cost; all other runs
+# were recorded for it.
 _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     "2023-12": {
         "FCFS": (
@@ -31,7 +30,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
     },
     "2024-04": {
         "FCFS": ("poisson_short_long_2",),
-        "LCF": ("dist_shift",),  # This run was recorded on 4 June 2024 with the code of April.
+        "LCF": ("dist_shift",),  # recorded on 4 June 2024 with the code of April
         "LShare/rpm10": ("real",),
         "LShare/rpm15": ("real",),
         "VTC": ("dist_shift", "proportional"),
@@ -40,7 +39,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 
 
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
-    """Return the date of a run, from its record (``stated``) or from a table of commits.
+    """Return the date of a run: the ``stated`` date, or else the date of its commit.
 
     Raises DataError for a date that is not in ``RECORDED``.
     """
@@ -59,6 +58,6 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
 def vtc_form(date: Recorded) -> type[ArtifactForm]:
     """Return the form of VTC that VTC-artifact had at a date.
 
-    Since June 2024, the counters are updated a second time in steps that end a request.
+    Since June 2024, a step that ends a request updates the counters a second time.
     """
     return ArtifactForm if date == "2024-06" else EarlyArtifactForm

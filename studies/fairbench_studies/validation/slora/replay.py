@@ -1,9 +1,9 @@
-"""The replay of measured runs, which simulates the same arrivals and lengths.
+"""The replay of measured S-LoRA runs: a simulation with the same arrivals and lengths.
 
-The measured server ran S-LoRA ([VTC-artifact]); therefore the engine is ``lightllm`` with settings
-from S-LoRA's code. Decode times are derived for the GPU, and the cost of a prefilled token is from
-the profile in VTC-artifact. Only the host's costs of a minibatch and of a running request are
-fitted, by ``calibrate`` on the runs of ``FITTED_SCENARIOS``; afterwards they are fixed.
+The measured server ran S-LoRA ([VTC-artifact]), so the engine is ``lightllm`` with settings from
+S-LoRA's code. Decode times are derived for the GPU, and the cost of a prefilled token is from
+VTC-artifact's profile. Only the host's costs of a minibatch and of a running request are fitted, by
+``calibrate`` on the runs of ``FITTED_SCENARIOS``.
 """
 
 from __future__ import annotations
@@ -30,47 +30,44 @@ from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
-# The constants below were fitted to the six runs of VTC-artifact in ``FITTED_RUNS``.
+# The constants below were fitted to these six runs of VTC-artifact.
 FITTED_RUNS = frozenset(
     {
         *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
         *(f"{name}/proportional" for name in ("FCFS", "VTC")),
     }
 )
-# In the sections ``OTHER_SERVERS``, the paper's runs used other machines (REVISION.md of
-# VTC-artifact).
+# The paper's runs in these sections used other machines (REVISION.md of VTC-artifact).
 OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
-# The profile ``DERIVED_PROFILE`` was computed without any measurement on the server.
+# This profile was computed without any measurement on the server.
 DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
-# The server takes ``PREFILL_OVERHEAD_MS`` milliseconds to start and merge a minibatch of prompts.
+# Milliseconds that the server takes to start and merge a minibatch of prompts.
 PREFILL_OVERHEAD_MS = 14.0
-# Each running request adds ``REQUEST_STEP_MS`` milliseconds to a decode step, mostly in the
-# server's Python loops. The two fitted runs of December 2023 ran on a slower host than the four
-# fitted runs of 2024.
+# Milliseconds that each running request adds to a decode step, mostly in the server's Python loops.
+# The two fitted runs of December 2023 ran on a slower host than the four of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
-# HTTP and the tokenizer delay a request by ``RESPONSE_MS`` milliseconds on the way in and out,
-# without delaying other requests. The value fits the only first token in the fitted runs that came
-# from a warm and empty server (131 ms for 258 tokens).
+# Milliseconds that HTTP and the tokenizer add to a request on the way in and out, without delaying
+# other requests. Only one first token in the fitted runs came from a warm and empty server (131 ms
+# for 258 tokens); the value is fitted to it.
 RESPONSE_MS = 4.0
-# ``PREFILL_TILE`` is the number of rows of the largest tile of a matrix product: a prefill of 258
-# tokens takes as long as a prefill of 512 tokens.
+# Rows of the largest tile of a matrix product: a prefill of 258 tokens takes as long as one of 512.
 PREFILL_TILE = 256
-IDLE_POLL_MS = 10.0  # pause in ``loop_for_fwd`` of the server's manager.py, in milliseconds
+IDLE_POLL_MS = 10.0  # pause of ``loop_for_fwd`` in the server's manager.py, in milliseconds
 
-# A prompt of n tokens was sent as the text "Hello " * n. The tokenizer adds the token BOS, and
-# turns the last blank into a token (fair_bench/trace.py, dummy_prompt).
+# A prompt of n tokens was sent as the text "Hello " * n. The tokenizer adds a BOS token, and turns
+# the last blank into a token (fair_bench/trace.py, dummy_prompt).
 ADDED_PROMPT_TOKENS = 2
-# The KV pool has ``POOL_TOKENS`` tokens, and each adapter in the batch takes ``CLIENT_TOKENS``
-# tokens: 4 x rank 8. The server reserves memory for adapters although --no-lora loads none
-# (req_queue.py, adapter_size). Every client has an adapter of its own.
+# The KV pool, and the memory of each adapter in the batch (4 x rank 8), in tokens. Every client has
+# its own adapter, for which the server reserves memory although --no-lora loads none (req_queue.py,
+# adapter_size).
 POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 
 
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """Return the limits of the measured server, or the limits with a different KV memory."""
+    """Return the limits of the measured server, with another size of the KV memory if given."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
@@ -81,7 +78,7 @@ def server_limits(
 
 
 def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
-    """Return the timing profile with a given cost (ms) of each running request in a decode step."""
+    """Return the timing profile with ``step_ms`` added to a decode step per running request."""
     return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
 
 
@@ -93,9 +90,9 @@ def fitted_profile(date: Recorded) -> TimingProfile:
 def replay_run(
     run: MeasuredRun, profile: TimingProfile | None = None, pool_tokens: int = POOL_TOKENS
 ) -> Trace:
-    """Return the simulation of a measured run, by default with the fitted timing profile.
+    """Simulate a measured run, by default with the fitted timing profile.
 
-    Raises: DataError: there is no fitted profile for the run's server, and no profile is given.
+    Raises: DataError: no profile was fitted to the run's server, and none is given.
     """
     if profile is None and run.section in OTHER_SERVERS:
         raise DataError(
@@ -109,7 +106,7 @@ def replay_run(
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """Simulate a trace. Return it with simulated latencies, which are NaN for refused requests."""
+    """Simulate a trace. Return it with simulated latencies, NaN for refused requests."""
     clock = Clock()
     worker = LightLLMWorker(WorkerParts(0, clock, scheduler, profile, ServiceLog([])), limits)
     ended: dict[int, Sequence] = {}

@@ -16,7 +16,7 @@ from fairbench_studies.validation.slora.replay import (
 
 
 def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
-    """Return the settings of a replay as values that JSON can store.
+    """Return the settings of a replay as JSON-compatible values.
 
     A ``profile`` of None stands for the fitted timing profile.
     """
@@ -35,7 +35,7 @@ def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
 
 
 def basis(profile: str | None, pool_tokens: int) -> str:
-    """Return a text on the timing profile and the fitted numbers of a replay."""
+    """Describe the timing profile and the fitted numbers of a replay."""
     host = f"{PREFILL_OVERHEAD_MS:g} ms a minibatch and {RESPONSE_MS:g} ms the way in and out"
     if profile is not None:
         return (
@@ -50,7 +50,7 @@ def basis(profile: str | None, pool_tokens: int) -> str:
 
 
 def title(profile: str | None) -> str:
-    """Return the name of the measured server for the figure."""
+    """Return the name of the measured server, for the figure."""
     if profile is None:
         return "Llama-2-7b on one A10G, S-LoRA's engine (VTC-artifact 192c2e2)"
     return f"S-LoRA's engine on {profile}"

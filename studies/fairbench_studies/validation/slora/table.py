@@ -1,4 +1,4 @@
-"""The comparison with measured runs, as text of at most ``MAX_WIDTH`` columns."""
+"""The comparison with measured S-LoRA runs as text, at most ``MAX_WIDTH`` columns wide."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 FITTED, MISSED = "*", "!"
 
 
-# A ``CrossCheck`` is an entry of the table of cross-checks, by column. The column ``quoted`` quotes
-# a prediction by another project in words.
+# An entry of the table of cross-checks, keyed by column. ``quoted`` holds another project's
+# prediction in words.
 CrossCheck: TypeAlias = Mapping[str, Any]
 
 

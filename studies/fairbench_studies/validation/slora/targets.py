@@ -1,25 +1,23 @@
-"""The targets for a run's TTFT and service gap; ``windows`` has the targets for service."""
+"""Targets for a run's TTFT and service gap. ``windows`` has the targets for service."""
 
 from __future__ import annotations
 
 from fairbench_calibration.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
-# ``P50_TARGET_PCT`` and ``P99_TARGET_PCT`` are targets in percent for times to first token above
-# ``LONG_TTFT_S``.
+# The largest accepted errors in percent of the P50 and P99 of TTFT, above ``LONG_TTFT_S``.
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0
-# A median TTFT up to ``LONG_TTFT_S`` depends on when a request arrives within ten decode steps (0.3
-# s), in which the server admits no request. The target ``SHORT_P50_TARGET_S`` is half of these 0.3
-# s.
+# The server admits requests every ten decode steps (0.3 s). A short median TTFT depends on when a
+# request arrives within this time, so it may differ by half of it.
 SHORT_P50_TARGET_S = 0.15
-# If the lowest TTFT is at most ``IDLE_TTFT_S``, it comes from a prefill on an idle server, and its
-# target is half a decode step.
+# A lowest TTFT up to ``IDLE_TTFT_S`` comes from a prefill on an idle server. It may differ by half
+# a decode step.
 IDLE_TTFT_S, IDLE_TARGET_S = 0.15, 0.015
 GAP_TARGET_FACTOR = 1.5
 
 
 def p50_target(pair: Pair) -> str:
-    """Return a text that states the target of a median TTFT."""
+    """Return the target of a median TTFT as text."""
     return f"{P50_TARGET_PCT:g}%" if pair.measured > LONG_TTFT_S else f"{SHORT_P50_TARGET_S:g} s"
 
 
@@ -42,15 +40,15 @@ def p99_within(pair: Pair) -> bool:
 
 
 def least_within(pair: Pair) -> bool:
-    """Return whether a simulated lowest TTFT meets its target.
+    """Return whether the simulated lowest TTFT meets its target.
 
-    The lowest TTFT of a busy server has no target.
+    A busy server has no target.
     """
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)
 
 
 def gap_within(gap: Pair) -> bool:
-    """Return whether simulated and measured service gap differ by at most the target's factor."""
+    """Return whether simulated and measured service gap differ by at most the target."""
     low, high = sorted((gap.simulated, gap.measured))
     return high <= GAP_TARGET_FACTOR * low

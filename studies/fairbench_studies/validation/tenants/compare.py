@@ -1,4 +1,4 @@
-"""A measured run of several tenants and its replay: latencies, shares and targets."""
+"""A measured run of several tenants compared with its replay: latencies, shares and targets."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
-# With at most ``FEW_CLIENTS`` tenants, each tenant has a row; otherwise each kind of requests has a
-# row.
+# Up to this number of tenants, each tenant has a row. Otherwise, each kind of request has a row.
 FEW_CLIENTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TenantLatency:
-    """Times to first token (s) of a tenant or kind of requests.
+    """Times to first token (s) of a tenant or of a kind of request.
 
     The fields ``other_*`` hold the predictions of another simulator (BLIS).
     """
@@ -55,7 +54,7 @@ class ClientComparison:
     share: Pair
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the numbers of the client as values that JSON can store."""
+        """Return the client's numbers as JSON-compatible values."""
         return {
             "client": self.name,
             "ttft_p50_s": self.p50_s.as_dict(),
@@ -69,8 +68,8 @@ class TenantComparison:
     """A measured run of several tenants, with its simulation.
 
     ``share_off`` is the largest error in a tenant's (or kind's) share of the service, over the
-    whole run and over windows of a minute. ``jain_off`` is the error of the simulated Jain's index
-    of the clients. ``clients`` lists all clients, also if ``tenants`` lists kinds of requests.
+    whole run and over windows of a minute. ``jain_off`` is the error of Jain's index of the
+    clients. ``clients`` lists all clients, even if ``tenants`` lists kinds of requests.
     """
 
     name: str
@@ -87,7 +86,7 @@ class TenantComparison:
 
     @property
     def misses(self) -> list[str]:
-        """Return the targets that the replay misses, with the simulated and the measured value."""
+        """The targets that the replay misses, with the simulated and the measured value."""
         return list(self._misses())
 
     def _misses(self) -> Iterator[str]:
@@ -101,7 +100,7 @@ class TenantComparison:
             yield f"share of service: off by {100 * self.share_off[0]:.1f} points (target 3)"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as values that JSON can store."""
+        """Return the comparison as JSON-compatible values."""
         return {
             "name": self.name,
             "timing_profile": self.profile,
@@ -131,7 +130,7 @@ class TenantComparison:
 def compare_tenants(
     run: ServingRun, replayed: ServingRun, recorded: Flags, profile: str, *, fitted: bool = False
 ) -> TenantComparison:
-    """Return the comparison of a run with its replay.
+    """Compare a run with its replay.
 
     Args:
         run: The measured run.
@@ -161,7 +160,7 @@ def compare_tenants(
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants if there are few, or else the kinds of requests, or else one group."""
+    """Return the tenants if there are few, otherwise the kinds of requests, otherwise one group."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients
@@ -205,7 +204,7 @@ def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency
 def _clients(
     simulated: ServingRun, run: ServingRun, start_s: float, end_s: float
 ) -> Iterator[ClientComparison]:
-    """Yield the comparison of each client in the order of names.
+    """Yield the comparison of each client, in the order of names.
 
     Shares of the service are over the window.
     """
@@ -234,7 +233,7 @@ def _ttft(chosen: Flags, simulated: ServingRun, run: ServingRun) -> tuple[Pair, 
 
 
 def _said_s(run: ServingRun, tenant: str, key: str) -> float:
-    """Return a percentile (s) of another simulator's (BLIS's) prediction for a tenant, or NaN."""
+    """Return a percentile (s) that another simulator (BLIS) predicts for a tenant, or NaN."""
     value: Any = run.predicted
     for part in ("tenants", tenant, "ttft_percentiles", key):
         value = value.get(part) if isinstance(value, dict) else None
@@ -242,7 +241,7 @@ def _said_s(run: ServingRun, tenant: str, key: str) -> float:
 
 
 def _largest(values: Floats) -> float:
-    """Return the largest value that is not NaN, or NaN if all values are NaN."""
+    """Return the largest value, ignoring NaN, or NaN if there is no other value."""
     return float(np.nanmax(values)) if not np.isnan(values).all() else float("nan")
 
 
