@@ -121,7 +121,7 @@ GOODPUT = tuple(map(_goodput, (
 
 
 def _in_windows(length_s: float, key: str, when: str) -> tuple[Metric, Metric]:
-    """Return two metrics of shares in windows of a given length: of the run, and of each client."""
+    """Return two metrics of shares in windows of a length: of the run, and of each client."""
     shown = (Shown(Display.CONTRAST, 2), Shown(Display.REPEATS, 14)) if length_s == 60 else ()
     common = Metric(
         key, f"of fair share {when}", better=MORE, of=CLIENT, form=Form.PERCENT, most=1.0,
