@@ -62,7 +62,7 @@ ALLOWED = {
             "fairbench_attacks/", "fairbench_studies/attacks/", "studies/assumptions", "RUN.md",
         ),
         "a running request whose memory is taken is the victim of a preemption": (
-            "guide/goodput", "schedulers/local/edf", "schedulers/local/slack",
+            "guide/goodput", "schedulers/local/edf", "schedulers/parts/slack",
             "/engine/", "schedulers/gateway/queue", "fairbench_engines/", "textbook/edf",
             "fairbench_rivals/local/autellix",
         ),

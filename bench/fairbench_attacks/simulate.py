@@ -15,7 +15,7 @@ from fairbench.execute.simulations import files_of
 from fairbench.execute.tasks import Failure, Reading, RunContext, Task
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.schedulers.routing.finishes import RequestWork
+from fairbench.schedulers.parts.finishes import RequestWork
 from fairbench.workloads.disguises import Disguise
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
 from fairbench.workloads.programs.base import Job

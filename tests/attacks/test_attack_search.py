@@ -18,7 +18,7 @@ from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.goodput import group_service
 from fairbench.metrics.records import Padding
 from fairbench.results.new_directories import run_folder
-from fairbench.schedulers.routing.finishes import RequestWork
+from fairbench.schedulers.parts.finishes import RequestWork
 from fairbench.sim.run import simulate_tables
 from fairbench.workloads.spec import load_workload
 from fairbench_attacks.behaviour import KNOWN, Behaviour

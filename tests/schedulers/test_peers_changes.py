@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.parts import worker_credits
 from fairbench.schedulers.peers import Changes, Heard, Terms, Totals
-from fairbench.schedulers.routing import worker_credits
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from tests.schedulers.gateway.gateway_helpers import Desk
 from tests.strategies import examples
@@ -152,7 +152,7 @@ class Told:
 @examples(40)
 def test_a_restarted_peer_gets_everything_and_clients_may_be_forgotten(most, rng):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairbench.schedulers.routing.worker_credits.MAX_CLIENTS", most)
+        patch.setattr("fairbench.schedulers.parts.worker_credits.MAX_CLIENTS", most)
         patch.setattr(worker_credits, "BATCH", 1)
         told = Told()
         for _ in range(80):

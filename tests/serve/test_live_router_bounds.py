@@ -19,9 +19,10 @@ from fairbench.live import client_metrics
 from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import Problem, listening
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.schedulers.parts import worker_credits
+from fairbench.schedulers.parts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router
-from fairbench.schedulers.routing import baselines, worker_credits
-from fairbench.schedulers.routing.worker_credits import WorkerCredit, to_forget
+from fairbench.schedulers.routing import baselines
 from fairbench.schedulers.token_pages import segments_of
 from fairbench_engines.sglang.requests import client_of
 from fairbench_serve.answers import Charge

@@ -6,8 +6,8 @@ import pytest
 
 from fairbench.schedulers import registry
 from fairbench.schedulers.params import param_names
+from fairbench.schedulers.parts.worker_credits import WorkerCredits
 from fairbench.schedulers.registry import VARIABLE
-from fairbench.schedulers.routing.worker_credits import WorkerCredits
 from fairbench.sim.run import Simulation
 from tests.sim.sim_helpers import small_spec
 

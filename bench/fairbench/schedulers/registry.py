@@ -109,7 +109,7 @@ LOCALS = {
     "sglang-priority": "fairbench.schedulers.local.priority:SGLangPriority",
     "edf": "fairbench.schedulers.local.edf:EDF",
     "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
-    "edf-dlpm": "fairbench.schedulers.local.dlpm_edf:EDFThenDLPM",
+    "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
 }
 
 ROUTERS = {

@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Selection, Setup, WaitingView
-from fairbench.schedulers.local.slack import Slack, chunk_budget
 from fairbench.schedulers.output_lengths import MAX_CLIENTS
 from fairbench.schedulers.params import NotNegative, Positive
+from fairbench.schedulers.parts.slack import Slack, chunk_budget
 
 
 class Niyama(LocalScheduler):

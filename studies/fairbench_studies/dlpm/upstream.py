@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from fairbench.core import Request
 from fairbench.schedulers.base import Scan, WaitingView
 from fairbench.schedulers.local.dlpm import DLPM, KEPT_AS_IN_DLPM
-from fairbench.schedulers.local.dlpm_edf import ReorderedDLPM
+from fairbench.schedulers.local.dlpm_bases import ReorderedDLPM
 
 
 class UpstreamDLPM(ReorderedDLPM):

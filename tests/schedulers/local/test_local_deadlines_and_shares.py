@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fairbench.core import NoBound
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF, EDFThenDLPM
+from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF
+from fairbench.schedulers.local.edf_dlpm import EDFThenDLPM
 from tests.schedulers.local.local_server import Server, call
 from tests.schedulers.local.local_toy_load import DLPM_UNIT, QUANTUM, Mix, overload, toy
 from tests.schedulers.local.local_trace import max_gap

@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.local.slack import LEAST_TOKENS, MOST_TOKENS
+from fairbench.schedulers.parts.slack import LEAST_TOKENS, MOST_TOKENS
 from fairbench_rivals.local.niyama import Niyama
 from tests.schedulers.local.test_local_edf_rescue import Costs, edf, home_with, request
 

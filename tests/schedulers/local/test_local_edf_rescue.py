@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Preempt, Running, Setup
 from fairbench.schedulers.local.edf import EDF
-from fairbench.schedulers.local.slack import Slack, Victims
+from fairbench.schedulers.parts.slack import Slack, Victims
 from tests.schedulers.local.local_server import Server
 from tests.strategies import examples
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF, EDFThenDLPM
+from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF
 from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
+from fairbench.schedulers.local.edf_dlpm import EDFThenDLPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.views import ListView
 from fairbench_studies.dlpm.upstream import UpstreamDLPM

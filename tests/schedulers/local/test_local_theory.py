@@ -18,9 +18,9 @@ from fairbench.metrics.bounds import vtc_unit
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC
+from fairbench.schedulers.parts.fleet import members
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.fleet import members
 from tests.schedulers.local.local_requests import Calls
 from tests.schedulers.local.local_simulated import LIMITS, PROFILE, Fleet
 from tests.schedulers.local.local_toy import ToyEngine

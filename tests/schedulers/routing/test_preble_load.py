@@ -1,7 +1,7 @@
 """Test Preble's estimate of a GPU's load on hand-computed examples."""
 
-from fairbench.schedulers.routing.preble_tree import PrebleTree
-from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
+from fairbench.schedulers.parts.preble_tree import PrebleTree
+from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 
 
 def test_outputs_older_than_the_window_set_no_decode_times():

@@ -4,11 +4,11 @@ from math import inf
 
 import pytest
 
-from fairbench.schedulers.routing.fleet import as_bits
-from fairbench.schedulers.routing.preble_costs import key_portion
+from fairbench.schedulers.parts.fleet import as_bits
+from fairbench.schedulers.parts.preble_costs import key_portion
+from fairbench.schedulers.parts.preble_tree import NOWHERE, PrebleTree, WaitWindow
+from fairbench.schedulers.parts.preble_windows import TimeModel, Windows
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
-from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree, WaitWindow
-from fairbench.schedulers.routing.preble_windows import TimeModel, Windows
 from tests.schedulers.routing.router_helpers import answer, prompt, request
 
 DOC, TINY_S = ("doc", 1000), 0.00896  # a prefill takes 55.8 ms, or less for fewer than 64 tokens

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import prompt_tokens
+from fairbench.schedulers.parts.preble_tree import PrebleTree
+from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 from fairbench.schedulers.prefix_tree import path
-from fairbench.schedulers.routing.preble_tree import PrebleTree
-from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
 from tests.schedulers.routing.router_helpers import NaiveLocations, prefixes, prompt, prompts
 
 WORKERS = 2

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing import preble_windows
-from fairbench.schedulers.routing.fleet import as_bits, members
-from fairbench.schedulers.routing.preble_tree import PrebleTree
-from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel, Windows
+from fairbench.schedulers.parts import preble_windows
+from fairbench.schedulers.parts.fleet import as_bits, members
+from fairbench.schedulers.parts.preble_tree import PrebleTree
+from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel, Windows
 
 WINDOW_S = 20.0
 TIMES = TimeModel(1.0, 0.0, 0, 0.0, 0.0, 1.0)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.parts.fleet import Fleet
 from fairbench.schedulers.routing.baselines import ClientRoundRobin, LeastLoaded, RoundRobin
-from fairbench.schedulers.routing.fleet import Fleet
 from tests.schedulers.routing.router_helpers import answer, request
 
 

@@ -12,9 +12,9 @@ import fairbench
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.parts.fleet import as_bits
+from fairbench.schedulers.parts.worker_credits import WorkerCredit
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.routing.fleet import as_bits
-from fairbench.schedulers.routing.worker_credits import WorkerCredit
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 

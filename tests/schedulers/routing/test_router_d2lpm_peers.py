@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.parts import worker_credits
 from fairbench.schedulers.peers import Exchanges
-from fairbench.schedulers.routing import worker_credits
 from fairbench.schedulers.routing.baselines import LeastLoaded
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from tests.schedulers.routing.router_helpers import answer, request
@@ -104,8 +104,8 @@ def test_a_worker_that_is_absent_for_one_router_alone_is_charged_once():
 
 
 def test_a_client_without_reports_counts_as_unused(monkeypatch):
-    monkeypatch.setattr("fairbench.schedulers.routing.worker_credits.MAX_CLIENTS", 2)
-    monkeypatch.setattr("fairbench.schedulers.routing.worker_credits.BATCH", 1)
+    monkeypatch.setattr("fairbench.schedulers.parts.worker_credits.MAX_CLIENTS", 2)
+    monkeypatch.setattr("fairbench.schedulers.parts.worker_credits.BATCH", 1)
     one, other = routers(2)
     sent = request(0, "b", ("x", 10))
     other.on_finish(sent, other.route(sent, 0.0), answer(1), 0.0)
@@ -116,7 +116,7 @@ def test_a_client_without_reports_counts_as_unused(monkeypatch):
 
 
 def test_a_forgotten_client_starts_with_at_most_a_quantum(monkeypatch):
-    monkeypatch.setattr("fairbench.schedulers.routing.worker_credits.MAX_CLIENTS", 2)
+    monkeypatch.setattr("fairbench.schedulers.parts.worker_credits.MAX_CLIENTS", 2)
     monkeypatch.setattr(worker_credits, "BATCH", 1)
     one, other = routers(2)
     for number in range(20):

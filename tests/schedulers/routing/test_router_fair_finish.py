@@ -13,9 +13,9 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.output_lengths import PRIOR_OUTPUT_TOKENS, OutputLengths
+from fairbench.schedulers.parts.finishes import RequestWork, WorkerBacklog
+from fairbench.schedulers.parts.fleet import members
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finishes import RequestWork, WorkerBacklog
-from fairbench.schedulers.routing.fleet import members
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompt, prompts, request
 from tests.strategies import examples
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finishes import (
+from fairbench.schedulers.parts.finishes import (
     FEW,
     LEVELS,
     FinishBounds,
     WorkerBacklog,
 )
+from fairbench.schedulers.routing.fair_finish import FairFinish
 from tests.schedulers.routing.router_helpers import answer, prompt
 from tests.strategies import examples
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.schedulers.parts.fleet import QUEUES_FROM
 from fairbench.schedulers.routing.d2lpm import D2LPM
-from fairbench.schedulers.routing.fleet import QUEUES_FROM
 from tests.schedulers.routing.router_helpers import answer, request
 
 QUANTUM = 10_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.routing import preble_windows
+from fairbench.schedulers.parts import preble_windows
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
 from tests.schedulers.routing.router_helpers import NaiveLocations, answer, prompts, request
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.base import Setup
+from fairbench.schedulers.parts.finishes import TenantBacklog
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
-from fairbench.schedulers.routing.finishes import TenantBacklog
 from fairbench.tenants import ROOT, children_of, lineage, with_tenants
 from tests.schedulers.routing.router_helpers import answer, request
 

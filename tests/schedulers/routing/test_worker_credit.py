@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.routing import d2lpm, worker_credits
-from fairbench.schedulers.routing.fleet import as_bits, members
-from fairbench.schedulers.routing.worker_credits import WorkerCredit
+from fairbench.schedulers.parts import worker_credits
+from fairbench.schedulers.parts.fleet import as_bits, members
+from fairbench.schedulers.parts.worker_credits import WorkerCredit
+from fairbench.schedulers.routing import d2lpm
 from tests.schedulers.routing.router_helpers import answer, request
 from tests.strategies import examples
 

@@ -11,8 +11,8 @@ from annotated_types import Ge, Gt
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.params import NotNegativeInt, Positive
+from fairbench.schedulers.parts.slack import Slack, Victims, chunk_budget
 from fairbench.schedulers.views import least_first
 
 # The groups of requests; the lowest number goes first.

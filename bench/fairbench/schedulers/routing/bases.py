@@ -7,7 +7,7 @@ from typing import Any
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.location_tree import LocationTree
-from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.parts.fleet import Fleet
 from fairbench.schedulers.views import WorkerLoad
 
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -13,15 +13,15 @@ from fairbench.core import OUTPUT_PRICE, Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.engine import GPU_TIME
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
-from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.fleet import Filling
-from fairbench.schedulers.routing.worker_credits import (
+from fairbench.schedulers.parts.fleet import Filling
+from fairbench.schedulers.parts.worker_credits import (
     Charge,
     CreditExchange,
     WorkerCredit,
     WorkerCredits,
     dispatch_charging,
 )
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.tenants import Tenants
 
 

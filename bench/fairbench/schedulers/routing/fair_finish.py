@@ -16,8 +16,8 @@ from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, Holders
 from fairbench.schedulers.output_lengths import OutputLengths
+from fairbench.schedulers.parts.finishes import Backlogs, Costs, Finishes, RequestWork
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.finishes import Backlogs, Costs, Finishes, RequestWork
 from fairbench.tenants import Tenants
 
 SLACK = 100.0

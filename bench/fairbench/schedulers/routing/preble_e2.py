@@ -10,18 +10,10 @@ from annotated_types import Ge, Gt
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.params import NotNegative, NotNegativeInt, Positive
+from fairbench.schedulers.parts.preble_costs import Autoscaler, EvictionCost, LoadCost, PromptMatch
+from fairbench.schedulers.parts.preble_tree import NOWHERE, PrebleNode, PrebleTree
+from fairbench.schedulers.parts.preble_windows import TimeModel, Windows
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.preble_costs import (
-    Autoscaler,
-    EvictionCost,
-    LoadCost,
-    Missed,
-    key_portion,
-    missed_by,
-    split_subtree,
-)
-from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
-from fairbench.schedulers.routing.preble_windows import TimeModel, Windows
 
 
 class PrebleE2(PrefixRouter):
@@ -102,33 +94,30 @@ class PrebleE2(PrefixRouter):
         for expired, end in self._windows.expire(now_s):
             self._tree.forget(end, expired)
         found = self._tree.find(request.prompt)
-        missed = missed_by(self._fleet.everyone, request.input_tokens, self._tree, found.node)
-        worker = self._choose(request, found.node, missed, now_s)
+        everyone = self._fleet.everyone
+        match = PromptMatch.of(found.node, request.input_tokens, self._tree, everyone)
+        worker = self._choose(request, match, now_s)
         end = self._tree.add(found, request.prompt, worker)
-        tokens = next(tokens for tokens, workers in missed if workers >> worker & 1)
-        prefill_us = self._times.prefill_us(tokens)
+        prefill_us = self._times.prefill_us(match.missed_at(worker))
         self._windows.assign(worker, now_s, prefill_us, end)
         self._scaler.note_dispatch(request, worker, end, prefill_us, now_s)
         self._fleet.dispatch(request, worker)
         return worker
 
-    def _choose(
-        self, request: Request, node: PrebleNode, missed: list[Missed], now_s: float
-    ) -> int:
+    def _choose(self, request: Request, match: PromptMatch, now_s: float) -> int:
         """Run Algorithm 1, then the post-assignment adjustment ([Preble] §3.2)."""
         loads, everyone = self._windows.loads, self._fleet.everyone
-        longest, holders = self._tree.holders(node)
+        longest, holders = self._tree.holders(match.node)
         if not self.params.exploit or request.input_tokens - longest >= longest:
             mostly_decoding = self._windows.decode_heavy(self.params.imbalance_ratio)
-            return self._cheapest(mostly_decoding or everyone, missed, node)
-        home = self._tree.home(node)
-        chosen = home if home != NOWHERE else self._cheapest(holders & everyone, missed, node)
+            return self._cheapest(mostly_decoding or everyone, match)
+        home = self._tree.home(match.node)
+        chosen = home if home != NOWHERE else self._cheapest(holders & everyone, match)
         heaviest, lightest = loads.heaviest_us, loads.lightest_us
         if loads[chosen] == heaviest and heaviest / self.params.rebalance_threshold > lightest:
             return self._fleet.in_turn(loads.lightest(everyone))
-        if self._scaler.overloaded(key := key_portion(node), chosen, now_s):
-            return self._replicate(key, chosen)
-        return chosen
+        key = self._scaler.overloaded(match.node, chosen, now_s)
+        return chosen if key is None else self._replicate(key, chosen)
 
     def _replicate(self, key: PrebleNode, worker: int) -> int:
         """Return the least loaded GPU without the prefix, for a copy, or else ``worker``."""
@@ -136,14 +125,11 @@ class PrebleE2(PrefixRouter):
         if not without:
             return worker
         to = self._fleet.in_turn(self._windows.loads.lightest(without))
-        split_subtree(key, self._windows[worker], to, self._tree)
-        # After the change, less load is below the prefix, so its queueing time must double again
-        # before the next change.
-        key.waits.pop(worker)
+        self._scaler.move_half(key, worker, self._windows[worker], to, self._tree)
         return to
 
-    def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:
-        return self._fleet.in_turn(self._cost.cheapest(among, missed, node))
+    def _cheapest(self, among: int, match: PromptMatch) -> int:
+        return self._fleet.in_turn(self._cost.cheapest(among, match))
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         self._scaler.note_first_token(request, worker, at_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Protocol
 
-from fairbench.schedulers.routing.preble_costs import key_portion
-from fairbench.schedulers.routing.preble_tree import PrebleNode
+from fairbench.schedulers.parts.preble_costs import key_portion
+from fairbench.schedulers.parts.preble_tree import PrebleNode
 from fairbench_studies.preble.code.load import CodeLoad
 
 

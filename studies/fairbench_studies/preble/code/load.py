@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from itertools import islice
 from statistics import median
 
-from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
-from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel
+from fairbench.schedulers.parts.preble_costs import EVICTION_SCAN_NODES
+from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
 TPOTS = 200  # The load is computed from the median of this number of latest times per output token.

@@ -9,10 +9,10 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
+from fairbench.schedulers.parts.preble_costs import key_portion
+from fairbench.schedulers.parts.preble_tree import PrebleNode, WaitWindow
+from fairbench.schedulers.parts.preble_windows import TimeModel
 from fairbench.schedulers.routing.bases import PrefixRouter
-from fairbench.schedulers.routing.preble_costs import key_portion
-from fairbench.schedulers.routing.preble_tree import PrebleNode, WaitWindow
-from fairbench.schedulers.routing.preble_windows import TimeModel
 from fairbench_studies.preble.code.balance import CodeBalance
 from fairbench_studies.preble.code.load import CodeGpu, CodeLoad
 from fairbench_studies.preble.code.tree import CodeTree

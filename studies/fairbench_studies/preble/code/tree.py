@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
-from fairbench.schedulers.routing.preble_costs import key_portion
-from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
+from fairbench.schedulers.parts.preble_costs import key_portion
+from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fairbench.core import OUTPUT_PRICE, CostModel
 from fairbench.schedulers.load_cap import step_units
-from fairbench.schedulers.routing.fleet import lowest, members
+from fairbench.schedulers.parts.fleet import lowest, members
 from fairbench.tenants import lineage, parent_of
 
 # The unit of work is the mean prefill time per token of a prompt of ``_PROMPT`` tokens.

@@ -15,8 +15,8 @@ from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.engine import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.charging.shared_prefixes import SharedCharges, Sharing
 from fairbench.schedulers.output_lengths import BATCH, MAX_CLIENTS, MeanAnswers
+from fairbench.schedulers.parts.fleet import Fleet, as_bits, members
 from fairbench.schedulers.peers import CreditChange, SharedCredit, Sums, Totals
-from fairbench.schedulers.routing.fleet import Fleet, as_bits, members
 from fairbench.tenants import Tenants
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from fairbench.schedulers.routing.fleet import as_bits, members
-from fairbench.schedulers.routing.preble_tree import PrebleNode
+from fairbench.schedulers.parts.fleet import as_bits, members
+from fairbench.schedulers.parts.preble_tree import PrebleNode
 
 # Below ``TINY_PREFILL_TOKENS`` prompt tokens, the fit of Preble's A100 prefill times has another
 # constant.

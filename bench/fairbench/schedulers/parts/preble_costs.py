@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from heapq import merge
 from itertools import islice
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.fleet import members
-from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree, WaitWindow
-from fairbench.schedulers.routing.preble_windows import GpuWindow, TimeModel, Windows
+from fairbench.schedulers.parts.fleet import members
+from fairbench.schedulers.parts.preble_tree import PrebleNode, PrebleTree, WaitWindow
+from fairbench.schedulers.parts.preble_windows import GpuWindow, TimeModel, Windows
 
 # To price an eviction, at most ``EVICTION_SCAN_NODES`` nodes per GPU are examined; further nodes
 # are assumed to cost the same.
@@ -61,13 +61,27 @@ class Missed(NamedTuple):
     workers: int
 
 
-def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
-    """Return how many tokens of a prompt each worker lacks, the least number first."""
-    rest, missed = everyone, []
-    for depth, workers in tree.levels(node):
-        missed.append(Missed(tokens - depth, workers))
-        rest &= ~workers
-    return [*missed, Missed(tokens, rest)]
+class PromptMatch(NamedTuple):
+    """A prompt's cached prefix, which ends at ``node``, and the tokens that the workers lack.
+
+    Each worker is in one entry of ``missed``. The entry with the least tokens comes first.
+    """
+
+    node: PrebleNode
+    missed: list[Missed]
+
+    @classmethod
+    def of(cls, node: PrebleNode, tokens: int, tree: PrebleTree, everyone: int) -> Self:
+        """Return the match of a prompt of ``tokens`` tokens with each of the workers (bits)."""
+        rest, missed = everyone, []
+        for depth, workers in tree.levels(node):
+            missed.append(Missed(tokens - depth, workers))
+            rest &= ~workers
+        return cls(node, [*missed, Missed(tokens, rest)])
+
+    def missed_at(self, worker: int) -> int:
+        """Return the number of the prompt's tokens that the worker has not cached."""
+        return next(tokens for tokens, workers in self.missed if workers >> worker & 1)
 
 
 class LoadCost:
@@ -81,8 +95,8 @@ class LoadCost:
         self._tree = tree
         self._evictions = evictions
 
-    def cheapest(self, among: int, missed: Sequence[Missed], node: PrebleNode) -> int:
-        """Return the workers (bits) with the lowest cost; the cached prefix ends at ``node``.
+    def cheapest(self, among: int, match: PromptMatch) -> int:
+        """Return the workers (bits) with the lowest cost for a prompt.
 
         Workers with the least load plus prefill (L + P) are examined first, so that the eviction
         cost M is computed only for workers that may win.
@@ -92,10 +106,11 @@ class LoadCost:
         evictions = self._evictions
         if evictions is not None and not evictions.capacity_tokens:
             evictions = None
-        keep = frozenset(self._tree.upward(node)) if evictions else frozenset()
+        keep = frozenset(self._tree.upward(match.node)) if evictions else frozenset()
         least: float = inf
         tied = 0
-        for without_us, tokens, workers in merge(*(self._offers(among, one) for one in missed)):
+        offers = merge(*(self._offers(among, one) for one in match.missed))
+        for without_us, tokens, workers in offers:
             if without_us > least:
                 break
             if evictions is None:
@@ -160,14 +175,26 @@ class Autoscaler:
     def note_end(self, request: Request) -> None:
         self._sent.pop(request.request_id, None)
 
-    def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:
-        """Return whether the queueing time of the prefix on this GPU has grown too long."""
+    def overloaded(self, end: PrebleNode, worker: int, now_s: float) -> PrebleNode | None:
+        """Return the key portion of the path to ``end`` if it is overloaded on the GPU, or None."""
+        key = key_portion(end)
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
-            return False
+            return None
         older_s, newer_s = halves
         copy_s = self._times.prefill_us(key.depth) / 10**6
-        return newer_s >= self._factor * older_s and newer_s > copy_s
+        return key if newer_s >= self._factor * older_s and newer_s > copy_s else None
+
+    def move_half(
+        self, key: PrebleNode, worker: int, window: GpuWindow, to: int, tree: PrebleTree
+    ) -> None:
+        """Send half of the load below the prefix ``key`` to the GPU ``to`` that copies the prefix.
+
+        After the change, less load is below the prefix at ``worker``, so its queueing time must
+        double again before the next change.
+        """
+        split_subtree(key, window, to, tree)
+        key.waits.pop(worker)
 
 
 def key_portion(end: PrebleNode) -> PrebleNode:

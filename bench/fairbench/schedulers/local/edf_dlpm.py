@@ -1,0 +1,46 @@
+"""Deadlines, then DLPM: requests that can be in time go first, and fair shares order the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.schedulers.base import Selection, WaitingView
+from fairbench.schedulers.local.dlpm_bases import UrgentDLPM
+from fairbench.schedulers.local.edf import AGED, LATE
+
+
+class EDFThenDLPM(UrgentDLPM):
+    """Earliest deadline first for requests that can be in time, and DLPM for the rest.
+
+    All requests are charged in full, so a client that received much service through its deadlines
+    waits longer once its requests are late. Among equal deadlines, clients with positive credit go
+    first, then the longest cached prefix. A late request, or a request without a deadline, that has
+    waited for ``aging_s`` seconds goes before all deadlines while its client has positive credit.
+    Without aging, a flood of deadlines would starve requests without deadlines. Aged requests also
+    need credit, because a flood of late requests would otherwise only have to wait. No theorem
+    bounds the clients' shares: a client that claims tighter deadlines gets more service.
+    """
+
+    name = "edf-dlpm"
+
+    def select(self, view: WaitingView, now_s: float) -> Selection:
+        for request in self._urgent(view, now_s):
+            if not (yield request) and self.params.no_room == "stop":
+                return
+        yield from super().select(view, now_s)
+
+    def _urgent(self, view: WaitingView, now_s: float) -> Iterator[Request]:
+        turns = self._turns(view)
+        if len(view) and not turns.someone_in_credit():
+            turns.refill()
+        ranks = self._urgency(view, now_s)
+        order = [(*ranks(request), request) for request in view.match_order()]
+        order = [one for one in order if one[0] != LATE]
+        order.sort(key=lambda one: (one[0], one[1], not self.credits.in_credit(one[2].client)))
+        for group, _, request in order:
+            if group != AGED or self.credits.in_credit(request.client):
+                yield request
+
+    def service_bound(self) -> ServiceBound | NoBound:
+        return NoBound(f"{self.name} puts deadlines before shares")
