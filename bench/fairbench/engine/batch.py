@@ -14,7 +14,7 @@ from fairbench.hardware.gpu_time import Chunk, Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
-CLIP_MAX_NEW_TOKENS = 4096  # number of output tokens that SGLang reserves for a request at most
+CLIP_MAX_NEW_TOKENS = 4096  # most output tokens of a request for which SGLang reserves memory
 
 
 class RunningBatch:

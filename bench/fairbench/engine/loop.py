@@ -180,8 +180,8 @@ class EngineLoop(ABC, Generic[N]):
         # ``_passed`` is the number of decode steps at the last scheduling pass that blocked the
         # worker.
         self._passed = 0
-        # ``_blocked`` is true if the current scheduling pass blocks the worker. A scheduler without
-        # ``pass_s`` takes part in every pass.
+        # ``_blocked`` is true if the current scheduling pass blocks the worker; without ``pass_s``,
+        # it is always true.
         self._blocked = True
 
     @abstractmethod

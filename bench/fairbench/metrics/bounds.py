@@ -126,12 +126,12 @@ def theorem_bound(
     whose quantum is 0, it is 2 * |W| * U_v ([VTC] Theorem 4.4), with ``vtc_unit`` U_v. The proofs
     are in docs/appendix/theory.md.
 
-    With ``client_weights``, the bound limits |W_f/w_f - W_g/w_g|: the service W of two clients f
-    and g is divided by their weights w. It is |W| * (2 Q^u + U/w_f + U/w_g); the result is the
-    bound for the two clients of least weight. Every line of the two papers' proofs also holds with
-    weights. Under DLPM, two clients that both wait are refilled equally often. A client of weight w
-    gets w Q^u per refill, and its credit stays within (-U, w Q^u]. Under VTC, the counter of a
-    client of weight w is at most U_v/w above the lowest counter of a waiting client.
+    With ``client_weights``, the service of two clients f and g is divided by their weights w_f and
+    w_g. The bound is then |W| * (2 Q^u + U/w_f + U/w_g), and the two clients of least weight are
+    taken for f and g. The two papers' proofs also hold with weights. Under DLPM, two clients that
+    both wait are refilled equally often. A client of weight w gets w Q^u per refill, and its credit
+    stays within (-U, w Q^u]. Under VTC, the counter of a client of weight w is at most U_v/w above
+    the lowest counter of a waiting client.
 
     Args:
         bound: The theorem's numbers: the quantum Q^u, the number of workers |W| and the prices of

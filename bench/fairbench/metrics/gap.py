@@ -235,7 +235,7 @@ class _Part(NamedTuple):
 
 
 class BookingsByCell:
-    """The bookings of each client in cells in which several clients wait."""
+    """Each client's bookings (tokens at an instant) in cells in which several clients wait."""
 
     def __init__(self, log: ServiceRows, view: View, cells: Cells, facts: Facts) -> None:
         self._log, self._view, self._cells, self._weights = log, view, cells, facts.weights

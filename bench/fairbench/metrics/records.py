@@ -196,7 +196,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield a long log that is in order of time in several parts, any other log as a whole."""
+        """Yield the log in several parts if it is long and ordered by time, else as a whole."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return

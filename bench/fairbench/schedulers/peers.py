@@ -101,8 +101,8 @@ class Totals(NamedTuple):
 
     A message with a higher ``version`` replaces earlier messages of its origin. ``raised`` are the
     levels to which clients were lifted, such as VTC's lifts or the rounds of D2LPM's quanta;
-    receivers keep the highest level. ``waiting`` maps clients to the places at which they have
-    queued requests.
+    receivers keep the highest level. ``waiting`` maps clients to the places (workers or bands) at
+    which they have queued requests.
 
     With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after
     version ``since``; a receiver must already know this version or a later one. The entry of a

@@ -302,7 +302,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
 
 def _service(log: IntegerTable) -> ServiceRows:
-    """Return the service table; that of a long log in a file stays in files."""
+    """Return the service table, which stays in files if the log is long and in a file."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
     # The rows of the log are sorted by the end of each stretch.

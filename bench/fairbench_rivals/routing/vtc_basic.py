@@ -16,11 +16,11 @@ class VtcBasic(CountingRouter):
     """A router that sends users with more tokens to workers with higher numbers.
 
     It follows vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. The
-    lowest score wins: |worker's position - min(user's tokens / bucket, workers - 1)| + min(running
-    / 100, 1) + a random number from 0 to 0.1. The bucket is max(1000, (l + m) / 2), where l is the
-    least and m the largest number of tokens of any user in the last 5 minutes. The engine itself
-    orders the requests, so a flood delays all clients at the same worker, and no service difference
-    is bounded. AIBrix's README states another formula than the code.
+    worker with the lowest score is chosen: |worker's position - min(user's tokens / bucket, workers
+    - 1)| + min(running / 100, 1) + a random number from 0 to 0.1. The bucket is max(1000, (l + m) /
+    2), where l is the least and m the largest number of tokens of any user in the last 5 minutes.
+    The engine itself orders the requests, so a flood delays all clients at the same worker, and no
+    service difference is bounded. AIBrix's README states another formula than the code.
 
     fairbench keeps two known defects. Outputs are assumed to be 1.5 times the input, and are never
     corrected (unless ``true_outputs`` is set). Tokens older than the window are dropped only when

@@ -228,7 +228,8 @@ class AdmissionControl:
         self._estimator = estimator
         # ``_held`` counts the requests in the inner queue.
         self._held = RequestTotals()
-        # ``_demoted`` maps each demoted request to the time in seconds at which it waits no longer.
+        # ``_demoted`` maps each demoted request to the time (s) at which its wait ends at the
+        # latest.
         self._demoted: dict[Request, float] = {}
         self._late_s: float | None = None
 
