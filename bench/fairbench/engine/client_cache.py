@@ -152,8 +152,7 @@ class PinAudit:
       requests of a client use, plus the tokens that the client requests, exceed the client's share.
     - ``lost_tokens`` sums the tokens that clients at or below their share lost to other clients. A
       token that k clients use counts as 1/k for each. If ``beyond`` is 0, the theorem guarantees
-      that
-      ``lost_tokens`` is 0.
+      that ``lost_tokens`` is 0.
     """
 
     allocations: int = 0

@@ -115,7 +115,7 @@ class Sequence:
         self.gpu_ps = 0.0
         # ``joined_time`` holds the batch's ``DecodeTime`` sums at the time when the request joined.
         self.joined_time = NO_TIME
-        # ``due`` is the number of the batch's decode step after which the request will end.
+        # ``due`` is the decode step, counted by the batch, after which the request will end.
         self.due = NEVER
         # ``joined_step`` is the number of decode steps that the batch had run when the request
         # joined.

@@ -123,7 +123,7 @@ def _evicted(stays: _Stays, capacity: int) -> int:
 
 
 def _evicted_one_by_one(stays: _Stays, ends: Ints, capacity: int) -> int:
-    """Return how many tokens Belady's rule evicts; ``ends`` are the stays, sorted by end."""
+    """Return how many tokens Belady's rule evicts; ``ends`` lists the stays by their ends."""
     kept = stays.tokens.tolist()
     ending = list(zip(stays.end_ps[ends].tolist(), ends.tolist(), strict=True))
     held = ended = evicted = 0

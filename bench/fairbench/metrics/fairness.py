@@ -73,8 +73,8 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
     before = np.cumsum(wanted, axis=0) - wanted
     claims = np.cumsum(own[::-1], axis=0)[::-1]
     level = np.maximum(0.0, capacity - before) / claims
-    # Clients are ordered by demand over weight; the first one whose demand reaches its level sets
-    # the level of all later clients.
+    # Clients are ordered by demand over weight. The first one whose demand reaches its level gets
+    # this level, and so do all later clients.
     unmet = wanted >= level * own
     first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
     fixed = np.where(

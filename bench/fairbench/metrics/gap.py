@@ -62,12 +62,12 @@ class Cells:
         return len(self.edge_s) - 1
 
     def cells_of_ends(self, at_s: Floats) -> Ints:
-        """Return the cell to which each iteration end in ``at_s`` belongs."""
+        """Return the index of the cell in which each iteration end in ``at_s`` counts."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def cells_of_starts(self, at_s: Floats) -> Ints:
-        """Return the cell to which each iteration start in ``at_s`` belongs."""
+        """Return the index of the cell in which each iteration start in ``at_s`` counts."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
@@ -227,7 +227,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """Return pairs of indices: a place, and a log row that may book tokens in it."""
+        """Return pairs of a place and a log row that may book tokens there, as two index arrays."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -245,7 +245,7 @@ class BookingsByCell:
             self._parts.append(_Part.of_part(part, begin, cells, len(facts.clients)))
 
     def portions(self, *places: Places) -> Iterator[slice]:
-        """Yield slices of the places, so that all bookings of a slice fit into memory."""
+        """Yield slices of the places (client, cell) whose bookings fit into memory together."""
         booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps
@@ -267,7 +267,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """Yield the bookings of log rows in the given cells, at row starts and step ends."""
+        """Yield the tokens that log rows book in the given cells, at row starts and step ends."""
         at_start, _, stepwise = booked_tokens(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.cells_of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
@@ -331,7 +331,7 @@ class Pairs:
             self.promise = np.minimum(self.promise, self._reach())
 
     def _reach(self) -> Floats:
-        """Return upper bounds on each client's lead over the client that is furthest behind."""
+        """Return upper bounds on how far each client leads the client that is furthest behind."""
         reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
         begin = self._backlog.client * len(self._cells)
         bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
@@ -502,8 +502,8 @@ class Inside:
         own = row[place]
         ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
         theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
-        # ``settled`` marks the last booking of each instant and kind; then all its tokens are
-        # booked.
+        # ``settled`` marks the last booking of each instant and kind, after which all of the
+        # instant's tokens are booked.
         settled = np.ones(len(order), dtype=np.bool_)
         settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]

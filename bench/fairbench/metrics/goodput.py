@@ -86,8 +86,7 @@ class ClientGoodput:
       arrived in the window. ``met`` of these requests, with ``met_tokens`` weighted tokens, met
       their targets.
     - ``computed`` tokens were computed for these programs: uncached prompt tokens, recomputed
-      tokens
-      and output tokens. ``wasted`` of them belong to requests that missed their targets.
+      tokens and output tokens. ``wasted`` of them belong to requests that missed their targets.
     - ``slack_s`` is the slack in seconds of each finished request whose slack is finite.
     """
 

@@ -151,7 +151,7 @@ WINDOWS = tuple(
 
 
 def _tree(metric: Metric) -> Metric:
-    """Return the metric of shares in a tree of tenants, limited to runs with tenants."""
+    """Limit a metric of shares in a tree of tenants to runs that have tenants."""
     page = "[tenants](../guide/tenants.md#what-a-run-is-judged-by)"
     return replace(metric, when=lambda run: run.tenants, page=page)
 

@@ -213,7 +213,7 @@ def _cause_of(prompts: Prompts, requests: Requests, gaps: TokenGaps, gap: int) -
 
 
 def _as_cause(prompt: int, rows: list[int], requests: Requests, gaps: TokenGaps) -> Cause:
-    """Return a prompt as the cause of the stalls ``rows``, the longest of which is the first."""
+    """Return a prompt as the cause of the stalls ``rows``; the longest stall is the first."""
     first, clients = rows[0], np.unique(requests.client[gaps.request[rows]])
     return Cause(
         *(prompt, len(rows), len(clients), int(gaps.request[first])),

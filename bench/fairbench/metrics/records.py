@@ -99,11 +99,10 @@ class Requests(Table):
     - ``demoted`` is 1 for requests that admission control put behind all other requests; None if
       the run has no admission control.
     - ``decode_worker`` is the worker that generates the answer, or -1 before it is chosen;
-      ``worker``
-      then only computes the prompt. ``reserved_s`` is the time at which the decode worker reserves
-      memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s`` and
-      ``received_s`` are the start and the end of the transfer of the KV cache to the decode worker.
-      These columns are None if the same worker computes prompts and answers.
+      ``worker`` then only computes the prompt. ``reserved_s`` is the time at which the decode
+      worker reserves memory, and ``computed_s`` is the end of the prompt's computation. ``sent_s``
+      and ``received_s`` are the start and the end of the transfer of the KV cache to the decode
+      worker. These columns are None if the same worker computes prompts and answers.
     - ``estimated`` is 1 if a server did not report the request's tokens; None if all tokens are
       known.
     - ``compulsory_tokens`` is the number of prompt tokens, at least 1, that no earlier prompt or

@@ -287,8 +287,7 @@ def _step_bookings(
 
     Returns:
         For each booking, the index of the first time that comes after it (or, if ``inclusive``, at
-        the
-        same instant); its tokens; and the row of each additional booking.
+        the same instant); its tokens; and the row of each additional booking.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)

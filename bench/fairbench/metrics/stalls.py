@@ -110,7 +110,7 @@ class Gaps:
         self._time_s += np.bincount(cells, time_s, 2 * clients).reshape(2, clients)
 
     def pace_ratios(self) -> list[float]:
-        """Return each client's token rate beside others' prompts, over its rate without them."""
+        """Return each client's token rate during others' prompts, divided by its rate otherwise."""
         pairs = zip(self._tokens.T.tolist(), self._time_s.T.tolist(), strict=True)
         return [
             ratio(ratio(tokens[1], time_s[1]), ratio(tokens[0], time_s[0]))
@@ -385,7 +385,7 @@ def _first_tokens(requests: Requests, steps: Steps, rows: Rows) -> Ints:
 
 
 def _keys(client: Ints, stretch: Ints) -> Ints:
-    """Return one number for each pair of a client and a stretch, in the order of stretches."""
+    """Encode each pair of a client and a stretch as one number, in the order of stretches."""
     return (stretch << 32) + client
 
 

@@ -36,7 +36,7 @@ class ServiceRows(Protocol):
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """Yield all rows in order, in parts that do not divide the rows of a stretch."""
+        """Yield all rows in order and in parts; rows of one unchanged batch stay together."""
         ...
 
     def between(self, first: int, after: int) -> Service:

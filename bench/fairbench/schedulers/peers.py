@@ -239,7 +239,7 @@ ROUNDS = 0
 
 
 class CreditChange(NamedTuple):
-    """A change of a client's credit: additional rounds, and additional charges by worker."""
+    """A change of a client's credit: further rounds of quanta, and further charges by worker."""
 
     rounds: float
     charged: Mapping[int, float]

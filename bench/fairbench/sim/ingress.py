@@ -397,7 +397,7 @@ Front = tuple[Router, HoldsRequests | None]
 def share_totals(
     spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Many[Front]
 ) -> None:
-    """Let the routers behind the queues ``routers`` exchange the totals of their charges.
+    """Let several routers exchange the totals of their charges to clients.
 
     Raises UsageError if neither router nor gateway has counters to share, or if the experiment has
     admission control.

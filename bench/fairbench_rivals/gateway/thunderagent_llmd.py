@@ -52,10 +52,9 @@ class ThunderAgentLlmd(PausingGate[PlacedSession]):
         - ``wait-cap``: like ``origin`` until the session has waited for ``after_s`` seconds
           (default 8), and then like ``most-room``.
         - ``lease``: like ``origin``, and idle tokens never decay. Full replicas do not pause
-          sessions
-          every 5 s. Instead, a session that does not fit takes the room of idle sessions, the
-          longest idle first: a waiting session from those idle for ``after_s`` (30) seconds, a turn
-          of an active session from any.
+          sessions every 5 s. Instead, a session that does not fit takes the room of idle sessions,
+          the longest idle first: a waiting session from those idle for ``after_s`` (30) seconds, a
+          turn of an active session from any.
         """
 
         resume: Literal["most-room", "origin", "urgent", "age", "wait-cap", "lease"] = "most-room"

@@ -12,11 +12,11 @@ from fairbench.schedulers.params import NoParams
 class PrefillTimeShare(FCFS):
     """Prompts get 40% of a worker's time while requests decode; requests go in queue order.
 
-    Prefill and decoding each have a virtual clock, which advances by duration / share. The one
-    whose clock is behind runs next; at a tie, decoding runs. After a step of one, the clock of the
-    other is raised, so that it is behind by at most this step. While only one of them has work, its
-    steps are free, and both clocks are reset. The simulated SGLang runs one iteration at a time, so
-    measured durations are charged instead of estimates.
+    Prefill and decoding each have a virtual clock, which advances by duration / share. Work of the
+    kind whose clock is behind runs next; at a tie, decoding runs. After a step of one kind, the
+    clock of the other kind is raised, so that it is behind by at most this step. While only one
+    kind has work, its steps are free, and both clocks are reset. The simulated SGLang runs one
+    iteration at a time, so measured durations are charged instead of estimates.
     """
 
     name = "prefill-share"

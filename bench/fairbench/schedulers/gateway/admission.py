@@ -89,13 +89,11 @@ class Estimator:
     mean output of the finished requests of all clients, and N that of the new request's client.
 
     - The first token comes after the prefill of the new request and of the q requests before it;
-      each
-      takes the mean prefill time. If a worker reports saturation or requests are queued before the
-      workers, q + 1 running requests must also end first; one of the r running requests ends every
-      M d / r seconds.
+      each takes the mean prefill time. If a worker reports saturation or requests are queued before
+      the workers, q + 1 running requests must also end first; one of the r running requests ends
+      every M d / r seconds.
     - The last token comes N - 1 decode steps later; N is at most ``max_new_tokens``. Until a
-      request
-      of the client has finished, M stands for N; at the start, M is 1 token.
+      request of the client has finished, M stands for N; at the start, M is 1 token.
 
     Waiting requests are those that wait at the worker, and an equal part of the requests queued
     before the workers. The parameter ``ahead`` decides which of them are expected to be served

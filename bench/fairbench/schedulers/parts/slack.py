@@ -266,5 +266,5 @@ class Victims:
         return out_s if out_s == inf else out_s + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the seconds from an admission, which copies tokens back, to the next token."""
+        """Return the seconds from admission to the next token, including copying tokens back."""
         return self.slack.swap_s(tokens) + self.slack.prefill_s(1)
