@@ -83,7 +83,7 @@ def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int
 
 
 class RunCopy:
-    """One copy in memory of a tree node's blocks.
+    """A copy in memory of a tree node's blocks.
 
     ``users`` are the owners of the requests that use all blocks of the copy. Unused copies are
     linked in the order of their eviction; within a copy, the last block is evicted first. If the
@@ -618,7 +618,7 @@ class ClientBlockCache(BlockCache):
 
     def _list_anew(self, node: ClaimedRun) -> None:
         if len(node.copies) > 1:
-            # One more copy of a block may lower the eviction rank of its node.
+            # Another copy of a block may lower the eviction rank of its node.
             self.claims.list_again(node)
         self.claims.list_if_leaf(node)
 
