@@ -8,7 +8,7 @@ minibatch, and then after each further step. Source: [VTC-artifact],
 slora/server/router/{manager,req_queue}.py.
 
 A single event loop reads the socket and runs the model. After a step, the coroutine that runs the
-model resumes before the coroutine that reads the socket, so the engine sees a request that arrived
+model resumes before the one that reads the socket. The engine therefore sees a request that arrived
 during the step one decision late. When a request ends with the step, the engine sees arrivals at
 once, because removing the request lets the reader run. An idle server looks for requests every 10
 ms.

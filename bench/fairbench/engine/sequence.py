@@ -22,8 +22,8 @@ class DecodeTime:
     All times are in picoseconds. ``each`` sums the part of each step's fixed time that one request
     bears. ``read`` sums the step times per token of context. ``numbered`` sums the step times per
     token of context, each multiplied by the number of its step. A request with ``base + n`` tokens
-    of context in step n costs ``each + base * read + numbered``, where each sum counts only the
-    steps since the request joined the batch.
+    of context in step n costs ``each + base * read + numbered``. In this formula, each sum counts
+    only the steps since the request joined the batch.
     """
 
     __slots__ = ("each", "numbered", "read")

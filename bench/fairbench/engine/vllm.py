@@ -1,9 +1,9 @@
 """A simulated vLLM replica (V1 engine, 0.32.0): one token budget per step, blocks, preemption.
 
-The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step: running
-requests get tokens and blocks (part 1), waiting requests are admitted with the rest of the budget
-(part 2), and requests are preempted if memory is short or the scheduler wants it (part 3). A step
-either computes chunks of prompts beside decoding (part 4), or only decodes (part 5).
+The methods of ``VLLMReplica`` are in the order of their calls. ``_fill`` decides on a step. Running
+requests get tokens and blocks (part 1), and waiting requests are admitted with the rest of the
+budget (part 2). Requests are preempted if memory is short or the scheduler wants it (part 3). A
+step either computes chunks of prompts beside decoding (part 4), or only decodes (part 5).
 
 ``VLLMReplica`` decides on a step when the previous step has ended. ``AsyncVLLMReplica``, the
 default on GPUs, decides while the previous step runs.

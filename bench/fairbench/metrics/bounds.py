@@ -96,10 +96,10 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
     """Return U_v: how far a counter can exceed the lowest counter of a waiting client.
 
-    U_v is in weighted tokens. If admission reserves memory for the prompt and all outputs in a KV
-    pool of M tokens, U_v is max(w_p * L_input, w_q * M), with the prices w_p of input and w_q of
-    output ([VTC] Lemma 4.3). If admission reserves less memory, U_v is the larger of this value and
-    w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
+    U_v is in weighted tokens; w_p and w_q are the prices of input and output, and the KV pool has M
+    tokens. If admission reserves memory for the prompt and all outputs, U_v is max(w_p * L_input,
+    w_q * M) ([VTC] Lemma 4.3). If admission reserves less memory, U_v is the larger of this value
+    and w_p * L_input + w_q * ``remaining`` (docs/appendix/theory.md).
 
     Args:
         largest_input: L_input, the most input tokens of any request.

@@ -261,8 +261,9 @@ def admission_unknown(requests: Requests) -> Flags:
 def with_admissions(requests: Requests) -> Requests:
     """Return the calls, with unknown admission times estimated from the times to first token.
 
-    A call is assumed to be queued for the time by which its time to first token exceeds twice the
-    run's shortest one among calls with as many tokens to compute.
+    A call with a long time to first token is assumed to have been queued. The limit is twice the
+    shortest time to first token of calls with as many tokens to compute; the time beyond it counts
+    as queued.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():

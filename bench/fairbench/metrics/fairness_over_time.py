@@ -1,10 +1,10 @@
 """Fairness over time: max-min fair shares in sliding windows, and while clients wait.
 
-A client's share of a whole run counts only service that is still missing at the end, so a flood
-whose backlog drains before the end leaves no trace in it. In a sliding window, a client that waits
-while others are served loses share, even if it is served later. Service counts as due when the
-client would have received it without waiting for admission. A batch that slows all clients equally
-therefore costs no client any share.
+A client's share of a whole run counts only service that is still missing at the end. A flood whose
+backlog drains before the end leaves no trace in this share. In a sliding window, a client that
+waits while others are served loses share, even if it is served later. Service counts as due when
+the client would have received it without waiting for admission. A batch that slows all clients
+equally therefore costs no client any share.
 """
 
 from __future__ import annotations

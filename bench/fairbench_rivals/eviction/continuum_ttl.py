@@ -27,8 +27,8 @@ class ContinuumTTL(EvictionPolicy):
 
     The rules are those of michiLXY03/vllm-continuum-plugin @3ad3785b and @37a9ab70 (policy.py,
     scheduler.py). The candidates for the TTL are 0 and the known gaps between turns. The TTL is the
-    smallest candidate t that maximises F(t) x B - t, where F(t) is the fraction of the last 4,096
-    gaps that are at most t, and B is the benefit of a pin: Q x eta + 2 s. Q is the mean wait of the
+    smallest candidate t that maximises F(t) x B - t. F(t) is the fraction of the last 4,096 gaps
+    that are at most t, and B = Q x eta + 2 s is the benefit of a pin. Q is the mean wait of the
     last 100 turns that came after their pins had expired, and eta is ``TurnCorrelation.eta``. While
     at most 100 gaps are known, the TTL is 2 s. The last turn of a session is not pinned, and
     neither are requests without a session.

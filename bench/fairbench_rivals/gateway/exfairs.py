@@ -35,8 +35,8 @@ class ExFairS(FlowPolicy):
     The rules are those of dadiaokua/ExFairS @9823370b (util/MathUtil.py, util/BaseUtil.py,
     config/Config.py). A round lasts 60 s. At its end, each client with an answer gets the score 0.3
     x (service / service of all clients) + 0.7 x (late answers / answers). The service of an answer
-    is input + 2 x output, and an answer after more than 5 s is late. The client with the highest
-    score lowers its number by int(10 x min(d, 0.5)), where d is its score minus the lowest score,
+    is input + 2 x output, and an answer after more than 5 s is late. Let d be the highest score
+    minus the lowest. The client with the highest score lowers its number by int(10 x min(d, 0.5)),
     and the client with the lowest score raises its number by as much. The clients with the second
     highest and second lowest score follow by the same rule, and so on, while the two scores differ
     by more than 0.1. A client's number changes at most once per round. All numbers start at 0 and

@@ -48,8 +48,8 @@ class FairSessions(PlacementGate[VisitingSession]):
 
     While clients f and g wait, f resumes a session only if the counter of f is not above the
     counter of g. After that, each of f's sessions in memory has at most ``turns`` turns before it
-    waits. Therefore, if K sessions fit into memory and a turn has at most L_in input and L_out
-    output tokens, the counter of a client f is at most K turns (L_in + w_out L_out) above the
+    waits. Suppose that K sessions fit into memory, and that a turn has at most L_in input and L_out
+    output tokens. Then the counter of a client f is at most K turns (L_in + w_out L_out) above the
     counter of a waiting client g. (A session with sub-agents waits only when none of its turns
     runs.)
     """

@@ -21,7 +21,7 @@ class ProgramAware(FlowPolicy):
     Service and waiting time are each scaled to the range from 0 to 1 over the waiting clients. The
     client with the least service goes first, unless its request is by far the youngest. With the
     default weights, the client with the most service never goes before a client without service,
-    even after the longest wait, and a stream of new clients can starve an old client.
+    even after the longest wait. A stream of new clients can then starve an old client.
     """
 
     name = "program-aware"

@@ -65,9 +65,9 @@ class Justitia(LocalScheduler):
     In [Justitia], a call with p prompt and d output tokens costs the KV token-time p d + d^2 / 2. A
     program costs the sum over its calls, which is predicted when its first call arrives. A
     program's virtual finish is the virtual time at its arrival plus its cost over its client's
-    weight. Virtual time passes M / N times as fast as real time, where M is the size of the KV pool
-    in tokens, and N is the number of programs that would be unfinished under fair sharing. The
-    policy is fair to programs: a client with twice as many programs gets twice as much service.
+    weight. Virtual time passes M / N times as fast as real time. M is the size of the KV pool in
+    tokens, and N is the number of programs that would be unfinished under fair sharing. The policy
+    is fair to programs: a client with twice as many programs gets twice as much service.
 
     The paper's predictor is a neural network over the prompt's text; fairbench has two others.
     ``oracle`` predicts ``max_new_tokens`` as the output of the first call, and the cost of the

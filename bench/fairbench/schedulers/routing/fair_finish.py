@@ -27,17 +27,17 @@ NOBODY = Holders(0, 0)
 class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
-    The estimate for a worker is the sum of the request's work, the backlog of its client at the
-    worker, and the part of other clients' backlogs that fair sharing serves until the end
-    (``WorkerBacklog.finish_of_more``). A flood by another client of equal weight adds at most as
-    much as the work of the request's own client. The router chooses the worker with the lowest
-    estimate among those with the longest cached prefix, unless another worker's estimate is lower
-    by more than the slack. The slack is a multiple of the prefill time of the cached prefix, so a
-    cached document attracts requests, and a short shared system prompt hardly does. Ties rotate. A
-    request's work (``RequestWork``) includes its expected output, the mean output of its client's
-    finished requests. When the request ends, the backlog falls by the amount that it added. The
-    router is a heuristic without a bound for the cluster; the bound of each worker's scheduler
-    still holds. In a large fleet, only a few workers are examined (``Finishes``).
+    The estimate for a worker is a sum (``WorkerBacklog.finish_of_more``): the request's work, its
+    client's backlog at the worker, and the part of other clients' backlogs that fair sharing serves
+    until the end. A flood by another client of equal weight adds at most as much as the work of the
+    request's own client. The router chooses the worker with the lowest estimate among those with
+    the longest cached prefix, unless another worker's estimate is lower by more than the slack. The
+    slack is a multiple of the prefill time of the cached prefix, so a cached document attracts
+    requests, and a short shared system prompt hardly does. Ties rotate. A request's work
+    (``RequestWork``) includes its expected output, the mean output of its client's finished
+    requests. When the request ends, the backlog falls by the amount that it added. The router is a
+    heuristic without a bound for the cluster; the bound of each worker's scheduler still holds. In
+    a large fleet, only a few workers are examined (``Finishes``).
     """
 
     name = "fair-finish"
