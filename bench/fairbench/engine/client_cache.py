@@ -495,7 +495,7 @@ class ClaimedNode(KVNode):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientCache(KVCache):
-    """The KV memory of an SGLang replica, in which ``policy`` ends the claims of clients.
+    """The KV memory of an SGLang replica; clients claim tokens until ``policy`` ends the claim.
 
     ``capacity`` is the size of the memory in tokens. ``others``, if set, is one more client that
     owns tokens but is unknown to the policy. When memory is short, its cached tokens are evicted

@@ -59,8 +59,7 @@ def _stays(uses: PrefixUses) -> tuple[int, _Stays]:
     node, used, prompt = _paths(uses)
     made = np.flatnonzero(uses.maker >= 0)
     width = 1 + int(max(used.max(initial=0), uses.made_tokens.max(initial=0)))
-    # A piece is a part of a node between two neighbouring points at which prompts, children or
-    # answers end.
+    # Nodes are cut into pieces at all points at which prompts, children or answers end.
     marks = np.unique(np.concatenate([node * width + used, made * width + uses.made_tokens[made]]))
     piece_node, piece_end = marks // width, marks % width
     first_piece = np.searchsorted(piece_node, np.arange(len(uses.parent) + 1))

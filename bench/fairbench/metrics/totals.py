@@ -56,9 +56,8 @@ class RequestLatencies(NamedTuple):
     """Latencies of completed requests in ms, by name, and decode times.
 
     ``ms`` holds ``ttft`` and ``e2el`` of every completed request, and ``tpot``, the mean gap
-    between tokens, of the requests with two tokens or more. For the latter requests, ``decode_s``
-    is the time between the first and the last token, and ``gaps`` is the number of gaps between
-    tokens.
+    between tokens, of the requests with two tokens or more. For these requests, ``decode_s`` is the
+    time between the first and the last token, and ``gaps`` is the number of gaps between tokens.
     """
 
     ms: dict[str, Floats]

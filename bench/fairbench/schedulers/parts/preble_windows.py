@@ -207,8 +207,7 @@ class Windows:
         self._times = times
         self._default_output_tokens = default_output_tokens
         self._of: dict[int, GpuWindow] = {}
-        # ``_due`` holds pairs of a time (s) of a dispatch or an end, and a worker, the oldest
-        # first.
+        # ``_due`` holds a time (s) and a worker for each dispatch and each end, the oldest first.
         self._due: deque[tuple[float, int]] = deque()
         # ``_prefill`` maps each worker to the prefill part of its load L.
         self._prefill: dict[int, int] = {}

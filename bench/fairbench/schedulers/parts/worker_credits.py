@@ -176,7 +176,7 @@ class WorkerCredits:
         return self.setup.lineage(client) if self.in_tree else (client,)
 
     def quantum_of(self, node: str) -> float:
-        """Return the node's quantum, which grows with its weight, in the unit of the charges."""
+        """Return the quantum of a client or tenant, which grows with its weight."""
         quantum = self.quantum * self.setup.weight(node)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
